@@ -1,5 +1,5 @@
 //! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
-//! `cargo xtask fuzz`, `cargo xtask soak` and `cargo xtask chaos`.
+//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask chaos` and `cargo xtask package`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod docs;
 mod fuzz;
+mod package;
 mod soak;
 mod tidy;
 
@@ -36,6 +37,8 @@ enum Task {
     Soak(soak::Options),
     /// Run requests past nodes that fail at random
     Chaos(chaos::Options),
+    /// Make what a release consists of: tarball, Debian package, image, list of crates and checksums
+    Package(package::Options),
 }
 
 /// The repository's root: the folder that holds `xtask/`.
@@ -53,5 +56,6 @@ fn main() -> anyhow::Result<()> {
         Task::Fuzz(options) => fuzz::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
         Task::Chaos(options) => chaos::run(&root, &options),
+        Task::Package(options) => package::run(&root, &options),
     }
 }

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 21] = [
+const COMMANDS: [(&str, &str, &str); 25] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -92,6 +92,10 @@ const COMMANDS: [(&str, &str, &str); 21] = [
     ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "/v1/acme", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "sigma ctl acme", "go::acme::the_page_is_true"),
+    ("docs/install.md", "apt-get install ./sigma", "it installs a service, as root"),
+    ("docs/install.md", "useradd --system", "the same"),
+    ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
+    ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
         "docs/operations.md",

@@ -1,0 +1,285 @@
+//! `cargo xtask package`: what a release consists of, made the same from the same commit.
+//!
+//! | file | what it makes |
+//! |---|---|
+//! | `layout` | the lists of files in the tarball, the Debian package and the folder for an image |
+//! | `elf` | what a binary asks of the machine that it runs on |
+//! | `sbom` | the list of the crates that are linked into the program |
+//!
+//! Archives are written by `tar`, `gzip` and `dpkg-deb`, with fixed owners, sorted names and the time of the commit.
+
+mod elf;
+mod layout;
+mod sbom;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+
+use layout::{Entry, Parts};
+
+/// Where distributions keep the authorities that the system trusts.
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The target to build for; unset: the target of this machine
+    #[arg(long)]
+    target: Option<String>,
+    /// Packs this binary in the place of one that is built
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Links the C library statically, which the image needs
+    #[arg(long)]
+    fully_static: bool,
+    /// The folder for what is made; unset: target/package
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// What is packed, of which version, for which target.
+struct Release {
+    version: String,
+    target: String,
+    /// Seconds since 1970: the time of every file.
+    epoch: u64,
+}
+
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let release = Release {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        target: options.target.clone().map_or_else(host, Ok)?,
+        epoch: epoch(root)?,
+    };
+    let binary = match &options.binary {
+        Some(path) => path.clone(),
+        None => build(root, &release.target, options.fully_static)?,
+    };
+    let bytes = std::fs::read(&binary).with_context(|| format!("{} cannot be read", binary.display()))?;
+    let metadata = cargo_metadata(root, &release.target)?;
+    let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
+    let parts = Parts {
+        sbom: sbom::document(&metadata, &lock, &release.version, release.epoch)?,
+        completions: completions(root, options, &binary)?,
+        binary: bytes,
+    };
+    let out = options.out.clone().unwrap_or_else(|| root.join("target/package"));
+    std::fs::create_dir_all(&out)?;
+    let mut made = vec![
+        tarball(root, &release, &parts, &out)?,
+        debian(root, &release, &parts, &out)?,
+        plain(&out.join(format!("{}.sbom.cdx.json", release.stem())), &parts.sbom)?,
+    ];
+    match elf::interpreter(&parts.binary) {
+        Ok(None) => made.push(image(root, &release, &parts, &out)?),
+        Ok(Some(loader)) => {
+            println!("no image: the binary needs {loader}; build it with --fully-static");
+        }
+        Err(reason) => println!("no image: {reason}"),
+    }
+    sums(&out, &made)?;
+    made.iter().for_each(|path| println!("{}", path.display()));
+    Ok(())
+}
+
+impl Release {
+    /// The name of the tarball and of the folder in it.
+    fn stem(&self) -> String {
+        format!("sigma-{}-{}", self.version, self.target)
+    }
+}
+
+/// Runs a command to its end; what it wrote.
+fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("`{name}` cannot be run: install it"))?;
+    ensure!(output.status.success(), "`{name}` failed: {}", output.status);
+    Ok(output.stdout)
+}
+
+fn text(command: &mut Command) -> anyhow::Result<String> {
+    Ok(String::from_utf8(output(command)?)?.trim_end().to_owned())
+}
+
+fn host() -> anyhow::Result<String> {
+    let version = text(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}
+
+/// The time of everything that is made: `SOURCE_DATE_EPOCH`, or that of the commit.
+fn epoch(root: &Path) -> anyhow::Result<u64> {
+    if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
+        return epoch.parse().context("SOURCE_DATE_EPOCH is no number of seconds");
+    }
+    let commit = text(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
+    commit.parse().context("this is no commit: set SOURCE_DATE_EPOCH")
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds the program; where it is.
+fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBuf> {
+    let libraries = text(Command::new("rustc").args(["--print", "target-libdir", "--target", target]))?;
+    ensure!(
+        Path::new(&libraries).exists(),
+        "the standard library for {target} is not installed: run `rustup target add {target}`"
+    );
+    let mut command = cargo();
+    command.args(["build", "--release", "--locked", "-p", "sigma", "--target", target]);
+    let name = target.replace('-', "_");
+    if target == "aarch64-unknown-linux-gnu" && host()? != target {
+        // Debian's cross compiler: the package gcc-aarch64-linux-gnu.
+        const COMPILER: &str = "aarch64-linux-gnu-gcc";
+        output(Command::new(COMPILER).arg("--version"))?;
+        command.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), COMPILER);
+        command.env(format!("CC_{name}"), COMPILER);
+    }
+    // The folder that the sources are in is nobody's business.
+    let mut flags = format!("--remap-path-prefix={}=.", root.display());
+    if fully_static {
+        flags.push_str(" -C target-feature=+crt-static");
+    }
+    command.env("RUSTFLAGS", flags);
+    let status = command.current_dir(root).status().context("cargo cannot be run")?;
+    ensure!(status.success(), "the program cannot be built");
+    Ok(root.join("target").join(target).join("release/sigma"))
+}
+
+fn cargo_metadata(root: &Path, target: &str) -> anyhow::Result<serde_json::Value> {
+    let mut command = cargo();
+    command.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", target]);
+    Ok(serde_json::from_slice(&output(command.current_dir(root))?)?)
+}
+
+/// The completions of shells, which the program writes itself: the one that is packed if it runs here.
+fn completions(root: &Path, options: &Options, binary: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let runs = options.target.as_ref().map_or(Ok(true), |target| host().map(|host| host == *target))?;
+    let complete = |shell: &str| {
+        if runs {
+            return output(Command::new(binary).args(["completions", shell]));
+        }
+        let mut command = cargo();
+        command.args(["run", "--quiet", "--locked", "-p", "sigma", "--", "completions", shell]);
+        output(command.current_dir(root))
+    };
+    let shells = [("bash", "sigma.bash"), ("zsh", "_sigma"), ("fish", "sigma.fish")];
+    shells.into_iter().map(|(shell, name)| Ok((name.to_owned(), complete(shell)?))).collect()
+}
+
+/// Writes entries below a folder, which is made anew.
+fn stage(folder: &Path, entries: &[Entry], epoch: u64) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    for entry in entries {
+        let path = folder.join(&entry.path);
+        std::fs::create_dir_all(path.parent().context("an entry has a name")?)?;
+        if entry.is_folder() {
+            std::fs::create_dir_all(&path)?;
+        } else {
+            std::fs::write(&path, &entry.bytes)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(entry.mode))?;
+        }
+    }
+    let mut all = vec![folder.to_owned()];
+    while let Some(path) = all.pop() {
+        if path.is_dir() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+            all.extend(
+                std::fs::read_dir(&path)?
+                    .map(|entry| Ok(entry?.path()))
+                    .collect::<anyhow::Result<Vec<_>>>()?,
+            );
+        }
+        output(Command::new("touch").args(["--date", &format!("@{epoch}")]).arg(&path))?;
+    }
+    Ok(())
+}
+
+/// A tarball of a folder beside it.
+fn archive(folder: &Path, to: &Path, epoch: u64) -> anyhow::Result<()> {
+    let (parent, name) =
+        (folder.parent().context("it is in a folder")?, folder.file_name().unwrap_or_default());
+    let mut tar = Command::new("tar")
+        .args([
+            "--create",
+            "--format=ustar",
+            "--sort=name",
+            "--owner=root:0",
+            "--group=root:0",
+            "--numeric-owner",
+        ])
+        .arg(format!("--mtime=@{epoch}"))
+        .arg("--directory")
+        .arg(parent)
+        .arg(name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("`tar` cannot be run")?;
+    let plain = tar.stdout.take().context("tar writes")?;
+    let packed = output(Command::new("gzip").args(["--no-name", "--best"]).stdin(plain))?;
+    ensure!(tar.wait()?.success(), "`tar` failed");
+    std::fs::write(to, packed)?;
+    Ok(())
+}
+
+fn tarball(root: &Path, release: &Release, parts: &Parts, out: &Path) -> anyhow::Result<PathBuf> {
+    let (folder, to) = (out.join(release.stem()), out.join(format!("{}.tar.gz", release.stem())));
+    stage(&folder, &layout::tarball(root, parts)?, release.epoch)?;
+    archive(&folder, &to, release.epoch)?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(to)
+}
+
+fn debian(root: &Path, release: &Release, parts: &Parts, out: &Path) -> anyhow::Result<PathBuf> {
+    let architecture = match release.target.split('-').next() {
+        Some("x86_64") => "amd64",
+        Some("aarch64") => "arm64",
+        _ => bail!("Debian's name for the architecture of {} is not known", release.target),
+    };
+    let folder = out.join("debian");
+    let to = out.join(format!("sigma_{}_{architecture}.deb", release.version));
+    stage(&folder, &layout::debian(root, parts, &release.version, architecture)?, release.epoch)?;
+    let mut command = Command::new("dpkg-deb");
+    command.args(["--root-owner-group", "-Zxz", "--build"]).arg(&folder).arg(&to);
+    output(command.env("SOURCE_DATE_EPOCH", release.epoch.to_string()))?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(to)
+}
+
+/// The folder that an image is built from, as a tarball.
+fn image(root: &Path, release: &Release, parts: &Parts, out: &Path) -> anyhow::Result<PathBuf> {
+    let authorities = std::fs::read(AUTHORITIES)
+        .with_context(|| format!("{AUTHORITIES} cannot be read: install ca-certificates"))?;
+    let folder = out.join(format!("{}-image", release.stem()));
+    let to = out.join(format!("{}-image.tar.gz", release.stem()));
+    stage(&folder, &layout::image(root, parts, authorities)?, release.epoch)?;
+    archive(&folder, &to, release.epoch)?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(to)
+}
+
+fn plain(to: &Path, bytes: &[u8]) -> anyhow::Result<PathBuf> {
+    std::fs::write(to, bytes)?;
+    Ok(to.to_owned())
+}
+
+/// `SHA256SUMS`, which `sha256sum --check` reads.
+fn sums(out: &Path, made: &[PathBuf]) -> anyhow::Result<()> {
+    let mut names: Vec<_> = made.iter().filter_map(|path| path.file_name()).collect();
+    names.sort();
+    let sums = output(Command::new("sha256sum").arg("--").args(names).current_dir(out))?;
+    std::fs::write(out.join("SHA256SUMS"), sums)?;
+    Ok(())
+}
