@@ -32,6 +32,7 @@ pub mod nodes;
 mod pem;
 pub mod plugins;
 pub mod problem;
+pub mod process;
 mod proto;
 mod public_keyring;
 pub mod reference;

@@ -209,8 +209,8 @@ pub struct Timeouts {
     /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
     /// every 5 seconds. 0 keeps none beyond the size.
     pub upstream_burst_ms: u32,
-    /// Time for open exchanges to finish after SIGTERM. What is open then is ended: a request without an answer
-    /// gets a 503, a call of gRPC the code `UNAVAILABLE`.
+    /// Time for open exchanges to finish after SIGTERM, or after another process has taken over. What is open then is
+    /// ended: a request without an answer gets a 503, a call of gRPC the code `UNAVAILABLE`.
     pub drain_ms: u32,
     /// The last part of `drain_ms`, in percent, in which WebSockets, other upgraded connections and sessions of
     /// stream routes are ended, each at a random time, so that their clients do not come back all at once. 0
@@ -221,6 +221,9 @@ pub struct Timeouts {
     /// frame with 1001, the node of another session the end of what its client sends. This is how long they
     /// have to answer.
     pub goodbye_ms: u32,
+    /// After another process has taken over: how long the old one keeps idle connections of HTTP/1, so that a request
+    /// which is just on its way is answered. Each answer tells its client to take a new connection.
+    pub drain_idle_ms: u32,
 }
 
 impl Default for Timeouts {
@@ -238,6 +241,7 @@ impl Default for Timeouts {
             drain_ms: 30_000,
             drain_spread_percent: 50,
             goodbye_ms: 1_000,
+            drain_idle_ms: 5_000,
         }
     }
 }
@@ -450,9 +454,12 @@ pub struct Settings {
     /// regard to zones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// File that the process id is written to.
+    /// File that the process id is written to. It is locked while the process runs: a second gateway with the same file
+    /// does not start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
+    /// How the process itself runs, and how another one takes its place.
+    pub process: crate::process::Process,
     /// Value of the `Server` header on answers that the gateway makes itself and on forwarded ones without one; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_header: Option<String>,
@@ -556,6 +563,7 @@ impl Default for Settings {
             geoip: crate::geoip::GeoIp::default(),
             zone: None,
             pid_file: None,
+            process: crate::process::Process::default(),
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
             tolerate: Tolerate::default(),

@@ -17,9 +17,14 @@ pub mod store;
 
 pub use operators::OpenError;
 pub use operators::{admin, control_api};
+pub use process::daemon;
 pub use process::examine::compile_only;
+pub use process::handover::Origin;
+pub use process::log_control::{LIFE, LogControl};
+pub use process::parent::Parent;
+pub use process::rights::{RightsError, confine};
 pub use process::start::StartError;
-pub use process::supervisor::{LIFE, LogControl, Options, Supervisor, WorkerLost};
+pub use process::supervisor::{Options, Supervisor, WorkerLost};
 pub use serving::desired::{Quarantined, Standing};
 pub use serving::expiry::certificate_warnings;
 pub use serving::source::{LoadError, Source};

@@ -5,6 +5,7 @@
 pub mod answers;
 pub mod datagram;
 pub mod deadline;
+pub mod descriptors;
 pub mod latest;
 pub mod limits;
 pub mod listen;
@@ -12,6 +13,7 @@ pub mod memory;
 pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+pub mod sockets;
 pub mod stream;
 pub mod tls;
 pub mod uring;
@@ -19,4 +21,5 @@ pub mod worker;
 
 pub use deadline::Deadline;
 pub use listen::{BoundSocket, Listening};
+pub use sockets::Sockets;
 pub use stream::{Peer, Stream};

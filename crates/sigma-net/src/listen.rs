@@ -269,6 +269,16 @@ fn listening_on(table: &str, port: u16, transport: Transport) -> impl Iterator<I
     })
 }
 
+impl From<BoundSocket> for OwnedFd {
+    fn from(socket: BoundSocket) -> OwnedFd {
+        match socket {
+            BoundSocket::Tcp(socket) => socket.into(),
+            BoundSocket::Udp(socket) => socket.into(),
+            BoundSocket::Unix(socket) => socket.into(),
+        }
+    }
+}
+
 impl AsFd for Listening {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -317,6 +327,11 @@ impl SocketFile {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW).bits().cast_signed();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok();
         SocketFile { path: path.to_owned(), file }
+    }
+
+    /// The file stays: another process goes on with the socket.
+    pub fn leave(mut self) {
+        self.file = None;
     }
 
     fn is_still_there(&self) -> bool {

@@ -4,6 +4,7 @@
 //! are there for the control thread, which reads them while the worker goes on. A reader may see one
 //! counter a little ahead of another; every single value is one that the worker really stored.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,6 +204,8 @@ pub struct WorkerCounters {
     lines_lost: AtomicU64,
     /// The store's revision that the worker serves.
     revision: AtomicU64,
+    /// Moves as long as the worker does.
+    beat: AtomicU64,
 }
 
 impl Default for WorkerCounters {
@@ -212,6 +215,7 @@ impl Default for WorkerCounters {
             faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
             lines_lost: AtomicU64::new(0),
             revision: AtomicU64::new(0),
+            beat: AtomicU64::new(0),
         }
     }
 }
@@ -225,6 +229,16 @@ impl WorkerCounters {
     /// The store's revision that the worker serves; 0 for a file.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
+    }
+
+    /// Gives a sign of life. Owning worker only.
+    pub fn beat(&self) {
+        bump(&self.beat, 1);
+    }
+
+    /// A number that moves as long as the worker does.
+    pub fn beats(&self) -> u64 {
+        self.beat.load(Ordering::Relaxed)
     }
 
     /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
@@ -264,6 +278,26 @@ impl WorkerCounters {
     /// too; the worker's own cell has one writer already. For the log writer.
     pub(crate) fn lose_lines(&self, lines: u64) {
         self.lines_lost.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// Begins with what another process has counted, by name. Names that are not known here are left. Before the
+    /// owning worker starts.
+    pub fn begin_with(
+        &self,
+        counters: &BTreeMap<String, u64>,
+        faults: &BTreeMap<String, u64>,
+        fault_names: &[&str],
+    ) {
+        for (counter, name) in NAMES.iter().filter(|(counter, _)| !counter.is_gauge()) {
+            if let Some(&count) = counters.get(*name) {
+                self.add(*counter, count);
+            }
+        }
+        for (name, &count) in faults {
+            if let Some(kind) = fault_names.iter().position(|known| known == name) {
+                bump(&self.faults[kind.min(FAULT_SLOTS - 1)], count);
+            }
+        }
     }
 
     /// The present value of one counter.
@@ -319,6 +353,15 @@ impl Totals {
     /// The sum of one kind of fault.
     pub fn fault(&self, kind: usize) -> u64 {
         self.faults[kind.min(FAULT_SLOTS - 1)]
+    }
+
+    /// The counters that only grow, and the faults that occurred, by name: for [`WorkerCounters::begin_with`] of
+    /// another process.
+    pub fn by_name(&self, fault_names: &[&str]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+        let growing = NAMES.iter().filter(|(counter, _)| !counter.is_gauge());
+        let counters = growing.map(|(counter, name)| ((*name).to_owned(), self.get(*counter))).collect();
+        let faults = self.occurred(fault_names).into_iter().map(|(name, count)| (name.to_owned(), count));
+        (counters, faults.collect())
     }
 
     /// `name value` lines, which a Prometheus scraper reads as they are.
@@ -398,6 +441,23 @@ mod tests {
                 assert_eq!(counters.get(counter), u64::from(counter == class), "{status}: {name}");
             }
         }
+    }
+
+    #[test]
+    fn a_process_begins_with_what_the_one_before_has_counted() {
+        let before = Arc::new(WorkerCounters::default());
+        before.add(Counter::Requests, 5);
+        before.add(Counter::ConnectionsActive, 3);
+        before.add_fault(1);
+        let names = ["first", "second"];
+        let (mut counters, faults) = merge(&[before]).by_name(&names);
+        counters.insert("of_the_future".to_owned(), 9);
+        let next = Arc::new(WorkerCounters::default());
+        next.add(Counter::Requests, 1);
+        next.begin_with(&counters, &faults, &["other", "first", "second"]);
+        assert_eq!((next.get(Counter::Requests), next.get(Counter::ConnectionsActive)), (6, 0));
+        let totals = merge(&[next]);
+        assert_eq!((totals.fault(1), totals.fault(2)), (0, 1));
     }
 
     #[test]

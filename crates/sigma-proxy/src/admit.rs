@@ -52,7 +52,7 @@ pub(crate) async fn introduced(
     if let Some(rule) = &listener.proxy_protocol
         && origin.peer.ip().is_none_or(|ip| rule.trusted.contains(ip))
     {
-        let header = unless_draining(worker, read_header(stream, &mut early, rule)).await?;
+        let header = unless_closing(worker, read_header(stream, &mut early, rule)).await?;
         match header {
             Ok(header) => believe(&header, origin),
             Err(reason) => {
@@ -67,12 +67,12 @@ pub(crate) async fn introduced(
 
 /// The result of `work`; None once the worker is stopping. A connection without a request has
 /// nothing to lose.
-pub(crate) async fn unless_draining<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
+pub(crate) async fn unless_closing<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     // Those who wait with a deadline are woken when the worker begins to stop.
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if worker.is_draining() => Poll::Ready(None),
+        Poll::Pending if worker.is_closing() => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     })
     .await
@@ -128,7 +128,7 @@ pub(crate) async fn greeted(
     origin: Origin,
     tls: &TlsOptions,
 ) -> Option<Greeting> {
-    let read = unless_draining(worker, Greeting::read(stream, early, &tls.options)).await?;
+    let read = unless_closing(worker, Greeting::read(stream, early, &tls.options)).await?;
     read.map_err(|error| failed(worker, origin, &error)).ok()
 }
 
@@ -151,7 +151,7 @@ pub(crate) async fn shaken(
     };
     let own = (!alpn.is_empty()).then(|| AcceptOptions { alpn: alpn.to_vec(), ..tls.options.clone() });
     let options = own.as_ref().unwrap_or(&tls.options);
-    match unless_draining(worker, greeting.accept(stream, options, &handshakes, choose)).await? {
+    match unless_closing(worker, greeting.accept(stream, options, &handshakes, choose)).await? {
         Ok(stream) => {
             worker.counters.add(Counter::TlsHandshakes, 1);
             Some(stream)

@@ -1,4 +1,4 @@
-//! The end of a worker, as its connections see it: those that idle go at once, an exchange may finish, what may
+//! The end of a worker, as its connections see it: those that idle go first, an exchange may finish, what may
 //! last for days leaves at a time of its own, and what is open at the deadline is ended.
 
 use std::cell::Cell;
@@ -9,11 +9,14 @@ use sigma_http::{Fault, FaultKind};
 use sigma_net::Deadline;
 
 /// How far a worker has come with its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Phase {
     #[default]
     Serving,
+    /// Each answer is its connection's last.
     Draining,
+    /// Connections without a request end as well.
+    Closing,
     Over,
 }
 
@@ -39,12 +42,20 @@ impl Drain {
         self.phase.set(Phase::Draining);
     }
 
+    pub(crate) fn close_idle(&self) {
+        self.phase.set(Phase::Closing);
+    }
+
     pub(crate) fn end(&self) {
         self.phase.set(Phase::Over);
     }
 
     pub(crate) fn has_begun(&self) -> bool {
         self.phase.get() != Phase::Serving
+    }
+
+    pub(crate) fn closes_idle(&self) -> bool {
+        self.phase.get() >= Phase::Closing
     }
 
     /// Ready when the time of exchanges is over. Whoever waits here waits with a [`Deadline`], too, by which it

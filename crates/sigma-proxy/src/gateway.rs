@@ -40,8 +40,17 @@ struct Orders {
     /// The newest; those between it and the one in force are nobody's concern.
     snapshot: Option<Arc<Snapshot>>,
     change: Option<SettingsChange>,
-    /// Let open exchanges finish for so long, then end.
-    drain_ms: Option<u64>,
+    /// Let open exchanges finish, then end.
+    ending: Option<Ending>,
+}
+
+/// How a worker ends.
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    /// Open exchanges may finish for so long.
+    deadline: Duration,
+    /// Idle connections may bring a last request for so long.
+    idle: Duration,
 }
 
 impl Orders {
@@ -84,11 +93,12 @@ pub struct Gateway {
     /// What a successor would take over.
     inheritance: Inheritance,
     log: Option<LogWriter>,
-    drain_ms: u64,
+    /// Another process has taken over.
+    is_handed_over: bool,
     /// Snapshots that are in force no longer, until no worker holds them: to free a large one
     /// takes time that a worker does not have.
     retired: Vec<Arc<Snapshot>>,
-    current: Option<Arc<Snapshot>>,
+    current: Arc<Snapshot>,
 }
 
 /// A snapshot with all it needs, ready to come into force.
@@ -114,10 +124,14 @@ impl Gateway {
         let bound = inheritance.bind(&snapshot.settings.listeners)?;
         inheritance.take_over(bound, &snapshot);
         let listeners = inheritance.handles()?;
-        let drain_ms = snapshot.settings.timeouts.drain_ms.into();
-        let current = Some(Arc::clone(&snapshot));
-        let mut gateway =
-            Gateway { workers: Vec::new(), inheritance, log, drain_ms, retired: Vec::new(), current };
+        let mut gateway = Gateway {
+            workers: Vec::new(),
+            inheritance,
+            log,
+            is_handed_over: false,
+            retired: Vec::new(),
+            current: Arc::clone(&snapshot),
+        };
         for (number, listeners) in listeners.into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
             let handle = gateway
@@ -168,7 +182,7 @@ impl Gateway {
     }
 
     fn retire(&mut self, snapshot: &Arc<Snapshot>) {
-        self.retired.extend(self.current.replace(Arc::clone(snapshot)));
+        self.retired.push(std::mem::replace(&mut self.current, Arc::clone(snapshot)));
     }
 
     /// Frees snapshots that no worker holds any more; to be called now and then.
@@ -189,7 +203,6 @@ impl Gateway {
         // The old writer ends once the workers have dropped their sinks.
         self.log = log;
         self.inheritance.take_over(bound, &snapshot);
-        self.drain_ms = snapshot.settings.timeouts.drain_ms.into();
         self.retire(&snapshot);
     }
 
@@ -205,16 +218,34 @@ impl Gateway {
         }
     }
 
+    /// What a successor takes over.
+    pub fn inheritance(&self) -> &Inheritance {
+        &self.inheritance
+    }
+
+    /// Another process goes on with the sockets. Clients are not to notice: one that has an idle connection may bring a
+    /// last request on it, while it is told to take another connection for the next.
+    pub fn hand_over(&mut self) {
+        self.inheritance.leave_files();
+        self.is_handed_over = true;
+    }
+
     /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
     /// The calling thread goes on with its other tasks meanwhile.
     pub async fn drain(mut self) {
         // The kernel is to refuse clients once the workers have closed their handles.
         self.inheritance.release_sockets();
+        let timeouts = &self.current.settings.timeouts;
+        let idle_ms = if self.is_handed_over { timeouts.drain_idle_ms } else { 0 };
+        let ending = Ending {
+            deadline: Duration::from_millis(timeouts.drain_ms.into()),
+            idle: Duration::from_millis(idle_ms.into()),
+        };
         for worker in &self.workers {
             // A worker that has ended has nothing to drain.
-            worker.orders.tell(|orders| orders.drain_ms = Some(self.drain_ms));
+            worker.orders.tell(|orders| orders.ending = Some(ending));
         }
-        let grace = Duration::from_millis(self.drain_ms) + Duration::from_secs(1);
+        let grace = ending.deadline + Duration::from_secs(1);
         let end = Instant::now() + grace;
         for worker in self.workers.drain(..) {
             while !worker.thread.is_finished() && Instant::now() < end {
@@ -255,7 +286,7 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
     }));
     let mut accepting = HashMap::new();
     open(&worker, &mut accepting, listeners);
-    while let Some(Orders { snapshot, change, drain_ms }) = inbox.take().await {
+    while let Some(Orders { snapshot, change, ending }) = inbox.take().await {
         if let Some(snapshot) = snapshot {
             worker.publish(snapshot);
         }
@@ -266,8 +297,8 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
             }
             open(&worker, &mut accepting, listeners);
         }
-        if let Some(drain_ms) = drain_ms {
-            drain(&worker, accepting, drain_ms).await;
+        if let Some(ending) = ending {
+            drain(&worker, accepting, ending).await;
             return;
         }
     }
@@ -279,7 +310,8 @@ struct Acceptor {
     stop: Rc<Notify>,
 }
 
-type Accepting = HashMap<ListenPlace, Acceptor>;
+/// Mostly one for each listener; more where the process before had more workers.
+type Accepting = HashMap<ListenPlace, Vec<Acceptor>>;
 
 /// How long what the kernel has queued may wait for a worker that is full, once it stops.
 const STOP_ACCEPTING: Duration = Duration::from_millis(100);
@@ -302,18 +334,19 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                 continue;
             }
         };
-        accepting.insert(place, Acceptor { task, stop });
+        accepting.entry(place).or_default().push(Acceptor { task, stop });
     }
 }
 
 fn close(accepting: &mut Accepting, place: &ListenPlace) {
-    if let Some(acceptor) = accepting.remove(place) {
+    for acceptor in accepting.remove(place).into_iter().flatten() {
         acceptor.stop.notify_one();
     }
 }
 
 fn on_tick(worker: &Worker, ticks: u32) {
     worker.tick();
+    worker.counters.beat();
     if ticks.is_multiple_of(SWEEP_TICKS) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
         worker.sweep_balancers();
@@ -329,19 +362,26 @@ fn on_tick(worker: &Worker, ticks: u32) {
 /// How long what is open at the deadline has for its last words.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Idle connections end at once, those with an exchange when it is over, all at the deadline.
-async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
-    for Acceptor { mut task, stop } in accepting.into_values() {
+/// Idle connections end when their time is over, those with an exchange when that is, all at the deadline.
+async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
+    for Acceptor { mut task, stop } in accepting.into_values().flatten() {
         stop.notify_one();
         if tokio::time::timeout(STOP_ACCEPTING, &mut task).await.is_err() {
             task.abort();
         }
     }
+    let end = Instant::now() + ending.deadline;
     worker.drain.begin(&worker.view().snapshot.settings.timeouts);
     // Tasks that were just accepted get to begin before the idle ones are told.
     tokio::task::yield_now().await;
+    if !ending.idle.is_zero() {
+        // HTTP/2 tells its clients at once.
+        deadline::wake_all();
+        all_gone(worker, ending.idle.min(ending.deadline)).await;
+    }
+    worker.drain.close_idle();
     deadline::wake_all();
-    if !all_gone(worker, Duration::from_millis(deadline_ms)).await {
+    if !all_gone(worker, end.saturating_duration_since(Instant::now())).await {
         worker.drain.end();
         deadline::wake_all();
         all_gone(worker, LAST_WORDS).await;

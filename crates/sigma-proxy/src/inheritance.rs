@@ -6,11 +6,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sigma_config::settings::{ListenPlace, Listener};
-use sigma_net::BoundSocket;
 use sigma_net::listen::{Claim, Occupant, SocketFile, Transport};
+use sigma_net::tls::{SharedKey, TicketKeys};
+use sigma_net::{BoundSocket, Sockets};
 use sigma_observe::counters::WorkerCounters;
 use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
@@ -75,12 +78,12 @@ impl Listeners {
     }
 }
 
-/// A listener with its sockets, one for each worker.
+/// A listener with its sockets: one for each worker at least, and more if the process before had more workers.
 struct Held {
     listener: Listener,
     sockets: Vec<BoundSocket>,
     /// Removed when the listener is closed.
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl Held {
@@ -99,6 +102,8 @@ pub struct Inheritance {
     counters: Vec<Arc<WorkerCounters>>,
     health: HealthReporter,
     node: Arc<Node>,
+    /// Those that are bound already.
+    found: Arc<Sockets>,
 }
 
 /// Sockets that are bound and not in use yet.
@@ -114,7 +119,31 @@ impl Inheritance {
     /// is where workers report to, `node` what plugins share.
     pub fn new(workers: usize, health: HealthReporter, node: Arc<Node>) -> Inheritance {
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        Inheritance { listening: Vec::new(), sessions: None, counters, health, node }
+        let found = Arc::default();
+        Inheritance { listening: Vec::new(), sessions: None, counters, health, node, found }
+    }
+
+    /// The same with sockets that another process has bound: they are listened on before any others.
+    #[must_use]
+    pub fn with_sockets(mut self, found: Arc<Sockets>) -> Inheritance {
+        self.found = found;
+        self
+    }
+
+    /// Goes on with keys of tickets that another process has made, the newest first, which is of this age: clients
+    /// resume the sessions that they began there. Keys that cannot be used are left.
+    pub fn resume_tickets(snapshot: &Snapshot, keys: &[SharedKey], age: Duration) {
+        let ours = snapshot.sessions.as_deref().and_then(Sessions::ticket_keys);
+        if let (Some(ours), Some(newest)) = (ours, keys.first())
+            && let Err(error) = ours.give(newest, keys.get(1), age)
+        {
+            tracing::warn!(%error, "sessions of the process before are not resumed");
+        }
+    }
+
+    /// The keys of tickets in force, the newest first, and the age of that one.
+    pub fn ticket_keys(&self) -> (Vec<SharedKey>, Duration) {
+        self.sessions.as_deref().and_then(Sessions::ticket_keys).map(TicketKeys::in_force).unwrap_or_default()
     }
 
     /// The counters of every worker.
@@ -151,18 +180,37 @@ impl Inheritance {
         let mut added = Vec::with_capacity(missing.len());
         for (listener, place) in missing {
             let error = |source| BindError::new(&place, Some(&place), source);
-            let sockets = bind(listener, &place, self.claim(listener), self.counters.len()).map_err(error)?;
+            let sockets = self.sockets_of(listener, &place).map_err(error)?;
             let file = match &place {
                 ListenPlace::Unix(path) => Some(SocketFile::bound(path)),
                 ListenPlace::Tcp(_) | ListenPlace::Udp(_) => None,
             };
-            added.push(Held { listener: listener.clone(), sockets, _file: file });
+            added.push(Held { listener: listener.clone(), sockets, file });
         }
         let mut changes = handles(&added, self.counters.len())?;
         let gone = self.listening.iter().filter(|held| !wanted.iter().any(|listener| held.serves(listener)));
         let closed: Vec<ListenPlace> = gone.map(|held| held.listener.place()).collect();
         changes.iter_mut().for_each(|change| change.close.clone_from(&closed));
         Ok(Bound { added, closed, changes })
+    }
+
+    /// The sockets that are found bound for a listener, and new ones for the workers that are left.
+    fn sockets_of(&self, listener: &Listener, place: &ListenPlace) -> io::Result<Vec<BoundSocket>> {
+        let mut sockets = match place {
+            ListenPlace::Tcp(addr) => self.found.tcp(*addr, Some(listener.backlog))?,
+            ListenPlace::Udp(addr) => self.found.udp(*addr)?,
+            ListenPlace::Unix(path) => self.found.unix(path)?,
+        };
+        while sockets.len() < self.counters.len() {
+            let claim = if sockets.is_empty() { self.claim(listener) } else { Claim::Further };
+            sockets.push(match (place, sockets.first()) {
+                (ListenPlace::Tcp(addr), _) => BoundSocket::tcp(*addr, listener.backlog, claim)?,
+                (ListenPlace::Udp(addr), _) => BoundSocket::udp(*addr, claim)?,
+                (ListenPlace::Unix(_), Some(first)) => first.try_clone()?,
+                (ListenPlace::Unix(path), None) => BoundSocket::unix(path)?,
+            });
+        }
+        Ok(sockets)
     }
 
     /// Whether this is to be the only one on a listener's port. Where it listens already, with other
@@ -178,6 +226,8 @@ impl Inheritance {
         // By place: one that is bound with other options takes that of the one before.
         self.listening.retain(|held| !bound.closed.contains(&held.listener.place()));
         self.listening.extend(bound.added);
+        // What nobody listens on is closed.
+        self.found = Arc::default();
         self.sessions.clone_from(&snapshot.sessions);
     }
 
@@ -187,6 +237,24 @@ impl Inheritance {
     /// Returns an error if there are too many open files.
     pub(crate) fn handles(&self) -> Result<Vec<Listeners>, BindError> {
         handles(&self.listening, self.counters.len())
+    }
+
+    /// Handles of all listening sockets, for a process that goes on with them.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many open files.
+    pub fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        let of_workers = self.listening.iter().flat_map(|held| match held.listener.place() {
+            ListenPlace::Tcp(_) | ListenPlace::Udp(_) => &held.sockets[..],
+            // They are handles of one socket.
+            ListenPlace::Unix(_) => &held.sockets[..1],
+        });
+        of_workers.map(|socket| Ok(socket.try_clone()?.into())).collect()
+    }
+
+    /// Another process goes on with the sockets: their files stay when this one closes them.
+    pub(crate) fn leave_files(&mut self) {
+        self.listening.iter_mut().filter_map(|held| held.file.take()).for_each(SocketFile::leave);
     }
 
     /// Keeps no socket open any more: those of the workers are the last ones.
@@ -199,9 +267,9 @@ fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
     let mut handles: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
     for Held { listener, sockets, .. } in held {
         let place = listener.place();
-        for (worker, socket) in handles.iter_mut().zip(sockets) {
+        for (number, socket) in sockets.iter().enumerate() {
             let socket = socket.try_clone().map_err(|source| BindError::new(&place, None, source))?;
-            worker.open.push((place.clone(), socket, listener.name.clone()));
+            handles[number % workers].open.push((place.clone(), socket, listener.name.clone()));
         }
     }
     Ok(handles)
@@ -213,27 +281,6 @@ fn port_of(place: &ListenPlace) -> Option<(SocketAddr, Transport)> {
         ListenPlace::Tcp(addr) => Some((*addr, Transport::Tcp)),
         ListenPlace::Udp(addr) => Some((*addr, Transport::Udp)),
         ListenPlace::Unix(_) => None,
-    }
-}
-
-fn bind(
-    listener: &Listener,
-    place: &ListenPlace,
-    claim: Claim,
-    workers: usize,
-) -> io::Result<Vec<BoundSocket>> {
-    let claims = std::iter::once(claim).chain(std::iter::repeat(Claim::Further)).take(workers);
-    match place {
-        ListenPlace::Tcp(addr) => {
-            claims.map(|claim| BoundSocket::tcp(*addr, listener.backlog, claim)).collect()
-        }
-        ListenPlace::Udp(addr) => claims.map(|claim| BoundSocket::udp(*addr, claim)).collect(),
-        ListenPlace::Unix(path) => {
-            let first = BoundSocket::unix(path)?;
-            let mut sockets = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
-            sockets.push(first);
-            Ok(sockets)
-        }
     }
 }
 

@@ -164,7 +164,7 @@ struct Conversation {
 async fn converse(mut conversation: Box<Conversation>) {
     loop {
         let Conversation { server, entered: Entered(worker), .. } = &mut *conversation;
-        if server.wait(|| worker.is_draining()).await.is_err() {
+        if server.wait(|| worker.is_closing()).await.is_err() {
             break;
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {

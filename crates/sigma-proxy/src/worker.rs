@@ -312,8 +312,14 @@ impl Worker {
         pool::connect(&self.pools, target, deadline::now_ms()).await
     }
 
+    /// Whether each answer is to be its connection's last.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.has_begun()
+    }
+
+    /// Whether a connection without a request is to end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.drain.closes_idle()
     }
 
     pub(crate) fn connections(&self) -> u32 {

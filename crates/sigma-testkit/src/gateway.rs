@@ -159,9 +159,22 @@ impl Gateway {
         self.dir.path()
     }
 
-    /// Its process id.
+    /// Its process id: that of the first process, or of its successor where the configuration has a
+    /// `pid_file: {dir}/sigma.pid`.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid_in_file().unwrap_or_else(|| self.child.id())
+    }
+
+    fn pid_in_file(&self) -> Option<u32> {
+        let pid = fs::read_to_string(self.dir.path().join("sigma.pid")).ok()?.trim().parse().ok()?;
+        // A number that another process has by now is nobody's concern here.
+        let runs_here = fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == self.dir.path());
+        runs_here.then_some(pid)
+    }
+
+    /// Asks for an upgrade (SIGUSR2). It happens later; poll for its effect.
+    pub fn upgrade(&self) -> Result<()> {
+        self.signal(Signal::USR2)
     }
 
     /// What it wrote to stderr so far.
@@ -231,8 +244,12 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         // Already ended is fine; there is nobody to report another failure to.
+        let successor = self.pid_in_file();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(pid) = successor.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
         if std::thread::panicking() {
             eprintln!("--- stderr of the gateway\n{}", self.stderr());
             return;

@@ -31,8 +31,12 @@ pub(crate) enum Command {
     Check(Check),
     /// Tell a running gateway to load its configuration again
     Reload(Signal),
+    /// Tell a running gateway to open its log files anew, after they were renamed
+    Reopen(Signal),
     /// Tell a running gateway to finish its open exchanges and end
     Stop(Signal),
+    /// Tell a running gateway to start its program anew, give it everything, and end
+    Upgrade(Signal),
     /// Show which route serves a request, and why the others do not
     Routes(Routes),
     /// Read and change the resources of running gateways

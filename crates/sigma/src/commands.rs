@@ -9,10 +9,14 @@ use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as SignalNumber, kill_process};
+use sigma_config::process::Mode;
 use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
-use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, certificate_warnings, compile_only};
+use sigma_control::{
+    LIFE, LoadError, Options, Origin, Parent, Source, Supervisor, certificate_warnings, compile_only,
+    confine, daemon,
+};
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
@@ -29,7 +33,9 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
         Command::Reload(args) => reload(process_of(&args)?),
+        Command::Reopen(args) => tell(process_of(&args)?, SignalNumber::USR1),
         Command::Stop(args) => tell(process_of(&args)?, SignalNumber::TERM),
+        Command::Upgrade(args) => upgrade(process_of(&args)?),
         Command::Routes(args) => routes(&args),
         Command::Ctl(args) => crate::ctl::execute(args),
         Command::Plugins(args) => plugins(args.name.as_deref()),
@@ -82,6 +88,17 @@ fn printed(text: &[u8]) -> ExitCode {
 }
 
 fn run(args: Run) -> Result<ExitCode> {
+    // Before anything else is opened.
+    let origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
+    let result = run_for(args, &origin);
+    if let Err(error) = &result {
+        origin.failed(&format!("{error:#}"));
+    }
+    result
+}
+
+/// Runs for whoever has started this process.
+fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
     let conf = file_of(args.file, args.conf);
     let mut source = Source::file(&conf);
@@ -89,7 +106,24 @@ fn run(args: Run) -> Result<ExitCode> {
     source.instances = args.instance;
     source.skip_invalid = args.skip_invalid;
     let checked = source.load(&*roster())?;
-    let (log, _last_lines) = errorlog::start(&checked.config.settings.error_log)?;
+    let settings = &checked.config.settings;
+    if settings.process.daemon {
+        if !origin.has_starter() {
+            return launch(settings, origin);
+        }
+        daemon::detach();
+    }
+    if settings.process.mode == Mode::Supervised && !origin.has_parent() {
+        return supervise(settings, origin);
+    }
+    if settings.process.working_folder.is_some() {
+        // Reloads find the files all the same.
+        source.path = std::path::absolute(&conf)?;
+        source.companion = source.companion.map(std::path::absolute).transpose()?;
+    }
+    // While there is one thread.
+    confine(&settings.process)?;
+    let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     sigma_net::signals::end_at_the_second().context("cannot receive signals")?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", conf.display());
@@ -107,7 +141,7 @@ fn run(args: Run) -> Result<ExitCode> {
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
         let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds() };
-        let supervisor = Supervisor::start(options, checked, Box::new(log)).await?;
+        let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !args.with_demo_origin.is_empty() {
             println!("sigma is serving on {}; try:", listeners.join(", "));
@@ -115,6 +149,27 @@ fn run(args: Run) -> Result<ExitCode> {
         }
         supervisor.run().await?;
         Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Starts the gateway in the background.
+fn launch(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        if let Some(pid) = daemon::launch(origin, settings).await? {
+            println!("sigma serves in the background, as process {pid}");
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Runs as the parent of the gateways.
+fn supervise(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
+    let (log, _last_lines) = errorlog::start(&settings.error_log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let status = Parent::start(settings, Box::new(log), origin).await?.run().await;
+        Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
     })
 }
 
@@ -251,31 +306,65 @@ fn tell(pid: Pid, signal: SignalNumber) -> Result<ExitCode> {
 /// How long a reload may take before the command gives up on its outcome.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
+/// The same of an upgrade: longer than the process itself waits, unless it was told to wait longer than most do.
+const UPGRADE_LIMIT: Duration = Duration::from_secs(180);
+
 /// Asks for a reload and waits for what becomes of it.
 fn reload(pid: Pid) -> Result<ExitCode> {
+    order(pid, SignalNumber::HUP, "reload", RELOAD_LIMIT).map_err(|refusal| match refusal {
+        Refusal::Refused(problem) => {
+            anyhow!("the reload was refused, the old configuration stays in force:\n{problem}")
+        }
+        Refusal::Other(error) => error,
+    })
+}
+
+/// Asks for an upgrade and waits for what becomes of it.
+fn upgrade(pid: Pid) -> Result<ExitCode> {
+    order(pid, SignalNumber::USR2, "upgrade", UPGRADE_LIMIT).map_err(|refusal| match refusal {
+        Refusal::Refused(problem) => anyhow!("the upgrade has failed, the old process goes on:\n{problem}"),
+        Refusal::Other(error) => error,
+    })
+}
+
+/// Why an order was not carried out.
+enum Refusal {
+    /// The process says why.
+    Refused(String),
+    /// It could not be told, or does not answer.
+    Other(anyhow::Error),
+}
+
+/// Sends the signal of an order, and waits for what becomes of it.
+fn order(pid: Pid, signal: SignalNumber, name: &str, limit: Duration) -> Result<ExitCode, Refusal> {
     let number = pid.as_raw_nonzero().get();
-    let before = errorlog::outcome_of(number);
-    tell(pid, SignalNumber::HUP)?;
-    let Some((reloads, _)) = before else {
-        eprintln!("the process {number} was told to reload; its error log says what became of it");
+    let told = errorlog::Outcomes::of(number);
+    let before = told.as_ref().and_then(errorlog::Outcomes::last);
+    tell(pid, signal).map_err(Refusal::Other)?;
+    let (Some(told), Some((orders, _))) = (told, before) else {
+        eprintln!("the process {number} was told to {name}; its error log says what became of it");
         return Ok(ExitCode::SUCCESS);
     };
-    let end = Instant::now() + RELOAD_LIMIT;
+    let end = Instant::now() + limit;
     while Instant::now() < end {
-        match errorlog::outcome_of(number) {
-            Some((now, None)) if now > reloads => return Ok(ExitCode::SUCCESS),
-            Some((now, Some(problem))) if now > reloads => {
-                return Err(anyhow!(
-                    "the reload was refused, the old configuration stays in force:\n{problem}"
-                ));
-            }
-            None if rustix::process::test_kill_process(pid).is_err() => {
-                return Err(anyhow!("the process {number} has ended"));
-            }
+        // In this order: its last word may be what is waited for.
+        let has_ended = has_ended(number);
+        match told.last() {
+            Some((now, None)) if now > orders => return Ok(ExitCode::SUCCESS),
+            Some((now, Some(problem))) if now > orders => return Err(Refusal::Refused(problem)),
+            _ if has_ended => return Err(Refusal::Other(anyhow!("the process {number} has ended"))),
             _ => std::thread::sleep(Duration::from_millis(10)),
         }
     }
-    Err(anyhow!("the process {number} has not reloaded within {} seconds", RELOAD_LIMIT.as_secs()))
+    let seconds = limit.as_secs();
+    Err(Refusal::Other(anyhow!("the process {number} has not done it within {seconds} seconds: {name}")))
+}
+
+/// Whether a process is no more, or only waits for its parent to see that.
+fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The name, in brackets, may hold anything.
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
 fn read_pid(file: &Path) -> Result<i32> {

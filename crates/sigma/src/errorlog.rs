@@ -153,56 +153,68 @@ impl LogControl for Control {
         }
     }
 
-    fn reloaded(&mut self, result: &Result<(), String>) {
+    fn carried_out(&mut self, result: &Result<(), String>) {
         if let Some(outcome) = &mut self.outcome {
             outcome.tell(result);
         }
     }
 }
 
-/// How the last reload went, for `sigma reload`: a file in memory that has no name. Who may signal this
+/// How the last order went, for `sigma reload` and `sigma upgrade`: a file in memory that has no name. Who may signal this
 /// process may read it through `/proc`, and nobody else.
 struct Outcome {
     file: File,
-    reloads: u64,
+    orders: u64,
 }
 
 /// The name that `/proc/PID/fd` shows.
 const OUTCOME_NAME: &str = "sigma-reload";
 
 impl Outcome {
-    /// None where the system has no such files; `sigma reload` then says what it does not know.
+    /// None where the system has no such files; the commands then say what it does not know.
     fn new() -> Option<Outcome> {
         let fd: OwnedFd = memfd_create(OUTCOME_NAME, MemfdFlags::CLOEXEC).ok()?;
-        let mut outcome = Outcome { file: File::from(fd), reloads: 0 };
+        let mut outcome = Outcome { file: File::from(fd), orders: 0 };
         outcome.write("");
         Some(outcome)
     }
 
     fn tell(&mut self, result: &Result<(), String>) {
-        self.reloads += 1;
+        self.orders += 1;
         self.write(result.as_ref().err().map_or("", String::as_str));
     }
 
     /// In one write, so that a reader sees the whole of it: the number, the problem, and an end mark.
     fn write(&mut self, problem: &str) {
         use std::os::unix::fs::FileExt;
-        let text = format!("{}\n{problem}\0", self.reloads);
+        let text = format!("{}\n{problem}\0", self.orders);
         // Memory: the one reason to fail is that there is none left.
         let _ = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.flush());
     }
 }
 
-/// The last reload of the process `pid`: how many there were, and its problem if it was refused.
-pub(crate) fn outcome_of(pid: i32) -> Option<(u64, Option<String>)> {
-    let folder = PathBuf::from(format!("/proc/{pid}/fd"));
-    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
-    let is_outcome = |name: PathBuf| name.to_string_lossy().starts_with(&format!("/memfd:{OUTCOME_NAME}"));
-    let entry = entries.find(|entry| std::fs::read_link(entry.path()).is_ok_and(is_outcome))?;
-    let text = std::fs::read_to_string(entry.path()).ok()?;
-    let (whole, _) = text.split_once('\0')?;
-    let (reloads, problem) = whole.split_once('\n')?;
-    Some((reloads.parse().ok()?, (!problem.is_empty()).then(|| problem.to_owned())))
+/// What the process `pid` tells of orders. It can be read on when the process has ended.
+pub(crate) struct Outcomes(File);
+
+impl Outcomes {
+    /// None if the process tells nothing, or there is none.
+    pub(crate) fn of(pid: i32) -> Option<Outcomes> {
+        let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+        let mut entries = std::fs::read_dir(folder).ok()?.flatten();
+        let is_it = |name: PathBuf| name.to_string_lossy().starts_with(&format!("/memfd:{OUTCOME_NAME}"));
+        let entry = entries.find(|entry| std::fs::read_link(entry.path()).is_ok_and(is_it))?;
+        File::open(entry.path()).ok().map(Outcomes)
+    }
+
+    /// How many orders there were, and the problem of the last one if it was refused.
+    pub(crate) fn last(&self) -> Option<(u64, Option<String>)> {
+        use std::os::unix::fs::FileExt;
+        let mut text = vec![0; usize::try_from(self.0.metadata().ok()?.len()).ok()?];
+        self.0.read_exact_at(&mut text, 0).ok()?;
+        let (whole, _) = std::str::from_utf8(&text).ok()?.split_once('\0')?;
+        let (orders, problem) = whole.split_once('\n')?;
+        Some((orders.parse().ok()?, (!problem.is_empty()).then(|| problem.to_owned())))
+    }
 }
 
 #[cfg(test)]
@@ -212,11 +224,14 @@ mod tests {
     #[test]
     fn another_process_can_read_the_outcome() {
         let mut outcome = Outcome::new().unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!(outcome_of(own), Some((0, None)));
+        let told = Outcomes::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(told.last(), Some((0, None)));
         outcome.tell(&Err("line 1: a long problem\nand another".into()));
-        assert_eq!(outcome_of(own), Some((1, Some("line 1: a long problem\nand another".into()))));
+        assert_eq!(told.last(), Some((1, Some("line 1: a long problem\nand another".into()))));
         outcome.tell(&Ok(()));
-        assert_eq!(outcome_of(own), Some((2, None)));
+        assert_eq!(told.last(), Some((2, None)));
+        outcome.tell(&Err("the last".into()));
+        drop(outcome);
+        assert_eq!(told.last(), Some((3, Some("the last".into()))), "also when the process has ended");
     }
 }

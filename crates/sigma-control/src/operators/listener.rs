@@ -27,10 +27,11 @@ use serde_json::json;
 use sigma_config::settings::Operators;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
+use super::entrances::{Call, Entrances};
 use super::identity::{Caller, Identity};
 
 /// How soon a full listener looks again for a connection that may make room.
@@ -46,11 +47,13 @@ pub(crate) async fn accept(
     router: Router,
     limits: Arc<Operators>,
     identity: Option<Arc<Identity>>,
+    entrances: Arc<Entrances>,
 ) {
     let room = Arc::new(Semaphore::new(usize::from(limits.connections)));
     let open = Arc::new(Open::default());
+    let mut is_open = entrances.open();
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer) = match accept_while_open(&listener, &mut is_open).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "an operator's connection cannot be taken");
@@ -72,13 +75,35 @@ pub(crate) async fn accept(
             }
         };
         let (router, limits, open) = (router.clone(), Arc::clone(&limits), Arc::clone(&open));
-        let identity = identity.clone();
+        let (identity, entrances) = (identity.clone(), Arc::clone(&entrances));
         tokio::spawn(async move {
-            let (number, connection) = open.add();
+            let (number, connection) = open.add(entrances);
             serve(stream, peer, identity.as_ref(), router, &limits, &connection).await;
             open.remove(number);
             drop(place);
         });
+    }
+}
+
+/// The next connection; none while a successor takes over.
+async fn accept_while_open(
+    listener: &TcpListener,
+    is_open: &mut watch::Receiver<bool>,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    loop {
+        until(is_open, true).await;
+        tokio::select! {
+            biased;
+            () = until(is_open, false) => {}
+            accepted = listener.accept() => return accepted,
+        }
+    }
+}
+
+/// Waits until connections are taken, or are not; for ever once nobody says so any more.
+async fn until(is_open: &mut watch::Receiver<bool>, wanted: bool) {
+    if is_open.wait_for(|is_open| *is_open == wanted).await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -92,8 +117,8 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self) -> (u64, Arc<Connection>) {
-        let connection = Arc::new(Connection::new());
+    fn add(&self, entrances: Arc<Entrances>) -> (u64, Arc<Connection>) {
+        let connection = Arc::new(Connection::new(entrances));
         let mut open = self.lock();
         open.0 += 1;
         let number = open.0;
@@ -121,14 +146,16 @@ struct Connection {
     requests: AtomicUsize,
     idle_since: Mutex<Instant>,
     dismissed: Notify,
+    entrances: Arc<Entrances>,
 }
 
 impl Connection {
-    fn new() -> Connection {
+    fn new(entrances: Arc<Entrances>) -> Connection {
         Connection {
             requests: AtomicUsize::new(0),
             idle_since: Mutex::new(Instant::now()),
             dismissed: Notify::new(),
+            entrances,
         }
     }
 
@@ -138,19 +165,22 @@ impl Connection {
 }
 
 /// A request in hand.
-struct InHand(Arc<Connection>);
+struct InHand {
+    connection: Arc<Connection>,
+    _call: Call,
+}
 
 impl InHand {
     fn of(connection: &Arc<Connection>) -> InHand {
         connection.requests.fetch_add(1, Ordering::AcqRel);
-        InHand(Arc::clone(connection))
+        InHand { connection: Arc::clone(connection), _call: connection.entrances.call() }
     }
 }
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        *self.0.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.0.requests.fetch_sub(1, Ordering::AcqRel);
+        *self.connection.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.connection.requests.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -209,7 +239,7 @@ async fn converse(
                 answer.map(|body| {
                     body.map_frame(move |frame| {
                         // Held until the last part of the answer is taken.
-                        let InHand(_) = &in_hand;
+                        let InHand { .. } = &in_hand;
                         frame
                     })
                 })
@@ -221,7 +251,17 @@ async fn converse(
         .header_read_timeout(Duration::from_millis(limits.head_timeout_ms.into()))
         .max_buf_size((limits.head_bytes as usize).max(HEAD_BYTES_MIN))
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = serving.await {
+    let mut serving = pin!(serving);
+    let mut is_open = connection.entrances.open();
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        () = until(&mut is_open, false) => {
+            // The next call is to find the successor.
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = served {
         tracing::debug!(%peer, %error, "an operator's connection has ended");
     }
 }

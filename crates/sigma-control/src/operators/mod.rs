@@ -4,6 +4,7 @@ pub mod admin;
 mod caller;
 mod certificates;
 pub mod control_api;
+pub(crate) mod entrances;
 pub(crate) mod identity;
 mod listener;
 mod measures;
@@ -24,6 +25,7 @@ use sigma_config::store::StoreKind;
 use self::admin::AdminState;
 use self::caller::Trusted;
 use self::control_api::ControlState;
+use self::entrances::Entrances;
 use self::identity::Identity;
 use self::running::Running;
 use crate::serving::plugins::Plugins;
@@ -59,14 +61,16 @@ pub(crate) async fn serve(
     store: Option<&Arc<dyn Store>>,
     plugins: &Plugins,
     keyring: Keyring,
+    entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
     let limits = Arc::new(settings.operators.clone());
     let trusted = Arc::new(Trusted::from(&settings.operators));
     if let Some(status) = &settings.status {
-        listen(status.address, status::router(Arc::clone(running)), &limits).await?;
+        listen(status.address, status::router(Arc::clone(running)), &limits, entrances).await?;
     }
     if let Some(admin) = &settings.niubix_admin {
-        listen(admin.address, niubix::router(Arc::clone(running), admin, &trusted), &limits).await?;
+        listen(admin.address, niubix::router(Arc::clone(running), admin, &trusted), &limits, entrances)
+            .await?;
     }
     if let (Some(admin), Some(store)) = (&settings.admin, store) {
         let mut admin = admin.clone();
@@ -95,15 +99,17 @@ pub(crate) async fn serve(
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }
-        listen_as(identity, address, admin::router(state), &limits).await?;
+        listen_as(identity, address, admin::router(state), &limits, entrances).await?;
     }
     if let Some(control) = &settings.control {
         let (inspect, plugins) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
         let state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
         let router = caller::guarded(control_api::router(state), &trusted);
-        listen(control.address, router, &limits).await?;
+        listen(control.address, router, &limits, entrances).await?;
     }
-    pages::serve(running, plugins, &limits).await
+    pages::serve(running, plugins, &limits, entrances).await?;
+    entrances.are_bound();
+    Ok(())
 }
 
 /// What stands before the keys of resources: those of a file have nothing before them.
@@ -120,8 +126,9 @@ pub(crate) async fn listen(
     address: SocketAddr,
     router: axum::Router,
     limits: &Arc<Operators>,
+    entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
-    listen_as(None, address, router, limits).await
+    listen_as(None, address, router, limits, entrances).await
 }
 
 /// The same over TLS, if there is somebody to be.
@@ -130,10 +137,9 @@ async fn listen_as(
     address: SocketAddr,
     router: axum::Router,
     limits: &Arc<Operators>,
+    entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .map_err(|source| OpenError::Listen { address, source })?;
-    tokio::spawn(listener::accept(listener, router, Arc::clone(limits), identity));
+    let listener = entrances.bind(address).await.map_err(|source| OpenError::Listen { address, source })?;
+    tokio::spawn(listener::accept(listener, router, Arc::clone(limits), identity, Arc::clone(entrances)));
     Ok(())
 }

@@ -30,6 +30,7 @@ use sigma_plugin::{Consumers, Context, Env, Local, Node, Reply};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
 
+use super::entrances::Entrances;
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
 use crate::operators::running::Running;
@@ -54,6 +55,7 @@ pub(crate) async fn serve(
     running: &Arc<Running>,
     plugins: &Plugins,
     limits: &Arc<Operators>,
+    entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
     let serving: Vec<&Arc<dyn sigma_plugin::Kind>> =
         plugins.enabled.kinds().filter(|kind| !kind.endpoints().is_empty()).collect();
@@ -65,7 +67,7 @@ pub(crate) async fn serve(
         let attribute = plugins.node.attribute(kind.name());
         if let Some(address) = address(kind.name(), attribute).map_err(OpenError::Pages)? {
             let pages = Pages { facts: Arc::clone(&facts), kind: Arc::clone(kind) };
-            listen(address, Router::new().fallback(answer).with_state(pages), limits).await?;
+            listen(address, Router::new().fallback(answer).with_state(pages), limits, entrances).await?;
         }
     }
     let refresh = serving.iter().filter_map(|kind| {

@@ -23,7 +23,8 @@ pub(crate) fn router(running: Arc<Running>) -> Router {
         .with_state(running)
 }
 
-fn fault_names() -> Vec<&'static str> {
+/// The names of faults, by the number of their kind.
+pub(crate) fn fault_names() -> Vec<&'static str> {
     FaultKind::ALL.iter().map(|kind| kind.error_type()).collect()
 }
 

@@ -1,6 +1,16 @@
-//! The life of the process: start, signals, reload, stop.
+//! The life of the process: start, signals, reload, upgrade, stop.
 
+pub mod daemon;
 pub(crate) mod examine;
+pub(crate) mod handover;
+pub(crate) mod log_control;
+pub(crate) mod parent;
+mod pid_file;
+mod program;
+pub(crate) mod rights;
 pub(crate) mod start;
 pub(crate) mod supervisor;
+mod systemd;
+mod upgrade;
 mod usage;
+mod watch_over;

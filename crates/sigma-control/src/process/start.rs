@@ -2,15 +2,36 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
+use sigma_config::tls::TicketPlace;
+use sigma_config::{Checked, Config};
+use sigma_net::Sockets;
+use sigma_net::tls::SharedKey;
+use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
-use sigma_proxy::BindError;
+use sigma_proxy::{BindError, Inheritance, Snapshot};
+use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::examine;
+use super::handover::{self, Links, Origin, State};
 use crate::operators::OpenError;
-use crate::serving::source::LoadError;
+use crate::operators::status::fault_names;
+use crate::serving::acme::Keeper;
+use crate::serving::desired::{Batch, Desired};
+use crate::serving::endpoints::Endpoints;
+use crate::serving::expiry;
+use crate::serving::files::Files;
+use crate::serving::health_file::HealthFile;
+use crate::serving::plugins::Plugins;
+use crate::serving::publisher::Publisher;
+use crate::serving::secret::{Limits, Secrets};
+use crate::serving::source::{LoadError, Source};
+use crate::serving::ticket_keys::TicketKeeper;
+use crate::serving::webhook;
 use crate::store::{Store, StoreError};
 
 /// Full log buffers that may wait for the writer.
@@ -40,6 +61,12 @@ pub enum StartError {
     /// A change of a node.
     #[error("{0}")]
     Edit(String),
+    /// What the process before has.
+    #[error("the place of the process before cannot be taken: {0}")]
+    Handover(std::io::Error),
+    /// The gateway in the background.
+    #[error("the gateway is not in the background: {0}")]
+    Background(String),
     /// The pid file.
     #[error("cannot write the pid file {path}: {source}")]
     PidFile {
@@ -84,13 +111,6 @@ pub(super) fn worker_count(settings: &Settings, cpus: usize) -> usize {
     }
 }
 
-pub(super) fn write_pid_file(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
-    let Some(path) = &settings.pid_file else { return Ok(None) };
-    std::fs::write(path, format!("{}\n", std::process::id()))
-        .map_err(|source| StartError::PidFile { path: path.clone(), source })?;
-    Ok(Some(path.clone()))
-}
-
 /// What a reload cannot change is said, not silently left.
 pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
     let changed = [
@@ -118,9 +138,154 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),
         ("pid_file", old.pid_file != new.pid_file),
+        ("process", old.process != new.process),
         ("error_log.path", old.error_log.path != new.error_log.path),
     ];
     for (name, _) in changed.iter().filter(|(_, changed)| *changed) {
         tracing::warn!("`{name}` has changed; that takes effect at the next start");
     }
+}
+
+/// Signals that operators send.
+pub(super) struct Signals {
+    pub(super) hangup: Signal,
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
+    pub(super) reopen: Signal,
+    pub(super) upgrade: Signal,
+}
+
+impl Signals {
+    pub(super) fn receive() -> std::io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reopen: signal(SignalKind::user_defined1())?,
+            upgrade: signal(SignalKind::user_defined2())?,
+        })
+    }
+}
+
+/// The endpoints of upstreams, whose health a webhook is told of if there is one. They begin with what the file
+/// says of them. Within a runtime.
+/// What the process before has known is newer.
+pub(super) async fn endpoints(
+    settings: &Settings,
+    workers: usize,
+    file: Option<&HealthFile>,
+    before: Option<&State>,
+) -> Endpoints {
+    let mut endpoints = Endpoints::of(settings, workers);
+    if let Some(webhook) = &settings.health_events.webhook {
+        let (events, teller) = webhook::queue(webhook);
+        tokio::spawn(teller.run());
+        endpoints = endpoints.telling(events);
+    }
+    match (before, file) {
+        (Some(state), _) => endpoints.begin_with_health(state.health.clone()),
+        (None, Some(file)) => endpoints.begin_with_health(file.read().await),
+        (None, None) => {}
+    }
+    endpoints
+}
+
+/// What was there before this process.
+pub(super) struct Before {
+    pub(super) links: Links,
+    /// Sockets that are bound already.
+    pub(super) sockets: Arc<Sockets>,
+    /// What the process before has known.
+    pub(super) state: Option<State>,
+}
+
+impl Before {
+    /// Asks whoever has started this process. To be called when nothing but what comes from there can stop a start
+    /// any more.
+    pub(super) async fn ask(origin: &Origin) -> Result<Before, StartError> {
+        let links = origin.links().map_err(StartError::Handover)?;
+        let (mut sockets, mut state) = (Sockets::default(), None);
+        sockets.add(origin.sockets().map_err(StartError::Handover)?);
+        if let Some(predecessor) = &links.predecessor {
+            let (found, known) = handover::inherit(predecessor).await.map_err(StartError::Handover)?;
+            sockets.add(found);
+            state = Some(known);
+        }
+        Ok(Before { links, sockets: Arc::new(sockets), state })
+    }
+
+    /// Goes on with the numbers of the process before.
+    pub(super) fn count_on(&self, counters: &[Arc<WorkerCounters>]) {
+        if let (Some(state), Some(first)) = (&self.state, counters.first()) {
+            first.begin_with(&state.counters, &state.faults, &fault_names());
+        }
+    }
+
+    /// Goes on with the sessions of the process before, unless their keys come from elsewhere.
+    pub(super) fn resume_tickets(&self, snapshot: &Snapshot) {
+        let Some(state) = &self.state else { return };
+        if snapshot.settings.tls.ticket_keys == TicketPlace::Process {
+            let keys: Vec<SharedKey> =
+                state.ticket_keys.iter().filter_map(|bytes| SharedKey::read(bytes)).collect();
+            Inheritance::resume_tickets(snapshot, &keys, Duration::from_millis(state.ticket_age_ms));
+        }
+    }
+
+    /// The process serves: the one before leaves.
+    pub(super) async fn take_place(self) -> Links {
+        if let Some(predecessor) = &self.links.predecessor {
+            handover::take_place(predecessor).await;
+        }
+        self.links
+    }
+}
+
+/// Looks secrets up as the settings say.
+pub(super) fn secrets(settings: &Settings) -> Secrets {
+    let limits = Limits::of(&settings.secret_lookup);
+    let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
+    secrets
+}
+
+/// Refuses a file whose plugins this build cannot serve.
+pub(super) fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(), StartError> {
+    let unfit = examine::unfit(&checked.config, &plugins.enabled);
+    if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
+}
+
+/// What the configuration names beside its text; some of it is kept up to date until the process ends.
+pub(super) async fn files(settings: &Settings, store: Option<&Arc<dyn Store>>, keyring: &Keyring) -> Files {
+    let (keys, keeper) = TicketKeeper::begin(&settings.tls, store, keyring).await.unzip();
+    if let Some(keeper) = keeper {
+        tokio::spawn(keeper.run());
+    }
+    Files::followed_on(Handle::current(), &settings.tls).with_ticket_keys(keys)
+}
+
+/// Begins what goes on beside the traffic until the process ends.
+pub(super) fn look_after(
+    publisher: &Arc<Publisher>,
+    health_file: Option<&HealthFile>,
+    keeper: Option<Keeper>,
+) {
+    if let Some(file) = health_file {
+        tokio::spawn(file.clone().keep(Arc::clone(publisher)));
+    }
+    tokio::spawn(expiry::watch(Arc::clone(publisher)));
+    if let Some(keeper) = keeper {
+        tokio::spawn(keeper.run());
+    }
+}
+
+/// What is desired with what the store has, if there is one, and what an earlier process had of it.
+pub(super) async fn with_stored(
+    mut desired: Desired,
+    store: Option<&Arc<dyn Store>>,
+) -> Result<Desired, StartError> {
+    if let Some(store) = store {
+        let contents = store.load().await?;
+        desired.remember(&store.earlier());
+        desired.reload(&contents, &mut Batch::default());
+    }
+    Ok(desired)
 }

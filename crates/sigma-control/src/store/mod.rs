@@ -242,6 +242,16 @@ pub trait Store: Send + Sync {
     /// is kept over a restart.
     fn judged(&self, _revision: u64, _quarantined: &[String]) {}
 
+    /// Lets go of what only one process can have open. Reading goes on; writing is refused.
+    fn release(&self) -> Pending<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Takes it back: the other process has ended.
+    fn take_back(&self) -> Pending<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// How it is.
     fn status(&self) -> StoreStatus;
 }

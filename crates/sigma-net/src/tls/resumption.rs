@@ -53,9 +53,12 @@ struct Ring {
 struct Key {
     name: [u8; NAME_BYTES],
     key: RandomizedNonceKey,
+    /// For a process that takes the place of this one.
+    shared: SharedKey,
 }
 
 /// A key as it is kept, or told to another gateway: its name and its secret.
+#[derive(Clone)]
 pub struct SharedKey([u8; NAME_BYTES + 32]);
 
 impl SharedKey {
@@ -103,7 +106,8 @@ impl Key {
         let (secret, mut name) = (&shared.0[NAME_BYTES..], [0; NAME_BYTES]);
         name.copy_from_slice(&shared.0[..NAME_BYTES]);
         let key = RandomizedNonceKey::new(&AES_256_GCM, secret);
-        Ok(Key { name, key: key.map_err(|_| Unusable::new("a ticket key cannot be used"))? })
+        let key = key.map_err(|_| Unusable::new("a ticket key cannot be used"))?;
+        Ok(Key { name, key, shared: shared.clone() })
     }
 
     fn aad(&self, client_auth: &Fingerprint) -> Aad<[u8; NAME_BYTES + 32]> {
@@ -168,6 +172,13 @@ impl TicketKeys {
         let since = now.checked_sub(age).unwrap_or(now);
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Ring { current, previous, since };
         Ok(())
+    }
+
+    /// The keys in force, the newest first, and the age of that one: for a process that takes the place of this one.
+    pub fn in_force(&self) -> (Vec<SharedKey>, Duration) {
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = std::iter::once(&ring.current).chain(&ring.previous);
+        (keys.map(|key| key.shared.clone()).collect(), ring.since.elapsed())
     }
 
     /// The age at which the keys are replaced here.

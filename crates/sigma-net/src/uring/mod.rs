@@ -130,10 +130,8 @@ fn gone() -> io::Error {
 ///
 /// # Errors
 /// Returns the error of the operating system.
-#[expect(unsafe_code)]
 pub(crate) fn watch(file: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: it is the file's owner, which names the same descriptor until it is dropped.
-    Ok(unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }?)
+    crate::descriptors::watch(file, Interest::READABLE)
 }
 
 /// Pause before a ring that has failed is replaced: it may do so again at once.

@@ -59,6 +59,14 @@ impl Sessions {
         };
         Ok(Arc::new(Sessions { settings, resumption }))
     }
+
+    /// The keys of tickets, where there are any.
+    pub(crate) fn ticket_keys(&self) -> Option<&TicketKeys> {
+        match &self.resumption {
+            Resumption::Tickets(keys) => Some(keys),
+            Resumption::Off | Resumption::Cache(_) => None,
+        }
+    }
 }
 
 /// Names, and who nobody is shown under them.

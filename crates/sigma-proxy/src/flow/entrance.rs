@@ -12,7 +12,7 @@ use sigma_plugin::flow::Asked;
 use sigma_plugin::{Client, FlowStep};
 
 use super::{End, Flow};
-use crate::admit::{greeted, introduced, shaken, unless_draining};
+use crate::admit::{greeted, introduced, shaken, unless_closing};
 use crate::connection::TlsSession;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::snapshot::flows::{Approach, FlowRoute};
@@ -120,7 +120,7 @@ impl Flow<'_> {
                         entry.plugin.preread(&mut self.session, &env)
                     }
                     FlowStep::Wait(work) => {
-                        unless_draining(self.worker, work).await.ok_or(End::Closed(UNREADABLE))?
+                        unless_closing(self.worker, work).await.ok_or(End::Closed(UNREADABLE))?
                     }
                 };
             }
@@ -144,7 +144,7 @@ impl Flow<'_> {
             }
             stream.poll_fill(cx, early).map(Result::ok)
         });
-        match unless_draining(self.worker, read).await.flatten() {
+        match unless_closing(self.worker, read).await.flatten() {
             Some(n) if n > 0 => Ok(()),
             _ => Err(End::Closed(UNREADABLE)),
         }

@@ -14,7 +14,7 @@ use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 const DEAD: &str = "{ \"127.0.0.1:1\": 1, \"127.0.0.2:1\": 1 }";
 
 /// A program that starts Sigma after `preparation`, commands of a shell.
-fn after(dir: &Path, preparation: &str, redirection: &str) -> String {
+pub(crate) fn after(dir: &Path, preparation: &str, redirection: &str) -> String {
     let path = dir.join("start");
     fs::write(&path, format!("#!/bin/bash\n{preparation}\nexec {SIGMA} \"$@\" {redirection}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

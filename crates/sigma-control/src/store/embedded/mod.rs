@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use super::feed::{Fed, Feed};
 use super::records::Records;
 use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
-use writer::{Order, Writer};
+use writer::{Order, Ordered, Writer};
 
 /// A store in the file `store.redb` of a directory. Only one process can have it open.
 #[derive(Debug)]
@@ -86,13 +86,18 @@ impl Embedded {
         Ok(Embedded { shared, orders: Some(orders), writer: Some(writer) })
     }
 
-    async fn order(&self, transaction: Transaction) -> Result<u64, StoreError> {
+    async fn write(&self, transaction: Transaction) -> Result<u64, StoreError> {
+        self.order(|reply| Order::Write(Ordered { transaction, reply })).await?
+    }
+
+    /// Has the thread do something, and waits for what it answers.
+    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, StoreError> {
         let stopped =
             || StoreError::Unavailable("the store's thread has stopped; restart the gateway".into());
         let (reply, answer) = oneshot::channel();
         let orders = self.orders.as_ref().ok_or_else(stopped)?;
-        orders.send(Order { transaction, reply }).map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        orders.send(order(reply)).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())
     }
 }
 
@@ -132,16 +137,24 @@ impl Store for Embedded {
     }
 
     fn commit(&self, transaction: Transaction) -> Pending<'_, u64> {
-        Box::pin(self.order(transaction))
+        Box::pin(self.write(transaction))
     }
 
     fn next_id(&self) -> Pending<'_, u64> {
         // A revision of its own, kept on disk like any other, so that none is handed out again.
-        Box::pin(self.order(Transaction::default()))
+        Box::pin(self.write(Transaction::default()))
     }
 
     fn watch(self: Arc<Self>, revision: u64) -> Watch {
         Feed::follow(&self, revision)
+    }
+
+    fn release(&self) -> Pending<'_, ()> {
+        Box::pin(self.order(Order::Release))
+    }
+
+    fn take_back(&self) -> Pending<'_, ()> {
+        Box::pin(async { self.order(Order::TakeBack).await? })
     }
 
     fn status(&self) -> StoreStatus {
@@ -161,6 +174,28 @@ mod tests {
     fn put(key: &str, value: &'static str, ttl: Option<Duration>) -> Transaction {
         let write = Write::Put { key: key.into(), value: value.into(), ttl };
         Transaction { conditions: vec![], writes: vec![write] }
+    }
+
+    /// One process opens the file while the other still answers; if it ends, the first goes on.
+    #[tokio::test]
+    async fn the_file_passes_to_another_process_and_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Embedded::open(dir.path()).unwrap();
+        store.commit(put("routes/1", "{}", None)).await.unwrap();
+        store.commit(put("routes/2", "{}", Some(Duration::from_millis(5)))).await.unwrap();
+        assert!(Embedded::open(dir.path()).is_err(), "it is open");
+        store.release().await.unwrap();
+        assert_eq!(store.get("routes/1").await.unwrap().unwrap().value.as_ref(), b"{}");
+        let refused = store.commit(put("routes/3", "{}", None)).await;
+        assert!(refused.unwrap_err().to_string().contains("repeat the call"));
+        let successor = Embedded::open(dir.path()).unwrap();
+        assert!(store.take_back().await.is_err(), "the other one has it");
+        drop(successor);
+        store.take_back().await.unwrap();
+        store.commit(put("routes/3", "{}", None)).await.unwrap();
+        drop(store);
+        let reopened = Embedded::open(dir.path()).unwrap();
+        assert!(reopened.get("routes/3").await.unwrap().is_some());
     }
 
     #[tokio::test]

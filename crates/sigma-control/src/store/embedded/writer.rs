@@ -16,9 +16,20 @@ use crate::store::{Change, Condition, Record, StoreError, Transaction, Write};
 /// Transactions that go into one commit at most.
 const BATCH: usize = 4096;
 
+/// What is to be done, and who waits for it.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Carry out a transaction, and tell its revision.
+    Write(Ordered),
+    /// Close the file: another process opens it.
+    Release(oneshot::Sender<()>),
+    /// Open it again: the other process has ended.
+    TakeBack(oneshot::Sender<Result<(), StoreError>>),
+}
+
 /// A transaction and who waits for its revision.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct Ordered {
     pub(super) transaction: Transaction,
     pub(super) reply: oneshot::Sender<Result<u64, StoreError>>,
 }
@@ -29,6 +40,8 @@ pub(super) struct Writer {
     dir: PathBuf,
     /// None after a failed write: redb then has to open the file again.
     file: Option<StoreFile>,
+    /// Another process has the file.
+    is_released: bool,
     shared: Arc<Shared>,
     deadlines: Deadlines,
 }
@@ -143,6 +156,7 @@ impl Writer {
         let mut writer = Writer {
             dir: dir.to_owned(),
             file: Some(file),
+            is_released: false,
             shared: Arc::clone(&shared),
             deadlines: Deadlines::default(),
         };
@@ -154,12 +168,11 @@ impl Writer {
     /// Serves orders until the store is dropped.
     pub(super) fn run(mut self, orders: &Receiver<Order>) {
         loop {
-            let next = self.deadlines.next();
+            let next = self.deadlines.next().filter(|_| !self.is_released);
             let wait = next.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             match orders.recv_timeout(wait) {
                 Ok(first) => {
-                    let batch = std::iter::once(first).chain(orders.try_iter()).take(BATCH).collect();
-                    self.commit(batch);
+                    self.carry_out(std::iter::once(first).chain(orders.try_iter()).take(BATCH));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -171,7 +184,32 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, batch: Vec<Order>) {
+    /// Carries out what has come, in its order; all writes between two other orders in one commit.
+    fn carry_out(&mut self, orders: impl Iterator<Item = Order>) {
+        let mut batch = Vec::new();
+        for order in orders {
+            match order {
+                Order::Write(write) => batch.push(write),
+                // Whoever asked may have gone.
+                Order::Release(reply) => {
+                    self.commit(std::mem::take(&mut batch));
+                    (self.file, self.is_released) = (None, true);
+                    let _ = reply.send(());
+                }
+                Order::TakeBack(reply) => {
+                    self.commit(std::mem::take(&mut batch));
+                    self.is_released = false;
+                    let _ = reply.send(self.reopen());
+                }
+            }
+        }
+        self.commit(batch);
+    }
+
+    fn commit(&mut self, batch: Vec<Ordered>) {
+        if batch.is_empty() {
+            return;
+        }
         let (transactions, replies): (Vec<Transaction>, Vec<_>) =
             batch.into_iter().map(|order| (order.transaction, order.reply)).unzip();
         let results = match self.write(transactions) {
@@ -186,6 +224,9 @@ impl Writer {
 
     /// Deletes what has expired; false if the disk refuses.
     fn expire(&mut self) -> bool {
+        if self.is_released {
+            return true;
+        }
         let ended = self.deadlines.ended(Instant::now());
         if ended.is_empty() {
             return true;
@@ -196,6 +237,10 @@ impl Writer {
 
     /// Carries out all transactions in one commit; the inner results are in their order.
     fn write(&mut self, transactions: Vec<Transaction>) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
+        if self.is_released {
+            let text = "another process takes the place of this one; repeat the call";
+            return Err(StoreError::Unavailable(text.to_owned()));
+        }
         if self.file.is_none() {
             self.reopen()?;
         }

@@ -5,42 +5,42 @@
 //! they came. One that waits, for names or for secrets, keeps nobody else waiting: signals are
 //! followed meanwhile, operators are answered, and it is left behind when the process stops.
 
-use std::path::PathBuf;
-use std::pin::Pin;
+mod changes;
+
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sigma_config::Checked;
-use sigma_config::crypt::Keyring;
 use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
-use sigma_proxy::{Failure, Gateway, Inheritance, Snapshot};
+use sigma_proxy::{Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
-use tokio::runtime::Handle;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::examine;
+use self::changes::{Change, Outcome, UnderWay};
+use super::handover::{self, Channel, Origin};
+use super::log_control::{LIFE, LogControl};
+use super::parent::Link;
+use super::pid_file::PidFile;
+use super::program::Program;
 use super::start::{
-    StartError, access_log, keyring, open_store, warn_of_restart, worker_count, write_pid_file,
+    Before, Signals, StartError, access_log, endpoints, files, keyring, look_after, must_fit, open_store,
+    secrets, warn_of_restart, with_stored, worker_count,
 };
+use super::systemd::Systemd;
+use super::upgrade::{Starter, Successor};
 use super::usage::Usage;
+use super::watch_over::{ENDED, WatchOver};
 use crate::operators;
+use crate::operators::entrances::Entrances;
 use crate::operators::running::{Command, Running, STOPPING};
-use crate::serving::acme::{Keeper, Ordered};
-use crate::serving::desired::{Batch, Desired};
-use crate::serving::edit::Edit;
-use crate::serving::endpoints::Endpoints;
-use crate::serving::expiry;
-use crate::serving::files::Files;
+use crate::serving::acme::Ordered;
+use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
-use crate::serving::secret::{Limits, Secrets};
 use crate::serving::source::Source;
-use crate::serving::ticket_keys::TicketKeeper;
-use crate::serving::webhook;
 use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
@@ -68,56 +68,10 @@ pub struct Options {
     pub plugins: Vec<Arc<dyn Kind>>,
 }
 
-/// The error log, as far as it changes while the process runs; the binary owns it.
-pub trait LogControl {
-    /// Puts another filter into force.
-    ///
-    /// # Errors
-    /// Returns an error if the filter is not understood.
-    fn set_level(&self, filter: &str) -> Result<(), String>;
-    /// Opens the file anew, after it was renamed.
-    fn reopen(&self);
-    /// Tells whoever asked for a reload how it went.
-    fn reloaded(&mut self, result: &Result<(), String>);
-}
-
-/// The target of the few lines of the life of the process: started, reloaded, stopping. They are said at
-/// the default level too.
-pub const LIFE: &str = "sigma::life";
-
 /// A worker thread has ended by itself, and its part of the connections with it.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker thread has ended by itself; the error log says why")]
 pub struct WorkerLost;
-
-/// A change that is to come into force.
-enum Change {
-    /// What the publisher has taken in of the store.
-    Resources,
-    /// Secrets that may have changed at their manager.
-    Secrets,
-    /// Databases of addresses that have changed.
-    Places,
-    /// Certificates that were ordered for these ssls.
-    Certificates(Vec<ResourceKey>),
-    /// What the file says.
-    File(Asker),
-    /// Nodes, in memory only.
-    Edit(Edit, Asker),
-}
-
-/// Who waits for the outcome of a change.
-type Asker = Option<oneshot::Sender<Result<(), String>>>;
-
-/// What a change comes to before it is put into force.
-enum Outcome {
-    Part(Option<Part>),
-    File(Result<Whole, StartError>, Asker),
-    Edit(Result<Whole, StartError>, Asker),
-}
-
-/// A change on its way.
-type UnderWay = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// The running process.
 pub struct Supervisor {
@@ -139,7 +93,17 @@ pub struct Supervisor {
     log: Box<dyn LogControl>,
     running: Arc<Running>,
     commands: mpsc::Receiver<Command>,
-    pid_file: Option<PathBuf>,
+    pid_file: Option<PidFile>,
+    /// The listening sockets for operators.
+    entrances: Arc<Entrances>,
+    /// What a successor runs.
+    program: Program,
+    starter: Starter,
+    /// Whoever watches this process.
+    parent: Option<Link>,
+    /// The service manager, which a parent tells itself.
+    systemd: Option<Systemd>,
+    watch_over: WatchOver,
     health_file: Option<HealthFile>,
     health_sharing: Option<HealthSharing>,
     /// Something was read since memory was last given back.
@@ -148,91 +112,6 @@ pub struct Supervisor {
     until_settled: u32,
     /// Taken by [`Supervisor::run`].
     signals: Option<Signals>,
-}
-
-/// Signals that operators send.
-struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-    reopen: Signal,
-}
-
-impl Signals {
-    fn receive() -> std::io::Result<Signals> {
-        Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: signal(SignalKind::user_defined1())?,
-        })
-    }
-}
-
-/// The endpoints of upstreams, whose health a webhook is told of if there is one. They begin with what the file
-/// says of them. Within a runtime.
-async fn endpoints(
-    settings: &sigma_config::settings::Settings,
-    workers: usize,
-    file: Option<&HealthFile>,
-) -> Endpoints {
-    let mut endpoints = Endpoints::of(settings, workers);
-    if let Some(webhook) = &settings.health_events.webhook {
-        let (events, teller) = webhook::queue(webhook);
-        tokio::spawn(teller.run());
-        endpoints = endpoints.telling(events);
-    }
-    if let Some(file) = file {
-        endpoints.begin_with_health(file.read().await);
-    }
-    endpoints
-}
-
-/// Looks secrets up as the settings say.
-fn secrets(settings: &sigma_config::settings::Settings) -> Secrets {
-    let limits = Limits::of(&settings.secret_lookup);
-    let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
-    secrets
-}
-
-/// Refuses a file whose plugins this build cannot serve.
-fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(), StartError> {
-    let unfit = examine::unfit(&checked.config, &plugins.enabled);
-    if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
-}
-
-/// What the configuration names beside its text; some of it is kept up to date until the process ends.
-async fn files(
-    settings: &sigma_config::settings::Settings,
-    store: Option<&Arc<dyn Store>>,
-    keyring: &Keyring,
-) -> Files {
-    let (keys, keeper) = TicketKeeper::begin(&settings.tls, store, keyring).await.unzip();
-    if let Some(keeper) = keeper {
-        tokio::spawn(keeper.run());
-    }
-    Files::followed_on(Handle::current(), &settings.tls).with_ticket_keys(keys)
-}
-
-/// Begins what goes on beside the traffic until the process ends.
-fn look_after(publisher: &Arc<Publisher>, health_file: Option<&HealthFile>, keeper: Option<Keeper>) {
-    if let Some(file) = health_file {
-        tokio::spawn(file.clone().keep(Arc::clone(publisher)));
-    }
-    tokio::spawn(expiry::watch(Arc::clone(publisher)));
-    if let Some(keeper) = keeper {
-        tokio::spawn(keeper.run());
-    }
-}
-
-/// What is desired with what the store has, if there is one, and what an earlier process had of it.
-async fn with_stored(mut desired: Desired, store: Option<&Arc<dyn Store>>) -> Result<Desired, StartError> {
-    if let Some(store) = store {
-        let contents = store.load().await?;
-        desired.remember(&store.earlier());
-        desired.reload(&contents, &mut Batch::default());
-    }
-    Ok(desired)
 }
 
 impl Supervisor {
@@ -244,12 +123,16 @@ impl Supervisor {
         options: Options,
         checked: Checked,
         log: Box<dyn LogControl>,
+        origin: &Origin,
     ) -> Result<Supervisor, StartError> {
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive().map_err(StartError::Signals)?;
+        let program = origin.program.clone();
+        let starter = Starter::new().map_err(StartError::Handover)?;
         let plugins = Plugins::new(&options.plugins, &checked.config.settings);
         let keyring = keyring(&checked.config.settings)?;
         must_fit(&options.source, &checked, &plugins)?;
+        let before = Before::ask(origin).await?;
         let store = open_store(&checked.config).await?;
         let settings = &checked.config.settings;
         let secrets = secrets(settings);
@@ -257,11 +140,13 @@ impl Supervisor {
         tokio::spawn(inbox.run());
         let cpus = sigma_net::limits::usable_cpus();
         let workers = worker_count(settings, cpus.len());
-        let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node));
+        let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node))
+            .with_sockets(Arc::clone(&before.sockets));
+        before.count_on(inheritance.counters());
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         let health_file = HealthFile::of(&settings.health_file);
-        let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
+        let endpoints = endpoints(settings, workers, health_file.as_ref(), before.state.as_ref()).await;
         let (ordered, keeper) = Ordered::of(settings, store.as_ref(), &keyring).await;
         let nothing = desired(Checked::default());
         let files = files(settings, store.as_ref(), &keyring).await;
@@ -279,10 +164,15 @@ impl Supervisor {
         let (counters, node) = (inheritance.counters().to_vec(), Arc::clone(&plugins.node));
         let running = Arc::new(Running::new(counters, node, Arc::clone(&publisher), store.clone(), tell));
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
-        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring).await?;
+        let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
+        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &entrances).await?;
+        before.resume_tickets(&current);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
-        let pid_file = write_pid_file(&settings)?;
+        let parent = before.take_place().await.parent.map(Link::over);
+        // A parent has one.
+        let pid_file = settings.pid_file.as_deref().filter(|_| parent.is_none());
+        let pid_file = pid_file.map(PidFile::write).transpose()?;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
@@ -302,6 +192,12 @@ impl Supervisor {
             running,
             commands,
             pid_file,
+            entrances,
+            program,
+            starter,
+            systemd: parent.is_none().then(|| Systemd::of_environment(origin.has_predecessor())),
+            parent,
+            watch_over: WatchOver::default(),
             health_file,
             health_sharing,
             has_changed: true,
@@ -309,6 +205,13 @@ impl Supervisor {
             signals: Some(signals),
         };
         supervisor.tell_store();
+        supervisor.tell_parent_of_sockets().await;
+        if let Some(parent) = &supervisor.parent {
+            parent.ready().await;
+        }
+        if let Some(systemd) = &supervisor.systemd {
+            systemd.ready();
+        }
         Ok(supervisor)
     }
 
@@ -325,6 +228,7 @@ impl Supervisor {
         let mut secrets = Box::pin(self.look_ahead());
         let mut are_secrets_due = false;
         let mut under_way: Option<UnderWay> = None;
+        let mut successor = None;
         let result = loop {
             let is_idle = under_way.is_none();
             if is_idle && std::mem::take(&mut are_secrets_due) {
@@ -343,13 +247,35 @@ impl Supervisor {
                 }
                 outcome = outcome_of(&mut under_way), if !is_idle => {
                     under_way = None;
-                    self.finish(outcome);
+                    successor = self.finish(outcome).await;
+                    if successor.is_some() {
+                        break Ok(());
+                    }
                 }
+                _ = signals.upgrade.recv(), if is_idle => {
+                    if self.parent.is_some() {
+                        tracing::error!("the parent of this process starts its successors: tell that one");
+                    } else {
+                        under_way = Some(self.begin(Change::Successor(None)));
+                    }
+                }
+                channel = given(self.parent.as_ref()), if is_idle => match channel {
+                    Some(channel) => under_way = Some(self.begin(Change::Successor(Some(channel)))),
+                    None => {
+                        tracing::error!("the parent has ended; this process goes on by itself");
+                        self.parent = None;
+                    }
+                },
                 () = &mut secrets, if !are_secrets_due => are_secrets_due = true,
                 ssls = fresh(self.ordered.as_ref()), if is_idle => {
                     under_way = Some(self.begin(Change::Certificates(ssls)));
                 }
-                _ = signals.hangup.recv(), if is_idle => under_way = Some(self.begin(Change::File(None))),
+                _ = signals.hangup.recv(), if is_idle => {
+                    if let Some(systemd) = &self.systemd {
+                        systemd.reloading();
+                    }
+                    under_way = Some(self.begin(Change::File(None)));
+                }
                 event = next_event(&mut self.watch), if is_idle => {
                     self.absorb(event);
                     under_way = Some(self.begin(Change::Resources));
@@ -361,7 +287,7 @@ impl Supervisor {
                     }));
                 }
                 _ = watch.tick() => {
-                    if self.gateway.has_lost_a_worker() {
+                    if self.look_at_workers().await.is_err() {
                         tracing::error!("a worker thread has ended; the process ends, to be started anew");
                         break Err(WorkerLost);
                     }
@@ -375,8 +301,8 @@ impl Supervisor {
             }
         };
         drop(under_way);
-        let reason = if result.is_ok() { STOPPING } else { "a worker thread has ended" };
-        self.stop(reason).await;
+        let reason = if result.is_ok() { STOPPING } else { ENDED };
+        self.stop(reason, successor).await;
         result
     }
 
@@ -418,41 +344,54 @@ impl Supervisor {
         }
     }
 
-    /// Begins a change; nothing has changed before it is given to [`Supervisor::finish`].
-    fn begin(&self, change: Change) -> UnderWay {
-        let (publisher, source) = (Arc::clone(&self.publisher), self.options.source.clone());
-        let is_stored = self.store.is_some();
-        match change {
-            Change::Resources => Box::pin(async move { Outcome::Part(publisher.change().await) }),
-            Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
-            Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
-            Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
-            Change::File(asker) => {
-                let plugins = Arc::clone(&self.all_plugins);
-                Box::pin(
-                    async move { Outcome::File(load(&source, &plugins, &publisher, is_stored).await, asker) },
-                )
-            }
-            Change::Edit(edit, asker) => Box::pin(async move {
-                let mut next = publisher.state().desired.clone();
-                let whole = match edit.apply(&mut next.config) {
-                    Ok(()) => compile(&source, &publisher, next, is_stored).await,
-                    Err(reason) => Err(StartError::Edit(reason)),
-                };
-                Outcome::Edit(whole, asker)
-            }),
+    /// Has the parent hold what is listened on now.
+    async fn tell_parent_of_sockets(&self) {
+        let Some(parent) = &self.parent else { return };
+        let sockets = self.gateway.inheritance().sockets().and_then(|mut sockets| {
+            sockets.extend(self.entrances.sockets()?);
+            Ok(sockets)
+        });
+        match sockets {
+            Ok(sockets) => parent.hold(&sockets).await,
+            Err(error) => tracing::error!(%error, "the parent does not hold all sockets"),
         }
     }
 
-    /// Puts a change into force, as far as it can be.
-    fn finish(&mut self, outcome: Outcome) {
+    /// Sees whether all workers are alive. One that is not has the parent start another gateway.
+    async fn look_at_workers(&mut self) -> Result<(), WorkerLost> {
+        let problem = self.watch_over.look(&self.gateway, &self.current.settings.process);
+        if let Some(systemd) = self.systemd.as_mut().filter(|_| problem.is_none()) {
+            systemd.alive(Instant::now());
+        }
+        self.running.set_unready(problem);
+        let Some(parent) = &self.parent else {
+            return if problem == Some(ENDED) { Err(WorkerLost) } else { Ok(()) };
+        };
+        parent.beat().await;
+        if let Some(why) = problem
+            && self.watch_over.is_to_be_told()
+        {
+            parent.ask_for_replacement(why).await;
+        }
+        Ok(())
+    }
+
+    /// Puts a change into force, as far as it can be. Returns the successor of this process, if there is one now.
+    async fn finish(&mut self, outcome: Outcome) -> Option<Successor> {
         let (result, asker) = match outcome {
-            Outcome::Part(None) => return self.tell_store(),
-            Outcome::Part(Some(part)) => return self.publish(part),
+            Outcome::Part(None) => {
+                self.tell_store();
+                return None;
+            }
+            Outcome::Part(Some(part)) => {
+                self.publish(part);
+                return None;
+            }
+            Outcome::Successor(successor) => return self.upgraded(successor).await,
             Outcome::File(whole, asker) => {
                 let result = whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string());
                 self.running.reloaded(result.as_ref().err().cloned());
-                self.log.reloaded(&result);
+                self.carried_out(&result).await;
                 match &result {
                     Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
                     Err(error) => tracing::error!(
@@ -465,8 +404,41 @@ impl Supervisor {
                 (whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string()), asker)
             }
         };
+        self.tell_parent_of_sockets().await;
         // Nobody waits for a reply if its connection has gone.
         let _ = asker.map(|asker| asker.send(result));
+        None
+    }
+
+    /// Tells whoever has signalled this process, or its parent.
+    async fn carried_out(&mut self, result: &Result<(), String>) {
+        self.log.carried_out(result);
+        if let Some(parent) = &self.parent {
+            parent.carried_out(result).await;
+        }
+        if let Some(systemd) = &self.systemd {
+            systemd.ready();
+        }
+    }
+
+    /// Tells what became of an upgrade.
+    async fn upgraded(&mut self, successor: Result<Successor, String>) -> Option<Successor> {
+        match successor {
+            Ok(successor) => {
+                self.carried_out(&Ok(())).await;
+                let (version, pid) = (&successor.version, successor.pid);
+                tracing::info!(target: LIFE, version, pid, "a successor serves");
+                if let Some((systemd, pid)) = self.systemd.as_ref().zip(pid) {
+                    systemd.succeeded_by(pid);
+                }
+                Some(successor)
+            }
+            Err(why) => {
+                tracing::error!("there is no successor, this process goes on:\n{why}");
+                self.carried_out(&Err(why)).await;
+                None
+            }
+        }
     }
 
     /// Puts a change of resources into force.
@@ -504,19 +476,32 @@ impl Supervisor {
         store.judged(state.desired.revision(), &keys);
     }
 
-    /// Lets open exchanges finish. Operators are answered until the process ends; `reason` is why
-    /// traffic should go elsewhere.
-    async fn stop(mut self, reason: &'static str) {
+    /// Lets open exchanges finish. Operators are answered until the process ends, unless a successor does; `reason` is
+    /// why traffic should go elsewhere.
+    async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
+        if let Some(Successor { channel, .. }) = &successor {
+            if let Some(file) = self.pid_file.take() {
+                file.leave();
+            }
+            self.gateway.hand_over();
+            handover::leave(channel).await;
+        }
+        if let Some(systemd) = self.systemd.as_ref().filter(|_| successor.is_none()) {
+            systemd.stopping();
+        }
         self.running.set_unready(Some(reason));
         // Whoever tells something from now on learns that nobody does it, instead of waiting.
         self.commands.close();
         while self.commands.try_recv().is_ok() {}
         tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
-        if let Some(file) = &self.health_file {
-            file.write_last(&self.publisher).await;
-        }
-        if let Some(sharing) = &self.health_sharing {
-            sharing.leave().await;
+        // A successor has it, and writes it.
+        if successor.is_none() {
+            if let Some(file) = &self.health_file {
+                file.write_last(&self.publisher).await;
+            }
+            if let Some(sharing) = &self.health_sharing {
+                sharing.leave().await;
+            }
         }
         if let Some(ordered) = &self.ordered {
             ordered.leave().await;
@@ -525,50 +510,24 @@ impl Supervisor {
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
             tracing::error!("what plugins had buffered did not leave in time, and is lost");
         }
-        if let Some(path) = &self.pid_file {
-            // Gone already is as good as removed.
-            let _ = std::fs::remove_file(path);
+        if let Some(file) = self.pid_file.take() {
+            file.remove();
         }
     }
-}
-
-/// Reads the file again, and compiles what it says.
-async fn load(
-    source: &Source,
-    plugins: &Arc<Roster>,
-    publisher: &Publisher,
-    is_stored: bool,
-) -> Result<Whole, StartError> {
-    let checked = source.load_aside(plugins).await?;
-    for warning in &checked.warnings {
-        tracing::warn!("{}: {warning}", source.path.display());
-    }
-    let mut next = publisher.state().desired.clone();
-    if is_stored {
-        if let Some(problem) = examine::two_sources(&checked.config) {
-            return Err(source.invalid(vec![problem]).into());
-        }
-        next.replace_settings(checked);
-    } else {
-        next.replace_file(checked);
-    }
-    compile(source, publisher, next, is_stored).await
-}
-
-async fn compile(
-    source: &Source,
-    publisher: &Publisher,
-    next: Desired,
-    is_stored: bool,
-) -> Result<Whole, StartError> {
-    let whole = publisher.compile(next, !is_stored && source.skip_invalid).await;
-    whole.map_err(|failures: Vec<Failure>| source.invalid(problems(failures)).into())
 }
 
 /// Never, if nothing is under way.
 async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
     match under_way {
         Some(change) => change.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next successor that the parent has started; never, if there is no parent. None if that has gone.
+async fn given(parent: Option<&Link>) -> Option<Channel> {
+    match parent {
+        Some(parent) => parent.successor().await,
         None => std::future::pending().await,
     }
 }

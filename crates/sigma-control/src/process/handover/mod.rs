@@ -1,0 +1,258 @@
+//! How a gateway gives what it holds to the process that takes its place.
+//!
+//! The successor has checked its configuration when it says hello. The predecessor then lets go of what only one
+//! process may hold, and gives the rest: sockets, and what it knows. It goes on serving until the successor is
+//! ready; if that fails, it takes back what it let go of, and nothing has changed.
+//!
+//! | successor | predecessor |
+//! |---|---|
+//! | `hello` | |
+//! | | `refused`, or `sockets` with descriptors, then `state` with a file |
+//! | `ready` or `failed` | |
+//! | | `leaving`; it drains |
+
+mod channel;
+mod origin;
+mod state;
+
+pub(crate) use channel::Channel;
+pub use origin::Origin;
+pub(crate) use origin::{Links, left_open};
+pub(crate) use state::State;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+/// What both sides have to speak.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// The longest reason that is told; the start of a longer one says what is wrong.
+const WHY_CHARS: usize = 8 << 10;
+
+/// What the two say.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "snake_case")]
+enum Word {
+    /// The successor is there, with a configuration that it can serve.
+    Hello { protocol: u32, version: String },
+    /// The predecessor gives nothing.
+    Refused { why: String },
+    /// Some of the sockets, as descriptors.
+    Sockets,
+    /// These were all sockets. What is known is in a file in memory, if anything is.
+    State,
+    /// The successor serves.
+    Ready,
+    /// The successor ends.
+    Failed { why: String },
+    /// The pid file is the successor's now.
+    Leaving,
+}
+
+/// What a predecessor has to give.
+pub(crate) trait Estate {
+    /// Lets go of what only one process may hold, and returns the sockets and what is known.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be given; nothing has changed then.
+    async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)>;
+
+    /// There is no successor after all: takes back what was let go of.
+    async fn take_back(&mut self);
+}
+
+/// Gives to whoever is at the other end, until it is ready. It returns the successor's version.
+///
+/// # Errors
+/// Returns an error that says why there is no successor.
+pub(crate) async fn bequeath(channel: &Channel, estate: &mut impl Estate) -> Result<String, String> {
+    let mut given = Given { estate, is_given: false };
+    let result = converse(channel, &mut given).await;
+    if result.is_err() && given.is_given {
+        given.estate.take_back().await;
+    }
+    result
+}
+
+struct Given<'a, E> {
+    estate: &'a mut E,
+    is_given: bool,
+}
+
+async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Result<String, String> {
+    let lost = |error: io::Error| format!("the successor cannot be told: {error}");
+    let version = match hear(channel).await? {
+        Word::Hello { protocol: PROTOCOL, version } => version,
+        Word::Hello { protocol, version } => {
+            let why = format!(
+                "this process (version {}) speaks protocol {PROTOCOL} to its successor, version {version} speaks {protocol}: stop the one and start the other",
+                env!("CARGO_PKG_VERSION")
+            );
+            channel.say(&Word::Refused { why: why.clone() }, &[]).await.map_err(lost)?;
+            return Err(why);
+        }
+        Word::Failed { why } => return Err(why),
+        word => return Err(format!("it said {word:?}")),
+    };
+    given.is_given = true;
+    let (sockets, state) = match given.estate.give().await {
+        Ok(all) => all,
+        Err(error) => {
+            let why = format!("what there is cannot be given: {error}");
+            channel.say(&Word::Refused { why: why.clone() }, &[]).await.map_err(lost)?;
+            return Err(why);
+        }
+    };
+    channel.say(&Word::Sockets, &sockets).await.map_err(lost)?;
+    let file = state.map(|state| state.to_file()).transpose().map_err(lost)?;
+    channel.say(&Word::State, file.as_slice()).await.map_err(lost)?;
+    match hear(channel).await? {
+        Word::Ready => {}
+        Word::Failed { why } => return Err(why),
+        word => return Err(format!("it said {word:?}")),
+    }
+    Ok(version)
+}
+
+async fn hear(channel: &Channel) -> Result<Word, String> {
+    match channel.hear().await {
+        Ok(Some((word, _))) => Ok(word),
+        Ok(None) => Err("it ended before it was ready".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Tells the successor that it has the pid file to itself.
+pub(crate) async fn leave(channel: &Channel) {
+    // It serves, whether or not it hears that.
+    let _ = channel.say(&Word::Leaving, &[]).await;
+}
+
+/// Asks the predecessor for what it has.
+///
+/// # Errors
+/// Returns an error if it gives nothing.
+pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, State)> {
+    let hello = Word::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
+    channel.say(&hello, &[]).await?;
+    let mut sockets = Vec::new();
+    loop {
+        match channel.hear().await? {
+            Some((Word::Sockets, more)) => sockets.extend(more),
+            Some((Word::State, file)) => return Ok((sockets, State::from_file(file.into_iter().next()))),
+            Some((Word::Refused { why }, _)) => return Err(io::Error::other(why)),
+            Some((word, _)) => return Err(io::Error::other(format!("the predecessor said {word:?}"))),
+            None => return Err(io::Error::other("the predecessor has ended")),
+        }
+    }
+}
+
+/// Tells the predecessor that this process serves, and waits until it leaves.
+pub(crate) async fn take_place(channel: &Channel) {
+    if channel.say(&Word::Ready, &[]).await.is_ok() {
+        // Its last word, or its end: there is nobody else either way.
+        let _ = channel.hear::<Word>().await;
+    }
+}
+
+/// The last word of a successor that ends.
+fn failed(why: &str) -> Word {
+    Word::Failed { why: why.chars().take(WHY_CHARS).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heirloom {
+        given: u32,
+        taken_back: u32,
+        fails: bool,
+    }
+
+    impl Estate for Heirloom {
+        async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
+            self.given += 1;
+            if self.fails {
+                return Err(io::Error::other("no descriptors are left"));
+            }
+            let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut state = State::default();
+            state.counters.insert("requests".to_owned(), 7);
+            Ok((vec![socket.into()], Some(state)))
+        }
+
+        async fn take_back(&mut self) {
+            self.taken_back += 1;
+        }
+    }
+
+    /// What becomes of it if the successor does this.
+    async fn check(
+        fails: bool,
+        successor: impl AsyncFnOnce(Channel),
+        expected: Result<(), &str>,
+        taken_back: u32,
+    ) {
+        let (here, there) = Channel::pair().unwrap();
+        let there = Channel::over(there).unwrap();
+        let mut estate = Heirloom { fails, ..Heirloom::default() };
+        let (result, ()) = tokio::join!(
+            async {
+                let result = bequeath(&here, &mut estate).await;
+                if result.is_ok() {
+                    leave(&here).await;
+                }
+                drop(here);
+                result
+            },
+            successor(there)
+        );
+        match expected {
+            Ok(()) => assert_eq!(result.unwrap(), env!("CARGO_PKG_VERSION")),
+            Err(word) => assert!(result.as_ref().unwrap_err().contains(word), "{result:?}"),
+        }
+        assert_eq!(estate.taken_back, taken_back);
+    }
+
+    #[tokio::test]
+    async fn a_successor_gets_everything_and_takes_the_place() {
+        let takes = async |channel: Channel| {
+            let (sockets, state) = inherit(&channel).await.unwrap();
+            assert_eq!((sockets.len(), state.counters["requests"]), (1, 7));
+            take_place(&channel).await;
+        };
+        check(false, takes, Ok(()), 0).await;
+    }
+
+    #[tokio::test]
+    async fn whatever_goes_wrong_the_predecessor_has_all_again() {
+        check(false, async |channel| drop(channel), Err("before it was ready"), 0).await;
+        let dies_late = async |channel: Channel| drop(inherit(&channel).await.unwrap());
+        check(false, dies_late, Err("before it was ready"), 1).await;
+        let says_why = async |channel: Channel| {
+            drop(inherit(&channel).await.unwrap());
+            channel.say(&failed(&"the port is taken ".repeat(5_000)), &[]).await.unwrap();
+        };
+        check(false, says_why, Err("the port is taken"), 1).await;
+        let is_invalid = async |channel: Channel| channel.say(&failed("line 7"), &[]).await.unwrap();
+        check(false, is_invalid, Err("line 7"), 0).await;
+        let is_newer = async |channel: Channel| {
+            let hello = Word::Hello { protocol: PROTOCOL + 1, version: "9.9".to_owned() };
+            channel.say(&hello, &[]).await.unwrap();
+            assert!(matches!(channel.hear().await, Ok(Some((Word::Refused { .. }, _)))));
+        };
+        check(false, is_newer, Err("9.9"), 0).await;
+        let is_refused = async |channel: Channel| assert!(inherit(&channel).await.is_err());
+        check(true, is_refused, Err("no descriptors"), 1).await;
+        let talks = async |channel: Channel| channel.say(&Word::Leaving, &[]).await.unwrap();
+        check(false, talks, Err("Leaving"), 0).await;
+        let mumbles = async |channel: Channel| channel.say(&"what?", &[]).await.unwrap();
+        check(false, mumbles, Err("invalid type"), 0).await;
+    }
+}

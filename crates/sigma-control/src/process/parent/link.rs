@@ -1,0 +1,87 @@
+//! What a gateway and its parent tell each other while the gateway runs.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::handover::Channel;
+
+/// What the two say.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "snake_case")]
+pub(super) enum Word {
+    /// The gateway: some of the sockets that it listens on, as descriptors.
+    Socket,
+    /// The gateway: these were all of them. They take the place of those before.
+    Sockets,
+    /// The gateway: it serves.
+    Ready,
+    /// The gateway: it is alive.
+    Beat,
+    /// The gateway: somebody should take its place.
+    Replace { why: String },
+    /// The gateway: what became of an order of operators.
+    CarriedOut { problem: Option<String> },
+    /// The parent: a successor is at the other end of this descriptor.
+    Succeed,
+}
+
+/// A gateway's link to its parent.
+pub(crate) struct Link(Channel);
+
+impl Link {
+    pub(crate) fn over(channel: Channel) -> Link {
+        Link(channel)
+    }
+
+    /// Gives the parent the sockets to hold.
+    pub(crate) async fn hold(&self, sockets: &[OwnedFd]) {
+        self.say(&Word::Socket, sockets).await;
+        self.say(&Word::Sockets, &[]).await;
+    }
+
+    pub(crate) async fn ready(&self) {
+        self.say(&Word::Ready, &[]).await;
+    }
+
+    pub(crate) async fn beat(&self) {
+        self.say(&Word::Beat, &[]).await;
+    }
+
+    pub(crate) async fn ask_for_replacement(&self, why: &str) {
+        self.say(&Word::Replace { why: why.to_owned() }, &[]).await;
+    }
+
+    pub(crate) async fn carried_out(&self, result: &Result<(), String>) {
+        let problem = result.as_ref().err().cloned();
+        self.say(&Word::CarriedOut { problem }, &[]).await;
+    }
+
+    async fn say(&self, word: &Word, descriptors: &[OwnedFd]) {
+        // A parent that has gone is seen by `successor`.
+        let _ = self.0.say(word, descriptors).await;
+    }
+
+    /// The channel to the next successor; None once the parent has gone.
+    pub(crate) async fn successor(&self) -> Option<Channel> {
+        loop {
+            match self.0.hear().await {
+                Ok(Some((Word::Succeed, descriptors))) => {
+                    let channel = descriptors.into_iter().next().map(Channel::over);
+                    if let Some(Ok(channel)) = channel {
+                        return Some(channel);
+                    }
+                    tracing::error!("the parent names a successor that cannot be reached");
+                }
+                Ok(Some((word, _))) => tracing::warn!(?word, "the parent says what is not understood"),
+                Ok(None) => return None,
+                Err(error) => {
+                    let error: io::Error = error;
+                    tracing::error!(%error, "the parent is not understood");
+                    return None;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The parent of gateways: it holds their sockets, starts them, and puts another one in the place of one that dies.
+//!
+//! It serves nothing itself, so there is little in it that could fail. It never reads what clients send.
+//!
+//! | a gateway | what happens |
+//! |---|---|
+//! | ends before it has ever served | the parent ends, with its exit status |
+//! | dies | another one starts at once, on the sockets that the parent holds; after a pause if it dies soon again |
+//! | has lost a worker, or a worker of it stands still | another one takes its place, and it drains |
+//! | says nothing for `process.silence_ms` | it is killed, and replaced |
+
+mod child;
+mod link;
+
+pub(crate) use link::Link;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use sigma_config::process::Process;
+use sigma_config::settings::Settings;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use self::child::{Child, Event};
+use self::link::Word;
+use super::handover::{self, Channel, Estate, Origin, State};
+use super::log_control::{LIFE, LogControl};
+use super::pid_file::PidFile;
+use super::program::Program;
+use super::start::{Signals, StartError};
+use super::systemd::Systemd;
+use super::upgrade;
+
+/// One that has served for so long has not died soon.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How often signs of life are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Events that may wait for the parent.
+const EVENTS: usize = 64;
+/// A signal counts as another one only after this long, as with a gateway.
+const APART: Duration = Duration::from_secs(1);
+
+/// Why a gateway is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// There was none.
+    First,
+    /// The one before has died.
+    Death,
+    /// The one before has asked for it.
+    Replacement,
+    /// An operator wants the program started anew.
+    Upgrade,
+}
+
+/// The parent.
+pub struct Parent {
+    program: Program,
+    settings: Process,
+    log: Box<dyn LogControl>,
+    pid_file: Option<PidFile>,
+    systemd: Systemd,
+    signals: Option<Signals>,
+    events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
+    /// The gateway that serves.
+    current: Option<Child>,
+    /// The one that starts, and who plays its predecessor if nobody serves.
+    next: Option<(Child, Why, Option<JoinHandle<()>>)>,
+    /// Those that drain.
+    retired: Vec<Child>,
+    /// The sockets that the gateway listens on.
+    held: Vec<OwnedFd>,
+    /// Gateways that died soon, one after the other.
+    deaths: u32,
+    /// When another one is to be started.
+    start_at: Option<Instant>,
+    /// When the parent was told to stop.
+    stopping: Option<Instant>,
+    /// The exit status of a gateway that has ended last.
+    status: i32,
+    /// Whoever waits for the first gateway to serve.
+    launcher: Option<Channel>,
+}
+
+/// What the parent gives to a gateway that nobody else gives anything.
+pub(crate) struct Orphanage(pub(crate) Vec<OwnedFd>);
+
+impl Estate for Orphanage {
+    async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
+        Ok((std::mem::take(&mut self.0), None))
+    }
+
+    async fn take_back(&mut self) {}
+}
+
+impl Parent {
+    /// A parent that has started its first gateway. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// Returns an error if that cannot be; nothing keeps running then.
+    pub async fn start(
+        settings: &Settings,
+        log: Box<dyn LogControl>,
+        origin: &Origin,
+    ) -> Result<Parent, StartError> {
+        let signals = Signals::receive().map_err(StartError::Signals)?;
+        let mut held = origin.sockets().map_err(StartError::Handover)?;
+        let launcher = origin.links().map_err(StartError::Handover)?.predecessor;
+        if let Some(launcher) = &launcher {
+            held.extend(handover::inherit(launcher).await.map_err(StartError::Handover)?.0);
+        }
+        let pid_file = settings.pid_file.as_deref().map(PidFile::write).transpose()?;
+        let mut parent = Parent {
+            program: origin.program.clone(),
+            settings: settings.process.clone(),
+            log,
+            pid_file,
+            signals: Some(signals),
+            events: mpsc::channel(EVENTS),
+            current: None,
+            next: None,
+            retired: Vec::new(),
+            held,
+            systemd: Systemd::of_environment(origin.has_predecessor()),
+            deaths: 0,
+            start_at: None,
+            stopping: None,
+            status: 0,
+            launcher,
+        };
+        parent.begin(Why::First).map_err(StartError::Handover)?;
+        Ok(parent)
+    }
+
+    /// Runs until told to stop, and until the gateways have drained. Returns the exit status.
+    pub async fn run(mut self) -> i32 {
+        let Some(mut signals) = self.signals.take() else { return 1 };
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            if self.is_over() {
+                break;
+            }
+            let start_at = self.start_at;
+            tokio::select! {
+                _ = signals.terminate.recv() => self.stop(),
+                _ = signals.interrupt.recv() => self.stop(),
+                _ = signals.hangup.recv() => {
+                    self.systemd.reloading();
+                    self.tell_current(Signal::HUP);
+                }
+                _ = signals.reopen.recv() => {
+                    self.log.reopen();
+                    self.tell_current(Signal::USR1);
+                }
+                _ = signals.upgrade.recv() => self.upgrade(),
+                Some(event) = self.events.1.recv() => self.take_in(event),
+                () = at(start_at) => {
+                    self.start_at = None;
+                    self.try_again();
+                }
+                _ = look.tick() => self.look(),
+            }
+        }
+        if let Some(file) = self.pid_file.take() {
+            file.remove();
+        }
+        self.status
+    }
+
+    /// Whether there is nothing left to do.
+    fn is_over(&self) -> bool {
+        let is_empty = self.current.is_none() && self.next.is_none() && self.retired.is_empty();
+        is_empty && (self.stopping.is_some() || self.start_at.is_none())
+    }
+
+    fn children(&self) -> impl Iterator<Item = &Child> {
+        let next = self.next.as_ref().map(|(child, ..)| child);
+        self.current.iter().chain(next).chain(&self.retired)
+    }
+
+    /// Lets all gateways drain; at the second time they are killed.
+    fn stop(&mut self) {
+        match self.stopping {
+            None => {
+                tracing::info!(target: LIFE, "stopping: the gateway drains");
+                self.systemd.stopping();
+                self.stopping = Some(Instant::now());
+                self.start_at = None;
+                // Else clients would still get through, and nobody would answer.
+                self.held.clear();
+                self.children().for_each(|child| child.signal(Signal::TERM));
+            }
+            Some(first) if first.elapsed() >= APART => {
+                self.status = 128 + Signal::TERM.as_raw();
+                self.children().for_each(|child| child.signal(Signal::KILL));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn tell_current(&self, signal: Signal) {
+        if let Some(current) = &self.current {
+            current.signal(signal);
+        }
+    }
+
+    /// Starts a gateway. It gets everything from the one that serves, or the sockets from here.
+    fn begin(&mut self, why: Why) -> io::Result<()> {
+        let (child, predecessor) = Child::start(&self.program, &self.events.0)?;
+        let mut giving = None;
+        match self.current.as_ref().map(|current| std::sync::Arc::clone(&current.link)) {
+            Some(link) => {
+                let end = predecessor.into_end();
+                // If it hears that no more, the one that starts sees its predecessor end.
+                tokio::spawn(async move { link.say(&Word::Succeed, &[end]).await });
+            }
+            None => {
+                let held = self.held.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+                giving = Some(self.give(predecessor, held));
+            }
+        }
+        self.next = Some((child, why, giving));
+        Ok(())
+    }
+
+    /// Plays the predecessor: gives the sockets.
+    fn give(&self, channel: Channel, held: Vec<OwnedFd>) -> JoinHandle<()> {
+        let limit = Duration::from_millis(self.settings.upgrade_timeout_ms.into());
+        tokio::spawn(async move {
+            match upgrade::give(channel, &mut Orphanage(held), limit).await {
+                Ok(successor) => handover::leave(&successor.channel).await,
+                Err(why) => tracing::error!("a gateway has not started:\n{why}"),
+            }
+        })
+    }
+
+    /// Starts a gateway where one has died.
+    fn try_again(&mut self) {
+        if self.next.is_some() || self.current.is_some() {
+            return;
+        }
+        if let Err(error) = self.begin(Why::Death) {
+            tracing::error!(%error, "no gateway can be started");
+            self.deaths += 1;
+            self.start_at = Some(Instant::now() + self.pause());
+        }
+    }
+
+    fn upgrade(&mut self) {
+        let problem = if self.next.is_some() || self.current.is_none() {
+            Some("a gateway is just being started; try it again when it serves".to_owned())
+        } else {
+            tracing::info!(target: LIFE, program = %self.program.path().display(), "starting a successor");
+            let begun = self.begin(Why::Upgrade);
+            begun.err().map(|error| format!("{} cannot be started: {error}", self.program.path().display()))
+        };
+        if let Some(problem) = problem {
+            tracing::error!("there is no successor: {problem}");
+            self.log.carried_out(&Err(problem));
+        }
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            // One that drains may tell what has come of an upgrade.
+            Event::Said(_, Word::CarriedOut { problem }, _) => {
+                self.log.carried_out(&problem.map_or(Ok(()), Err));
+                self.systemd.ready();
+            }
+            Event::Said(pid, word, descriptors) => self.said(pid, word, descriptors),
+            Event::Ended(pid, text, code) => self.ended(pid, &text, code),
+        }
+    }
+
+    fn said(&mut self, pid: Pid, word: Word, descriptors: Vec<OwnedFd>) {
+        let is_current = self.current.as_ref().is_some_and(|child| child.pid == pid);
+        let next = self.next.as_mut().map(|(child, ..)| child).filter(|child| child.pid == pid);
+        let Some(child) = next.or(self.current.as_mut().filter(|_| is_current)) else { return };
+        child.heard = Instant::now();
+        match word {
+            Word::Socket => child.telling.extend(descriptors),
+            Word::Sockets => {
+                let told = std::mem::take(&mut child.telling);
+                if self.stopping.is_none() {
+                    self.held = told;
+                }
+            }
+            Word::Ready => self.serves(pid),
+            Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
+                tracing::error!("another gateway takes the place of process {}: {why}", number(pid));
+                if let Err(error) = self.begin(Why::Replacement) {
+                    tracing::error!(%error, "no gateway can be started");
+                }
+            }
+            Word::Replace { .. } | Word::CarriedOut { .. } | Word::Beat | Word::Succeed => {}
+        }
+    }
+
+    /// The gateway that was started serves.
+    fn serves(&mut self, pid: Pid) {
+        let Some((child, why, _)) = self.next.take_if(|(child, ..)| child.pid == pid) else { return };
+        tracing::info!(target: LIFE, pid = number(pid), ?why, "a gateway serves");
+        self.systemd.ready();
+        if let Some(launcher) = self.launcher.take() {
+            tokio::spawn(async move { handover::take_place(&launcher).await });
+        }
+        // The one before has been told by its successor, and drains.
+        self.retired.extend(self.current.replace(child));
+        if self.stopping.is_some() {
+            self.tell_current(Signal::TERM);
+        }
+    }
+
+    fn ended(&mut self, pid: Pid, text: &str, code: i32) {
+        if let Some((_, why, giving)) = self.next.take_if(|(child, ..)| child.pid == pid) {
+            if let Some(giving) = giving {
+                giving.abort();
+            }
+            return self.has_not_started(why, text, code);
+        }
+        if let Some(place) = self.retired.iter().position(|child| child.pid == pid) {
+            self.retired.swap_remove(place);
+            tracing::debug!(pid = number(pid), text, "a gateway has drained");
+            return;
+        }
+        let Some(child) = self.current.take_if(|child| child.pid == pid) else { return };
+        self.status = code;
+        if self.stopping.is_some() {
+            return;
+        }
+        tracing::error!(
+            "the gateway, process {}, has ended ({text}); another one takes its place",
+            number(pid)
+        );
+        self.deaths = if child.started.elapsed() >= SETTLED { 0 } else { self.deaths + 1 };
+        if self.next.is_none() {
+            self.start_at = Some(Instant::now() + self.pause());
+        }
+    }
+
+    /// A gateway has ended before it served.
+    fn has_not_started(&mut self, why: Why, text: &str, code: i32) {
+        match why {
+            // It has said why.
+            Why::First => self.status = if code == 0 { 1 } else { code },
+            Why::Death => {
+                self.deaths += 1;
+                let pause = self.pause();
+                tracing::error!(
+                    "the gateway cannot start ({text}); it is tried again in {} ms",
+                    pause.as_millis()
+                );
+                self.start_at = Some(Instant::now() + pause);
+            }
+            // The one that serves says why, and has told who asked.
+            Why::Upgrade | Why::Replacement if self.current.is_some() => {}
+            Why::Upgrade | Why::Replacement => self.start_at = Some(Instant::now() + self.pause()),
+        }
+    }
+
+    /// The pause before the next start.
+    fn pause(&self) -> Duration {
+        let (least, most) = (self.settings.restart_pause_ms, self.settings.restart_pause_max_ms);
+        pause(self.deaths, least.into(), most.into())
+    }
+
+    /// Looks for signs of life.
+    fn look(&mut self) {
+        // It does what it has to, whatever becomes of gateways.
+        self.systemd.alive(Instant::now());
+        let limit = Duration::from_millis(self.settings.silence_ms.into());
+        if let Some(current) = self.current.as_ref().filter(|_| !limit.is_zero())
+            && current.heard.elapsed() > limit
+        {
+            tracing::error!(
+                "the gateway, process {}, gives no sign of life: it is killed",
+                number(current.pid)
+            );
+            current.signal(Signal::KILL);
+        }
+    }
+}
+
+/// The pause after so many early deaths in a row: none after the first, then twice as long each time.
+fn pause(deaths: u32, least_ms: u64, most_ms: u64) -> Duration {
+    let Some(doublings) = deaths.checked_sub(2) else { return Duration::ZERO };
+    let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+    Duration::from_millis(least_ms.saturating_mul(factor).min(most_ms))
+}
+
+fn number(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_deaths_have_longer_and_longer_pauses() {
+        let pauses: Vec<u64> = (0..8).map(|deaths| pause(deaths, 50, 1_000).as_millis() as u64).collect();
+        assert_eq!(pauses, [0, 0, 50, 100, 200, 400, 800, 1_000]);
+        assert_eq!(pause(u32::MAX, 50, 1_000), Duration::from_secs(1));
+    }
+}

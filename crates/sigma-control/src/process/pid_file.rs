@@ -1,0 +1,88 @@
+//! The pid file: locked while its process runs, so that two gateways do not take each other for themselves.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::start::StartError;
+
+/// The file of this process.
+#[derive(Debug)]
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    /// Locks the file and writes the id of this process into it.
+    ///
+    /// # Errors
+    /// Returns an error if another process has locked it, or if it cannot be written.
+    pub(crate) fn write(path: &Path) -> Result<PidFile, StartError> {
+        let failed = |source| StartError::PidFile { path: path.to_owned(), source };
+        let file = lock(path).map_err(failed)?;
+        let mut pid_file = PidFile { path: path.to_owned(), file };
+        pid_file.fill().map_err(failed)?;
+        Ok(pid_file)
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(format!("{}\n", std::process::id()).as_bytes())
+    }
+
+    /// Removes the file: the process ends.
+    pub(crate) fn remove(self) {
+        // Gone already is as good as removed.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Leaves the file to another process.
+    pub(crate) fn leave(self) {
+        // Closing it does the same; a handle that a child has would keep it locked.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid)?;
+            let text = format!(
+                "the process {} runs with this file: stop it, or name another `pid_file`",
+                pid.trim()
+            );
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_is_of_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sigma.pid");
+        std::fs::write(&path, "a much longer text than a number\n").unwrap();
+        let first = PidFile::write(&path).unwrap();
+        let own = format!("{}\n", std::process::id());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), own);
+        let refused = PidFile::write(&path).unwrap_err().to_string();
+        assert!(refused.contains(&format!("the process {} runs", std::process::id())), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), own, "the other one's stays");
+        first.leave();
+        let second = PidFile::write(&path).unwrap();
+        second.remove();
+        assert!(!path.exists());
+        assert!(PidFile::write(&dir.path().join("no/such/folder")).is_err());
+    }
+}

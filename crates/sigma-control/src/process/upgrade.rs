@@ -1,0 +1,240 @@
+//! The process that takes the place of this one: how it is started, and what it gets.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use sigma_net::tls::SharedKey;
+use sigma_proxy::Gateway;
+use sigma_upstream::health::Kept;
+use tokio::sync::oneshot;
+
+use super::handover::{self, Channel, Estate, State};
+use crate::operators::entrances::Entrances;
+use crate::operators::running::Running;
+use crate::operators::status::fault_names;
+use crate::serving::publisher::Publisher;
+use crate::store::Store;
+
+/// A thread that starts programs. They get its priority, which is that of workers: the control thread has stepped back
+/// behind them.
+#[derive(Debug, Clone)]
+pub(crate) struct Starter(mpsc::Sender<(Command, oneshot::Sender<io::Result<Child>>)>);
+
+impl Starter {
+    /// One with the priority of the calling thread.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system if there can be no thread.
+    pub(crate) fn new() -> io::Result<Starter> {
+        let (sender, commands) = mpsc::channel::<(Command, oneshot::Sender<io::Result<Child>>)>();
+        std::thread::Builder::new().name("sigma-starter".into()).spawn(move || {
+            for (mut command, reply) in commands {
+                // Whoever has asked ends what was started; if nobody waits any more, it ends for want of a predecessor.
+                let _ = reply.send(command.spawn());
+            }
+        })?;
+        Ok(Starter(sender))
+    }
+
+    async fn start(&self, command: Command) -> io::Result<Child> {
+        let stopped = || io::Error::other("the thread that starts programs has ended");
+        let (reply, child) = oneshot::channel();
+        self.0.send((command, reply)).map_err(|_| stopped())?;
+        child.await.map_err(|_| stopped())?
+    }
+}
+
+/// A process that serves in the place of this one.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    pub(crate) channel: Channel,
+    pub(crate) version: String,
+    /// Unknown if somebody else has started it.
+    pub(crate) pid: Option<u32>,
+}
+
+/// A process that closes its channel is about to end: so often, and at such times, it is looked for that.
+const LAST_LOOKS: u32 = 100;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A process that has been started and is to be ready. It is ended on drop.
+struct Started(Option<Child>);
+
+impl Started {
+    /// How it has ended, if it has, or does so at once.
+    async fn end(&mut self) -> Option<String> {
+        let child = self.0.as_mut()?;
+        for _ in 0..LAST_LOOKS {
+            if let Some(status) = child.try_wait().ok()? {
+                return Some(status.to_string());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        None
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It has ended by itself, or does now.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts a program and gives it what there is.
+///
+/// # Errors
+/// Returns an error that says why there is no successor; it has ended then, and this process has all again.
+pub(crate) async fn start(
+    mut command: Command,
+    starter: &Starter,
+    estate: &mut impl Estate,
+    limit: Duration,
+) -> Result<Successor, String> {
+    let path = PathBuf::from(command.get_program());
+    let path = path.display();
+    let failed = |error: io::Error| format!("{path} cannot be started: {error}");
+    let (channel, end) = Channel::pair().map_err(failed)?;
+    handover::left_open(&mut command, Some(&end), None).map_err(failed)?;
+    let child = starter.start(command).await.map_err(failed)?;
+    let pid = child.id();
+    let mut started = Started(Some(child));
+    // Else its end would not be seen.
+    drop(end);
+    match give(channel, estate, limit).await {
+        Ok(mut successor) => {
+            started.0 = None;
+            successor.pid = Some(pid);
+            Ok(successor)
+        }
+        Err(why) => Err(match started.end().await {
+            Some(status) => format!("{why} ({status})"),
+            None => why,
+        }),
+    }
+}
+
+/// Gives what there is to whoever is at the other end.
+///
+/// # Errors
+/// Returns an error that says why there is no successor; this process has all again.
+pub(crate) async fn give(
+    channel: Channel,
+    estate: &mut impl Estate,
+    limit: Duration,
+) -> Result<Successor, String> {
+    match tokio::time::timeout(limit, handover::bequeath(&channel, estate)).await {
+        Ok(Ok(version)) => Ok(Successor { channel, version, pid: None }),
+        Ok(Err(why)) => Err(why),
+        Err(_) => {
+            estate.take_back().await;
+            Err(format!("it was not ready within {} ms; see process.upgrade_timeout_ms", limit.as_millis()))
+        }
+    }
+}
+
+/// What a running gateway has.
+pub(crate) struct Possessions {
+    sockets: Vec<OwnedFd>,
+    ticket_keys: (Vec<SharedKey>, Duration),
+    entrances: Arc<Entrances>,
+    store: Option<Arc<dyn Store>>,
+    publisher: Arc<Publisher>,
+    running: Arc<Running>,
+}
+
+impl Possessions {
+    /// Those of `gateway` and of what is around it.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many open files.
+    pub(crate) fn of(
+        gateway: &Gateway,
+        entrances: &Arc<Entrances>,
+        store: Option<&Arc<dyn Store>>,
+        publisher: &Arc<Publisher>,
+        running: &Arc<Running>,
+    ) -> io::Result<Possessions> {
+        let inheritance = gateway.inheritance();
+        Ok(Possessions {
+            sockets: inheritance.sockets()?,
+            ticket_keys: inheritance.ticket_keys(),
+            entrances: Arc::clone(entrances),
+            store: store.cloned(),
+            publisher: Arc::clone(publisher),
+            running: Arc::clone(running),
+        })
+    }
+
+    fn state(&self) -> State {
+        let (counters, faults) = self.running.totals().by_name(&fault_names());
+        let (keys, age) = &self.ticket_keys;
+        State {
+            counters,
+            faults,
+            health: self.health(),
+            ticket_keys: keys.iter().map(|key| key.bytes().to_vec()).collect(),
+            ticket_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn health(&self) -> Kept {
+        self.publisher.state().endpoints.kept_health()
+    }
+}
+
+impl Estate for Possessions {
+    async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
+        // Whoever calls now waits for the successor. So what a call that was answered has changed is in the store.
+        self.entrances.pause().await;
+        if let Some(store) = &self.store {
+            store.release().await.map_err(io::Error::other)?;
+        }
+        let mut sockets = std::mem::take(&mut self.sockets);
+        sockets.extend(self.entrances.sockets()?);
+        Ok((sockets, Some(self.state())))
+    }
+
+    async fn take_back(&mut self) {
+        if let Some(store) = &self.store
+            && let Err(error) = store.take_back().await
+        {
+            tracing::error!(%error, "the store cannot be opened again after an upgrade that has failed");
+        }
+        self.entrances.resume();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_ends_or_hangs_is_no_successor() {
+        struct Nothing;
+        impl Estate for Nothing {
+            async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
+                Ok((Vec::new(), None))
+            }
+            async fn take_back(&mut self) {}
+        }
+        let starter = Starter::new().unwrap();
+        let check = async |path: &str, arguments: &[&str], limit: Duration, word: &str| {
+            let mut command = Command::new(path);
+            command.args(arguments);
+            let why = start(command, &starter, &mut Nothing, limit).await.unwrap_err();
+            assert!(why.contains(word), "{why}");
+        };
+        let minute = Duration::from_secs(60);
+        check("/no/such/program", &[], minute, "cannot be started").await;
+        check("/bin/sh", &["-c", "exit 3"], minute, "before it was ready").await;
+        check("/bin/sh", &["-c", "exec sleep 60"], Duration::from_millis(50), "upgrade_timeout_ms").await;
+    }
+}

@@ -1,0 +1,74 @@
+//! Descriptors that pass from one program to the next, and those that are waited for.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The first that is not a standard stream.
+const FIRST: RawFd = 3;
+
+/// A descriptor that the program which started this one has left open for it. Programs that this process starts
+/// do not see it.
+///
+/// To be called once for each number, and before anything else opens descriptors by that number.
+///
+/// # Errors
+/// Returns an error if there is no such descriptor, or if it is one of the standard streams.
+#[expect(unsafe_code)]
+pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
+    if number < FIRST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a standard stream"));
+    }
+    // SAFETY: a negative number was refused above, and the borrow ends before anybody could close it.
+    let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) })?;
+    // This process opens nothing that stays open in other programs; so it is none of its own.
+    if flags.contains(FdFlags::CLOEXEC) {
+        return Err(Errno::BADF.into());
+    }
+    // SAFETY: it is open, and nobody in this process owns it: what the process has opened itself closes on exec.
+    let adopted = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl_setfd(&adopted, FdFlags::CLOEXEC)?;
+    Ok(adopted)
+}
+
+/// Leaves a descriptor open in the programs that this process starts from now on, under the same number.
+///
+/// # Errors
+/// Returns the error of the operating system.
+pub fn leave_open(descriptor: impl AsFd) -> io::Result<()> {
+    Ok(fcntl_setfd(descriptor, FdFlags::empty())?)
+}
+
+/// Registers a descriptor with the runtime of the calling thread, to be told when it is ready.
+///
+/// # Errors
+/// Returns the error of the operating system.
+#[expect(unsafe_code)]
+pub fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: it is the descriptor's owner, which names the same one until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_left_open_is_adopted() {
+        assert!(adopt(-1).is_err() && adopt(0).is_err() && adopt(2).is_err());
+        assert!(adopt(1 << 20).is_err(), "there is none");
+        let own = File::open("/dev/null").unwrap();
+        assert!(adopt(own.as_raw_fd()).is_err(), "it has an owner");
+        leave_open(&own).unwrap();
+        let number = own.into_raw_fd();
+        let adopted = adopt(number).unwrap();
+        assert_eq!(adopted.as_raw_fd(), number);
+        assert!(fcntl_getfd(&adopted).unwrap().contains(FdFlags::CLOEXEC));
+    }
+}
