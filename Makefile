@@ -89,6 +89,8 @@ tools:
 	command -v openssl >/dev/null || missing+=(openssl); \
 	command -v sslscan >/dev/null || missing+=(sslscan); \
 	command -v jq >/dev/null || missing+=(jq); \
+	command -v dig >/dev/null || missing+=(bind9-dnsutils); \
+	command -v logger >/dev/null || missing+=(bsdutils); \
 	command -v etcd >/dev/null || missing+=(etcd-server); \
 	command -v etcdctl >/dev/null || missing+=(etcd-client); \
 	command -v redis-server >/dev/null || missing+=(redis-server); \

@@ -13,7 +13,7 @@ use crate::plugins::{PluginSchemas, is_disabled};
 use crate::problem::{Problem, element, member};
 use crate::resources::{Resources, Route};
 use crate::rules::{self, Object};
-use crate::settings::{RouterKind, Settings, UnknownFields};
+use crate::settings::{RouterKind, Settings, StreamListener, UnknownFields};
 
 /// The surroundings that a resource is looked at with.
 #[derive(Clone, Copy)]
@@ -318,8 +318,17 @@ fn without_sessions(settings: &Settings, resources: &Resources, found: &mut Vec<
     let takes_sessions = settings.listeners.iter().any(|listener| listener.stream.is_some());
     if !takes_sessions && resources.stream_routes.iter().next().is_some() {
         let message = "no listener takes sessions: nothing reaches stream routes";
-        let hint = "give a listener `stream: tcp` or `stream: tls`";
+        let hint = "give a listener `stream: tcp`, `stream: tls` or `stream: udp`";
         found.push(Problem::new("stream_routes", "no_effect", message).hint(hint));
+        return;
+    }
+    if settings.listeners.iter().any(|listener| listener.stream == Some(StreamListener::Udp)) {
+        return;
+    }
+    for route in resources.stream_routes.iter().filter(|route| route.udp.is_some()) {
+        let place = format!("stream_routes/{}.udp", route.id);
+        let message = "no listener takes datagrams: `udp` has no effect";
+        found.push(Problem::new(place, "no_effect", message).hint("give a listener `stream: udp`"));
     }
 }
 

@@ -152,7 +152,11 @@ impl Rules<'_> {
             if parsed.as_ref().is_ok_and(|address| address.port() == 0) {
                 continue;
             }
-            let canonical = parsed.map_or_else(|_| address.to_owned(), |address| address.to_string());
+            let mut canonical = parsed.map_or_else(|_| address.to_owned(), |address| address.to_string());
+            if place.get("stream").and_then(Value::as_str) == Some("udp") {
+                // Its ports are not those of TCP.
+                canonical.push_str("/udp");
+            }
             let pointer = member(&pointer, "address");
             if let Some(first) = taken.get(&canonical) {
                 let message = format!("{canonical} is already the address of {first}");

@@ -103,6 +103,22 @@ pub struct Limits {
     /// Most bytes of a session that plugins of stream routes may look at before a node has them.
     #[schemars(range(min = 512))]
     pub stream_preread_bytes: u32,
+    /// Open sessions over UDP per worker; at the limit datagrams of further clients are dropped. Each holds a
+    /// descriptor and a port of this machine, of which there are 28,000 towards one node by default.
+    #[schemars(range(min = 1))]
+    pub stream_udp_sessions_per_worker: u32,
+    /// Largest datagram in bytes that sessions over UDP pass on; larger ones are dropped. The default is the
+    /// largest that there is (RFC 768, over IPv4).
+    #[schemars(range(min = 512, max = 65_507))]
+    pub stream_udp_datagram_bytes: u32,
+    /// Datagrams of a client that may wait for its session: for plugins, for a node, for room on the way to
+    /// it. Further ones are dropped.
+    #[schemars(range(min = 1))]
+    pub stream_udp_waiting_datagrams: u32,
+    /// Bytes that may wait so for one session. One datagram always may.
+    pub stream_udp_waiting_bytes: u32,
+    /// Bytes that may wait so for all sessions of a worker.
+    pub stream_udp_waiting_bytes_per_worker: u32,
 }
 
 impl Default for Limits {
@@ -120,6 +136,11 @@ impl Default for Limits {
             retry_body_bytes: 64 * 1024,
             loop_passes: 8,
             stream_preread_bytes: 16 * 1024,
+            stream_udp_sessions_per_worker: 10_000,
+            stream_udp_datagram_bytes: 65_507,
+            stream_udp_waiting_datagrams: 64,
+            stream_udp_waiting_bytes: 128 * 1024,
+            stream_udp_waiting_bytes_per_worker: 16 * 1024 * 1024,
         }
     }
 }
@@ -202,6 +223,11 @@ pub struct Timeouts {
     /// upstream has a `timeout`, whose `read` then counts.
     #[schemars(range(min = 1))]
     pub stream_idle_ms: u32,
+    /// A session over UDP without a datagram in either direction ends after this, unless its upstream has a
+    /// `timeout`, whose `read` then counts. UDP has no other end, and each session holds a socket: nginx's ten
+    /// minutes are too long for clients that ask once.
+    #[schemars(range(min = 1))]
+    pub stream_udp_idle_ms: u32,
     /// Until the bytes are there that plugins of a stream route wait for; then the session is closed.
     #[schemars(range(min = 1))]
     pub stream_preread_ms: u32,
@@ -236,6 +262,7 @@ impl Default for Timeouts {
             half_close_ms: 1_000,
             tunnel_idle_ms: 300_000,
             stream_idle_ms: 600_000,
+            stream_udp_idle_ms: 60_000,
             stream_preread_ms: 30_000,
             upstream_burst_ms: 10_000,
             drain_ms: 30_000,

@@ -104,6 +104,14 @@ pub enum Counter {
     StreamBytesIn,
     /// Bytes from nodes to clients in sessions, counted as they pass.
     StreamBytesOut,
+    /// Datagrams from clients that nodes were sent.
+    StreamDatagramsIn,
+    /// Datagrams from nodes that clients were sent.
+    StreamDatagramsOut,
+    /// Datagrams that were given up, of either side: too large, or without room to wait or on their way.
+    StreamDatagramsDropped,
+    /// Datagrams of clients for whose session there was no place.
+    StreamDatagramsRefused,
     /// Streams of HTTP/2 that clients took back.
     GlitchesReset,
     /// Streams of HTTP/2 that ended because the client broke a rule.
@@ -138,7 +146,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 51] = [
+const NAMES: [(Counter, &str); 55] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -182,6 +190,10 @@ const NAMES: [(Counter, &str); 51] = [
     (Counter::StreamSessionsRefused, "stream_sessions_refused"),
     (Counter::StreamBytesIn, "stream_bytes_in"),
     (Counter::StreamBytesOut, "stream_bytes_out"),
+    (Counter::StreamDatagramsIn, "stream_datagrams_in"),
+    (Counter::StreamDatagramsOut, "stream_datagrams_out"),
+    (Counter::StreamDatagramsDropped, "stream_datagrams_dropped"),
+    (Counter::StreamDatagramsRefused, "stream_datagrams_refused"),
     (Counter::GlitchesReset, "http2_glitches_reset"),
     (Counter::GlitchesStreamError, "http2_glitches_stream_error"),
     (Counter::GlitchesHead, "http2_glitches_head"),

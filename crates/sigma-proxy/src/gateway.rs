@@ -20,6 +20,7 @@ use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
 use tokio::sync::Notify;
 
+use crate::flow::udp::receive_loop;
 use crate::inheritance::{BindError, Bound, Inheritance, Listeners};
 use crate::listen::accept_loop;
 use crate::snapshot::Snapshot;
@@ -328,7 +329,13 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                     accept_loop(worker, listening, own_place.clone(), name.clone(), Rc::clone(&stopping))
                 }))
             }
-            Ok(Opened::Datagrams(_)) => continue,
+            Ok(Opened::Datagrams(socket)) => {
+                let (Some(bound), socket) = (place.ip(), Rc::new(socket)) else { continue };
+                tokio::task::spawn_local(kept_up("receiving datagrams", move || {
+                    let (worker, socket) = (Rc::clone(&worker), Rc::clone(&socket));
+                    receive_loop(worker, socket, bound, Rc::clone(&stopping))
+                }))
+            }
             Err(error) => {
                 tracing::error!(%place, %error, "cannot take in what comes to a listener");
                 continue;
@@ -389,10 +396,10 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
     worker.log.replace(None);
 }
 
-/// Waits until no connection is open; false if that takes too long.
+/// Waits until nothing is open; false if that takes too long.
 async fn all_gone(worker: &Worker, patience: Duration) -> bool {
     let gone = async {
-        while worker.connections() > 0 {
+        while worker.is_busy() {
             worker.released.notified().await;
         }
     };

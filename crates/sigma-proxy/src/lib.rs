@@ -11,6 +11,7 @@ mod attempts;
 pub mod challenges;
 pub mod compile;
 mod connection;
+mod datagrams;
 mod drain;
 mod exchange;
 mod explain;

@@ -23,6 +23,7 @@ use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
 use crate::connection::{answer_limits, server_limits};
+use crate::datagrams::Datagrams;
 use crate::drain::Drain;
 use crate::exchange::{OwnName, Scratch};
 use crate::guards::{Guards, OwnGuards};
@@ -148,6 +149,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     pub(crate) drain: Drain,
     connections: Cell<u32>,
+    /// What sessions over UDP share.
+    pub(crate) datagrams: Datagrams,
     /// Bounds the TLS handshakes under way.
     handshakes: RefCell<Rc<Handshakes>>,
     connection_numbers: Cell<u64>,
@@ -195,6 +198,7 @@ impl Worker {
             random: Cell::new(seed | 1),
             drain: Drain::default(),
             connections: Cell::new(0),
+            datagrams: Datagrams::default(),
             connection_numbers: Cell::new(0),
             released: Notify::new(),
         })
@@ -331,8 +335,18 @@ impl Worker {
         self.connections.set(self.connections.get() + 1);
         self.counters.add(Counter::ConnectionsAccepted, 1);
         self.counters.add(Counter::ConnectionsActive, 1);
+        self.next_connection()
+    }
+
+    /// A number for something that is one as far as logs are concerned.
+    pub(crate) fn next_connection(&self) -> u64 {
         self.connection_numbers.set(self.connection_numbers.get() + 1);
         self.connection_numbers.get()
+    }
+
+    /// Whether anything is open that a stop waits for.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.connections.get() > 0 || self.datagrams.room.sessions() > 0
     }
 
     pub(crate) fn leave(&self) {

@@ -139,7 +139,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
                 .with_context(|| format!("cannot start the demo origin on {address}"))?;
         }
         let listeners: Vec<String> =
-            checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
+            checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
         let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds() };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");

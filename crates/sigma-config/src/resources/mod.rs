@@ -56,7 +56,7 @@ pub use service::Service;
 pub use shared::{Confidential, Labels, Plugins, Status, Timeout, UnixTime};
 pub use ssl::{Ssl, SslType, TlsVersion};
 pub use stapling::SslStapling;
-pub use stream::{Protocol, ProtocolLogger, StreamRoute, StreamTls};
+pub use stream::{Protocol, ProtocolLogger, StreamRoute, StreamTls, StreamUdp};
 pub use upstream::{
     Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, Upstream,
     UpstreamTls,

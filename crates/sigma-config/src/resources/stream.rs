@@ -42,6 +42,9 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("default" = "terminate"))]
         pub tls: Option<StreamTls>,
+        /// When a session over UDP ends before it idles, on listeners with `stream: udp`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub udp: Option<StreamUdp>,
         /// Inline upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream: Option<Arc<Upstream>>,
@@ -69,6 +72,22 @@ pub enum StreamTls {
     Terminate,
     /// At the node: bytes pass as they are, the client's first message among them.
     Passthrough,
+}
+
+/// The ends of a session over UDP that the protocol on it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamUdp {
+    /// Answers that a node gives to each datagram of a client. Once all are there the session ends; a node that
+    /// owes some when the session idles has failed. 0 expects none: the session ends with what was sent.
+    /// Unset: nobody counts (nginx's `proxy_responses`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub responses: Option<u32>,
+    /// Datagrams of a client after which the next one begins another session, perhaps on another node. Unset:
+    /// no number of them (nginx's `proxy_requests`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub requests: Option<u32>,
 }
 
 /// A protocol on a connection.

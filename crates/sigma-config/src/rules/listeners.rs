@@ -8,16 +8,46 @@ use crate::problem::{Problem, element, member};
 /// The problems of a whole document; `root` is it in its long form.
 pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
     let listeners = root.get("listeners").and_then(Value::as_array).into_iter().flatten().enumerate();
-    let opaque = listeners.filter(|(_, listener)| {
-        let writes_tls = listener.get("tls").is_some_and(|tls| *tls != Value::Null);
-        listener.get("stream").and_then(Value::as_str) == Some("tcp") && writes_tls
-    });
-    let problem = |(index, _)| {
-        let message = "the bytes of a listener with `stream: tcp` are not looked at";
-        let hint = "write `stream: tls` for sessions that begin with TLS";
-        Problem::new(member(&element("listeners", index), "tls"), "conflict", message).hint(hint)
+    listeners.flat_map(|(index, listener)| of_listener(&element("listeners", index), listener)).collect()
+}
+
+/// What fields of a listener come to that its `stream` has no place for.
+fn of_listener(place: &str, listener: &Value) -> Vec<Problem> {
+    let is_written = |field: &str| listener.get(field).is_some_and(|value| *value != Value::Null);
+    let mut found = Vec::new();
+    let mut refuse = |field: &str, message: &str, hint: &str| {
+        if is_written(field) {
+            found.push(Problem::new(member(place, field), "conflict", message).hint(hint));
+        }
     };
-    opaque.map(problem).collect()
+    match listener.get("stream").and_then(Value::as_str) {
+        Some("tcp") => refuse(
+            "tls",
+            "the bytes of a listener with `stream: tcp` are not looked at",
+            "write `stream: tls` for sessions that begin with TLS",
+        ),
+        Some("udp") => {
+            let datagrams = "the datagrams of a listener with `stream: udp` are passed on as they are";
+            refuse("tls", datagrams, "remove it: DTLS and QUIC end at the node");
+            let no_header = "the PROXY protocol stands at the beginning of a connection, and UDP has none";
+            refuse("proxy_protocol", no_header, "remove it, or take `stream: tcp`");
+            let no_backlog = "nobody waits to be accepted over UDP";
+            refuse(
+                "backlog",
+                no_backlog,
+                "remove it; `limits.stream_udp_sessions_per_worker` bounds sessions",
+            );
+            let address = listener.get("address").and_then(Value::as_str).unwrap_or_default();
+            if address.starts_with("unix:") {
+                let message =
+                    "a listener with `stream: udp` has an address and a port, and this is a Unix socket";
+                let hint = "write ip:port, [v6]:port or :port";
+                found.push(Problem::new(member(place, "address"), "conflict", message).hint(hint));
+            }
+        }
+        _ => {}
+    }
+    found
 }
 
 #[cfg(test)]
@@ -27,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tls_is_for_listeners_that_look() {
+    fn listeners_have_what_their_streams_know() {
         let check = |listener: Value, expected: &[&str]| {
             let document = json!({ "listeners": [listener] });
             let found = of_document(document.as_object().expect("an object"));
@@ -39,5 +69,14 @@ mod tests {
         check(json!({"address": ":1", "stream": "tcp"}), &[]);
         check(json!({"address": ":1", "tls": true}), &[]);
         check(json!(":1"), &[]);
+        check(json!({"address": ":1", "stream": "udp"}), &[]);
+        check(json!({"address": ":1", "stream": "udp", "tls": {}}), &["listeners[0].tls"]);
+        let header = json!({"trusted": ["::1"]});
+        check(
+            json!({"address": ":1", "stream": "udp", "proxy_protocol": header, "backlog": 5}),
+            &["listeners[0].proxy_protocol", "listeners[0].backlog"],
+        );
+        check(json!({"address": "unix:/a", "stream": "udp"}), &["listeners[0].address"]);
+        check(json!({"address": "unix:/a", "stream": "tcp"}), &[]);
     }
 }

@@ -19,8 +19,8 @@ pub struct Listener {
     /// Pending connections the kernel keeps per worker.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
-    /// Other processes of this user may listen on the same TCP port and take a part of its connections.
-    /// Without it the start is refused where somebody listens already.
+    /// Other processes of this user may listen on the same port and take a part of its connections or
+    /// datagrams. Without it the start is refused where somebody listens already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
     /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
@@ -82,7 +82,6 @@ pub enum StreamListener {
     /// they lead to says whether TLS ends here or at the node.
     Tls,
     /// Datagrams over UDP. Those between one client and one address are a session until it idles.
-    #[serde(skip)]
     Udp,
 }
 

@@ -406,12 +406,14 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
     let for_requests = !is_of("upstreams/") && !is_of("services/") && !is_of("stream_routes/");
     match scheme {
         Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => return Ok(()),
-        Scheme::Tcp | Scheme::Tls if !for_requests => return Ok(()),
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp if !for_requests => return Ok(()),
         _ => {}
     }
     let text = match for_requests {
         true => "routes speak http, https, grpc and grpcs to nodes",
-        false => "this version speaks http, https, grpc and grpcs to nodes, and tcp and tls in stream routes",
+        false => {
+            "this version speaks http, https, grpc and grpcs to nodes, and tcp, tls and udp in stream routes"
+        }
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
 }

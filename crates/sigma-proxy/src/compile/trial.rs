@@ -62,7 +62,7 @@ fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
         AnyResource::Upstream(upstream) => {
             without_others(upstream);
             // Such ones are another version's.
-            if matches!(upstream.scheme, Scheme::Udp | Scheme::Kafka) {
+            if upstream.scheme == Scheme::Kafka {
                 Arc::make_mut(upstream).scheme = Scheme::Http;
             }
         }

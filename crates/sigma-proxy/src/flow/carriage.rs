@@ -68,7 +68,7 @@ impl Flow<'_> {
     }
 
     /// A place behind the gate of the upstream, if it has one.
-    fn admit(&self, upstream: &Upstream) -> Result<Option<Permit>, Fault> {
+    pub(super) fn admit(&self, upstream: &Upstream) -> Result<Option<Permit>, Fault> {
         let limit = upstream.guards.as_ref().and_then(|guards| guards.limit.as_ref());
         let Some((limit, way)) = limit.and_then(|limit| Some((limit, limit.to_upstream()?))) else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Flow<'_> {
         Err(Fault::new(FaultKind::Overloaded, "the upstream has as many sessions as it may have"))
     }
 
-    fn pick(&self, attempts: &mut Attempts<'_>) -> Result<Picked, Fault> {
+    pub(super) fn pick(&self, attempts: &mut Attempts<'_>) -> Result<Picked, Fault> {
         let Some(limit) = attempts.upstream.node_limit() else { return attempts.pick() };
         let node = attempts.pick_free(limit)?;
         if !node.has_place() {
@@ -99,7 +99,7 @@ impl Flow<'_> {
     }
 
     /// The wishes that the rules of an upstream ask for; None if they ask for none.
-    fn choice(&self, upstream: &Upstream) -> Option<Box<Choice>> {
+    pub(super) fn choice(&self, upstream: &Upstream) -> Option<Box<Choice>> {
         let session: &dyn Variables = &self.session;
         let address = || {
             let addr = self.session.client.addr;

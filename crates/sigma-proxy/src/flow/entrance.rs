@@ -68,11 +68,17 @@ impl Flow<'_> {
         if let Some((greeting, tls)) = greeting {
             stream = self.through_tls(stream, greeting, tls, &route).await?;
         }
+        self.enter_route(&route);
+        self.preread(Some(&mut stream), view).await?;
+        Ok((stream, route))
+    }
+
+    /// The route serves the session, with those of its plugins that take part.
+    pub(super) fn enter_route(&mut self, route: &FlowRoute) {
+        self.session.route = Arc::clone(&route.facts);
         self.plugins = route.chain.entries().to_vec();
         // Decided once: what a plugin tells of the session later does not bring another one in.
         self.plugins.retain(|entry| entry.meta.filter.is_empty() || entry.meta.filter.eval(&self.session));
-        self.preread(&mut stream, view).await?;
-        Ok((stream, route))
     }
 
     /// Ends the client's TLS here, or leaves it to the node.
@@ -103,8 +109,8 @@ impl Flow<'_> {
         Ok(stream)
     }
 
-    /// Runs the plugins, in order.
-    async fn preread(&mut self, stream: &mut Stream, view: &View) -> Result<(), End> {
+    /// Runs the plugins, in order. Without a stream nothing more can be read for them: a datagram is whole.
+    pub(super) async fn preread(&mut self, mut stream: Option<&mut Stream>, view: &View) -> Result<(), End> {
         let deadline = Deadline::new();
         deadline.set(view.snapshot.settings.timeouts.stream_preread_ms.into());
         for entry in self.plugins.clone() {
@@ -115,6 +121,7 @@ impl Flow<'_> {
                     FlowStep::Next => break,
                     FlowStep::Close(status) => return Err(End::Closed(status)),
                     FlowStep::More => {
+                        let stream = stream.as_deref_mut().ok_or(End::Closed(UNREADABLE))?;
                         self.read_more(stream, view, &deadline).await?;
                         let env = self.worker.env(view);
                         entry.plugin.preread(&mut self.session, &env)

@@ -1,17 +1,19 @@
-//! Sessions of protocols that the gateway does not speak: bytes over TCP, from a listener with `stream` to a
-//! node and back, as stream routes say.
+//! Sessions of protocols that the gateway does not speak: bytes over TCP or datagrams, from a listener with
+//! `stream` to a node and back, as stream routes say.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `entrance` | everything before a node is chosen: PROXY header, TLS, plugins |
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
 //! | `relay` | moves bytes both ways |
+//! | `udp` | sessions of datagrams: who is in one, and their way; the rest they share with the others |
 //! | `finish` | the end: counters, plugins that log, the access line |
 
 mod carriage;
 mod entrance;
 mod finish;
 mod relay;
+pub(crate) mod udp;
 
 use std::sync::Arc;
 use std::time::Instant;

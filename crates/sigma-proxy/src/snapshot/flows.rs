@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_config::cidr::Cidr;
-use sigma_config::resources::{StreamRoute, StreamTls};
+use sigma_config::resources::{StreamRoute, StreamTls, StreamUdp};
 use sigma_plugin::flow::{Asked, FlowFacts};
 use sigma_plugin::{Client, FlowChain};
 
@@ -25,6 +25,8 @@ pub(crate) struct FlowRoute {
     pub(crate) passes_tls: bool,
     /// The protocols above TLS of which the client offers one, the preferred first.
     pub(crate) alpn: Box<[Vec<u8>]>,
+    /// When sessions over UDP end before they idle.
+    pub(crate) udp: StreamUdp,
     conditions: Conditions,
 }
 
@@ -53,6 +55,7 @@ impl FlowRoute {
             chain,
             passes_tls: config.tls == Some(StreamTls::Passthrough),
             alpn: config.alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            udp: config.udp.unwrap_or_default(),
             conditions: Conditions {
                 sni: config.sni.as_deref().map(|name| name.to_ascii_lowercase().into()),
                 remote: config.remote_addr,

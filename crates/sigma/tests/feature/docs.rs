@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 25] = [
+const COMMANDS: [(&str, &str, &str); 27] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -106,6 +106,8 @@ const COMMANDS: [(&str, &str, &str); 25] = [
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
     ("docs/streams.md", "redis-cli", "streams::a_database_as_the_page_says"),
+    ("docs/streams.md", "dig", "datagrams::names_as_the_page_says"),
+    ("docs/streams.md", "logger", "datagrams::logs_as_the_page_says"),
     ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),
 ];
 

@@ -1,0 +1,168 @@
+//! Sessions over UDP: datagrams between one client and one address of the gateway, until they idle.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `mod` | receives from a listener's socket, and gives each datagram to its session |
+//! | `table` | who is in a session, and what of it is known: no socket is touched there |
+//! | `session` | a session's life: its route's plugins, its node, answers, the end |
+//!
+//! A worker has a socket of its own for a listener, and the kernel gives all datagrams of a client to the same one. A
+//! datagram costs a look at the table and a part of a system call: once the node is there, the session's task runs
+//! only for answers.
+
+mod session;
+mod table;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sigma_config::settings::ListenPlace;
+use sigma_http::{Fault, FaultKind};
+use sigma_net::datagram::{BATCH, DatagramSocket, Way};
+use sigma_net::{Peer, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::flow::Transport;
+use sigma_plugin::traffic::Traffic;
+use sigma_plugin::{Client, Session};
+
+use super::{Flow, now};
+use crate::connection::Origin;
+use crate::snapshot::flows::Approach;
+use crate::worker::{View, Worker};
+use session::{Opened, serve};
+use table::{Bounds, Seat, Table};
+
+/// Pause after receiving has failed: the usual reason, no memory, needs time to pass.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener's socket on its worker, with the sessions over it.
+struct Hall {
+    socket: Rc<DatagramSocket>,
+    bound: SocketAddr,
+    /// What passes by it, for metrics.
+    traffic: Arc<Traffic>,
+    table: RefCell<Table>,
+}
+
+/// Tells the sessions of a listener that nothing comes by it any more.
+struct Leaving(Rc<Hall>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.table.borrow().seats().for_each(|seat| seat.leave());
+    }
+}
+
+/// Receives until told to stop; sessions go on until they have their answers.
+pub(crate) async fn receive_loop(
+    worker: Rc<Worker>,
+    socket: Rc<DatagramSocket>,
+    bound: SocketAddr,
+    stop: Rc<tokio::sync::Notify>,
+) {
+    let traffic = Traffic::of(&worker.node, &worker.local, &ListenPlace::Udp(bound).to_string());
+    let hall = Rc::new(Hall { socket, bound, traffic, table: RefCell::default() });
+    let _leaving = Leaving(Rc::clone(&hall));
+    loop {
+        worker.datagrams.fit(worker.view().snapshot.settings.limits.stream_udp_datagram_bytes);
+        let received = tokio::select! {
+            biased;
+            () = stop.notified() => return,
+            received = hall.socket.receive(&worker.datagrams.batch) => received,
+        };
+        match received {
+            Ok(()) => {
+                deliver(&worker, &hall);
+                // Sessions that have just begun get their turn before more comes for them.
+                tokio::task::yield_now().await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive datagrams; pausing");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Gives what was received to its sessions.
+fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
+    let view = worker.view();
+    let bounds = Bounds::of(&view.snapshot.settings.limits);
+    let (room, batch) = (&worker.datagrams.room, worker.datagrams.batch.borrow());
+    let mut reached: Vec<Rc<Seat>> = Vec::with_capacity(BATCH);
+    let mut dropped = 0;
+    for received in batch.iter() {
+        // Nobody can be answered at port 0.
+        let Some(peer) = received.from.filter(|peer| peer.port() != 0 && !received.is_cut) else {
+            dropped += 1;
+            continue;
+        };
+        let way = Way { peer, local: received.to };
+        let known = hall.table.borrow().find(&way);
+        let seat = known.or_else(|| open(worker, hall, &view, way));
+        let Some(seat) = seat else { continue };
+        if !seat.offer(received.bytes, room, &bounds) {
+            dropped += 1;
+            continue;
+        }
+        if seat.is_full() {
+            hall.table.borrow_mut().forget(&seat);
+        }
+        if !reached.iter().any(|other| Rc::ptr_eq(other, &seat)) {
+            reached.push(seat);
+        }
+    }
+    drop(batch);
+    for seat in reached {
+        session::flush(worker, hall, &seat);
+    }
+    worker.counters.add(Counter::StreamDatagramsDropped, dropped);
+}
+
+/// Begins a session, if there is a place and a route for it.
+fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<Rc<Seat>> {
+    let limits = &view.snapshot.settings.limits;
+    let room = &worker.datagrams.room;
+    let Some(place) = room.enter(limits.stream_udp_sessions_per_worker) else {
+        worker.counters.add(Counter::StreamDatagramsRefused, 1);
+        if room.may_complain(deadline::now_ms()) {
+            let most = limits.stream_udp_sessions_per_worker;
+            tracing::warn!(
+                most,
+                listener = %hall.bound,
+                "as many sessions over UDP are open as a worker may have: further clients are not served (limits.stream_udp_sessions_per_worker)"
+            );
+        }
+        return None;
+    };
+    worker.counters.add(Counter::StreamSessions, 1);
+    let local = SocketAddr::new(way.local.unwrap_or(hall.bound.ip()), hall.bound.port());
+    let (peer, connection) = (Peer::from_tcp(way.peer), worker.next_connection());
+    let origin = Origin { peer, local: Some(local), listener: 0, connection };
+    let client = Client {
+        addr: peer.ip(),
+        port: way.peer.port(),
+        peer: peer.ip(),
+        local: origin.local,
+        connection,
+        tls: None,
+        geography: view.geography.clone(),
+    };
+    let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
+    let mut session = Session::default();
+    (session.client, session.transport) = (client, Transport::Udp);
+    session.traffic = Arc::clone(&hall.traffic);
+    let Some(route) = route else {
+        let flow = Flow { worker, session, began: now(), plugins: Vec::new(), origin };
+        flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into()));
+        return None;
+    };
+    let seat = Rc::new(Seat::new(way, route.udp, deadline::now_ms()));
+    hall.table.borrow_mut().insert(&seat);
+    let opened = Box::new(Opened { session, origin, route, place });
+    tokio::task::spawn_local(serve(Rc::clone(worker), Rc::clone(hall), Rc::clone(&seat), opened));
+    Some(seat)
+}

@@ -1,0 +1,317 @@
+//! A session over UDP from its route to its end.
+
+use std::future::{pending, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use sigma_config::resources::OnUnhealthy;
+use sigma_http::{Chunk, Fault, FaultKind};
+use sigma_net::datagram::DatagramSocket;
+use sigma_net::{Deadline, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::Session;
+use sigma_plugin::flow::Tried;
+use sigma_upstream::endpoint::Address;
+
+use super::Hall;
+use super::table::{Reached, Seat};
+use crate::attempts::{Attempts, Decision, Failure, Picked};
+use crate::connection::Origin;
+use crate::datagrams::Place;
+use crate::flow::{Active, End, Flow, ms_since, now};
+use crate::snapshot::Upstream;
+use crate::snapshot::flows::FlowRoute;
+use crate::withdrawal::Withdrawal;
+use crate::worker::{View, Worker};
+
+/// A session that nothing comes to any more waits so long for another answer, if nobody knows of one.
+const LAST_ANSWERS_MS: u64 = 1_000;
+
+/// What a session begins with.
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) origin: Origin,
+    pub(super) route: Arc<FlowRoute>,
+    pub(super) place: Place,
+}
+
+/// Serves a session to its end.
+pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, opened: Box<Opened>) {
+    let _ended = Ended { worker: &worker, hall: &hall, seat: &seat };
+    let _active = Active::begin(&worker, Arc::clone(&hall.traffic));
+    let Opened { session, origin, route, place: _place } = *opened;
+    let mut flow = Flow { worker: &worker, session, began: now(), plugins: Vec::new(), origin };
+    let outcome = flow.run_datagrams(&hall, &seat, route).await;
+    let received = seat.sent_bytes();
+    (flow.session.course.received, flow.session.course.upstream_sent) = (received, received);
+    flow.finish(outcome);
+}
+
+/// Why a session does not go on with its node.
+enum Stopped {
+    /// No datagram has left for it.
+    Unsent(Fault),
+    /// The network says that it is not there.
+    Refused,
+    Other(Fault),
+}
+
+/// Takes a session out of its listener's table, however it ends.
+struct Ended<'s> {
+    worker: &'s Worker,
+    hall: &'s Hall,
+    seat: &'s Rc<Seat>,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.hall.table.borrow_mut().forget(self.seat);
+        self.worker.counters.add(Counter::StreamDatagramsDropped, self.seat.give_up());
+        // A worker that stops waits for its last sessions.
+        self.worker.released.notify_waiters();
+    }
+}
+
+/// Sends what waits for a node that is there.
+pub(super) fn flush(worker: &Worker, hall: &Hall, seat: &Seat) {
+    let Some((node, mut gone)) = seat.departing() else { return };
+    let total = gone.len();
+    let sent = match node.socket.send(None, gone.iter().map(|datagram| &**datagram)) {
+        Ok(sent) => sent,
+        Err(error) => {
+            if is_gone(&error) {
+                tracing::debug!(node = %node.addr, %error, "a node takes no datagrams");
+                seat.fail(error);
+            }
+            0
+        }
+    };
+    gone.truncate(sent);
+    let bytes: usize = gone.iter().map(|datagram| datagram.len()).sum();
+    worker.counters.add(Counter::StreamDatagramsIn, sent as u64);
+    worker.counters.add(Counter::StreamBytesIn, bytes as u64);
+    hall.traffic.pass(bytes as u64, 0);
+    worker.counters.add(Counter::StreamDatagramsDropped, (total - sent) as u64);
+    let most = worker.view().snapshot.settings.limits.stream_udp_waiting_bytes_per_worker;
+    // What is kept for another node must not be in the way of those that wait.
+    let keeps = worker.datagrams.room.is_half_free(most as usize);
+    seat.departed(gone, keeps, deadline::now_ms());
+    if seat.is_over() {
+        // Nothing is to come back.
+        seat.changed.notify_one();
+    }
+}
+
+/// Whether the network says that the node is not there; anything else is about one datagram.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+impl Flow<'_> {
+    async fn run_datagrams(&mut self, hall: &Hall, seat: &Seat, route: Arc<FlowRoute>) -> Result<(), End> {
+        let view = self.worker.view();
+        self.enter_route(&route);
+        if !self.plugins.is_empty() {
+            self.session.early = seat.with_first(Chunk::copy_of).unwrap_or_default();
+            // Boxed, so that what plugins take is free again when they are done.
+            Box::pin(self.preread(None, &view)).await?;
+            self.session.early = Chunk::empty();
+        }
+        if seat.with_first(|_| ()).is_none() {
+            // There was no room for it.
+            return Err(End::Nothing);
+        }
+        let (number, upstream) = self.upstream(&view, &route)?;
+        drop(route);
+        self.carry_datagrams(hall, seat, view, number, &upstream).await
+    }
+
+    /// Finds a node and carries the session, in the end of which all counts are right.
+    async fn carry_datagrams(
+        &mut self,
+        hall: &Hall,
+        seat: &Seat,
+        view: Rc<View>,
+        number: u32,
+        upstream: &Arc<Upstream>,
+    ) -> Result<(), End> {
+        takes_datagrams(upstream)?;
+        let _permit = self.admit(upstream)?;
+        let mut attempts = Attempts::new(self.worker, number, upstream, None, self.choice(upstream));
+        let idle_ms = match &upstream.config.timeout {
+            Some(_) => upstream.timeouts.read_ms,
+            None => view.snapshot.settings.timeouts.stream_udp_idle_ms.into(),
+        };
+        drop(view);
+        loop {
+            let node = self.pick(&mut attempts)?;
+            let in_flight = attempts.begin(&node);
+            let ended = match self.connect(&node, seat) {
+                Ok(socket) => self.relay_datagrams(hall, seat, &socket, (&attempts, &node), idle_ms).await,
+                Err(fault) => Err(Stopped::Unsent(fault)),
+            };
+            drop(in_flight);
+            // Nobody knows what a datagram means and whether it was read: only one that reached nobody is repeated.
+            let (fault, may_repeat) = match ended {
+                Ok(()) => return Ok(()),
+                Err(Stopped::Unsent(fault)) => (fault, true),
+                Err(Stopped::Refused) => (refused(), seat.unsettle()),
+                Err(Stopped::Other(fault)) => (fault, false),
+            };
+            let decision = if may_repeat { Decision::NextNode } else { Decision::GiveUp };
+            let failure = Failure { fault, decision, request_sent: true, status: None };
+            if !attempts.failed(&node, &failure) {
+                return Err(fault.into());
+            }
+        }
+    }
+
+    /// A socket to the node of an attempt.
+    fn connect(&mut self, node: &Picked, seat: &Seat) -> Result<Rc<DatagramSocket>, Fault> {
+        let began = now();
+        let Address::Tcp(addr) = node.addr else {
+            return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket takes no datagrams over UDP"));
+        };
+        let connected = DatagramSocket::connect(addr).map(Rc::new);
+        let connect_ms = connected.is_ok().then(|| ms_since(began));
+        self.session.course.nodes.push(Tried { addr: node.addr.to_string().into(), connect_ms });
+        let socket = connected.map_err(|error| {
+            if !sigma_net::limits::is_own_lack(&error) {
+                return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
+            }
+            if self.worker.datagrams.room.may_complain(deadline::now_ms()) {
+                tracing::error!(%error, "no socket for a session over UDP; see limits on open files and ports");
+            }
+            Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
+        })?;
+        self.worker.counters.add(Counter::UpstreamConnects, 1);
+        seat.settle(Reached { addr, socket: Rc::clone(&socket) });
+        Ok(socket)
+    }
+
+    /// Passes datagrams until the session is over, idles, or its node is gone.
+    async fn relay_datagrams(
+        &mut self,
+        hall: &Hall,
+        seat: &Seat,
+        socket: &DatagramSocket,
+        (attempts, node): (&Attempts<'_>, &Picked),
+        idle_ms: u64,
+    ) -> Result<(), Stopped> {
+        let worker = self.worker;
+        let closes = attempts.upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
+        let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
+        let idle = Deadline::new();
+        idle.set(idle_ms);
+        flush(worker, hall, seat);
+        let (mut has_answered, mut is_leaving) = (false, false);
+        while !seat.is_over() {
+            tokio::select! {
+                biased;
+                received = socket.receive(&worker.datagrams.batch) => match received {
+                    Ok(()) => {
+                        self.answer(hall, seat);
+                        if !std::mem::replace(&mut has_answered, true) {
+                            attempts.answered(node, Some(200));
+                        }
+                    }
+                    Err(error) if is_gone(&error) => return Err(Stopped::Refused),
+                    Err(error) => tracing::debug!(%error, "a session cannot receive"),
+                },
+                () = seat.changed.notified() => {}
+                () = poll_fn(|cx| {
+                    // Workers that stop wake whoever waits with a deadline.
+                    let stops = worker.is_draining() && !is_leaving || worker.drain.poll_over().is_ready();
+                    if stops { Poll::Ready(()) } else { idle.poll_expired(cx) }
+                }) => {}
+                fault = withdrawn(withdrawal.as_ref()) => return Err(Stopped::Other(fault)),
+            }
+            if seat.take_failure().is_some() {
+                return Err(Stopped::Refused);
+            }
+            if let Poll::Ready(Err(fault)) = worker.drain.poll_over()
+                && seat.is_owed()
+            {
+                return Err(Stopped::Other(fault));
+            }
+            is_leaving = seat.is_leaving() || worker.is_draining();
+            let most_ms = match !is_leaving || seat.is_owed() {
+                true => idle_ms,
+                false if worker.drain.poll_over().is_ready() => 0,
+                false => idle_ms.min(LAST_ANSWERS_MS),
+            };
+            let quiet_ms = seat.quiet_ms(deadline::now_ms());
+            match most_ms.checked_sub(quiet_ms).filter(|left_ms| *left_ms > 0) {
+                Some(left_ms) => idle.set(left_ms),
+                None if seat.is_owed() && !is_leaving => {
+                    let reason = "the node did not answer in time";
+                    return Err(Stopped::Other(Fault::new(FaultKind::ResponseTimeout, reason)));
+                }
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the client what its node has sent.
+    fn answer(&mut self, hall: &Hall, seat: &Seat) {
+        let batch = self.worker.datagrams.batch.borrow();
+        let whole = || batch.iter().filter(|received| !received.is_cut).map(|received| received.bytes);
+        // What finds no room is dropped, as it would be anywhere on its way; nor can a client be reached again that
+        // the network does not reach.
+        let sent = hall.socket.send(Some(seat.way), whole()).unwrap_or(0);
+        let bytes: usize = whole().take(sent).map(<[u8]>::len).sum();
+        let counters = &self.worker.counters;
+        counters.add(Counter::StreamDatagramsOut, sent as u64);
+        counters.add(Counter::StreamBytesOut, bytes as u64);
+        hall.traffic.pass(0, bytes as u64);
+        counters.add(Counter::StreamDatagramsDropped, (batch.len() - sent) as u64);
+        seat.answered(batch.len() as u64, deadline::now_ms());
+        self.session.course.sent += bytes as u64;
+        self.session.course.upstream_received +=
+            batch.iter().map(|received| received.bytes.len() as u64).sum::<u64>();
+    }
+}
+
+/// Whether the nodes of an upstream can be sent plain datagrams. One that asks for more is closed to them: its nodes
+/// would take a client for somebody else.
+fn takes_datagrams(upstream: &Upstream) -> Result<(), Fault> {
+    let reason = match (upstream.over_tls(), upstream.config.proxy_protocol) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => "an upstream with TLS takes no datagrams: the gateway speaks no DTLS",
+        (None, Some(_)) => {
+            "an upstream with `proxy_protocol` takes no datagrams: there is no connection to begin"
+        }
+    };
+    Err(Fault::new(FaultKind::NoUpstream, reason))
+}
+
+fn refused() -> Fault {
+    Fault::new(FaultKind::ConnectRefused, "the node takes no datagrams or cannot be reached")
+}
+
+/// The fault of a node that goes out while sessions end with theirs; never ready for others.
+async fn withdrawn(withdrawal: Option<&Withdrawal>) -> Fault {
+    let Some(withdrawal) = withdrawal else { return pending().await };
+    match poll_fn(|cx| withdrawal.poll(cx)).await {
+        Err(fault) => fault,
+        Ok(()) => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are many, and idle for most of their time.
+    #[test]
+    fn a_session_stays_small() {
+        fn task<F: Future>(_: fn(Rc<Worker>, Rc<Hall>, Rc<Seat>, Box<Opened>) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(task(serve) <= 2_048, "{} bytes", task(serve));
+    }
+}
