@@ -6,6 +6,7 @@ mod compat;
 mod listener;
 mod operators;
 mod shedding;
+mod timeouts;
 mod tolerance;
 
 use std::fmt;
@@ -24,6 +25,7 @@ pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
 pub use shedding::LoadShedding;
+pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
 
 /// Number of worker threads.
@@ -198,77 +200,6 @@ impl Default for Http2 {
             pending_resets: 20,
             control_frames_per_second: 1_000,
             upstream_streams: 100,
-        }
-    }
-}
-
-/// Deadlines in milliseconds. Kept by a coarse clock: they fire up to 100 ms late.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Timeouts {
-    /// From the first byte of a request to the end of its head; then 408.
-    pub request_head_ms: u32,
-    /// Between two reads of a request body; then 408.
-    pub request_body_ms: u32,
-    /// An idle keep-alive connection is closed after this.
-    pub keepalive_ms: u32,
-    /// Between two writes of a response to a client that does not read.
-    pub response_send_ms: u32,
-    /// A client that closed its sending side is given this long for the answer to begin; then it
-    /// counts as gone and the upstream exchange is cancelled.
-    pub half_close_ms: u32,
-    /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
-    pub tunnel_idle_ms: u32,
-    /// A session of a stream route without a byte in either direction is closed after this, unless its
-    /// upstream has a `timeout`, whose `read` then counts.
-    #[schemars(range(min = 1))]
-    pub stream_idle_ms: u32,
-    /// A session over UDP without a datagram in either direction ends after this, unless its upstream has a
-    /// `timeout`, whose `read` then counts. UDP has no other end, and each session holds a socket: nginx's ten
-    /// minutes are too long for clients that ask once.
-    #[schemars(range(min = 1))]
-    pub stream_udp_idle_ms: u32,
-    /// Until the bytes are there that plugins of a stream route wait for; then the session is closed.
-    #[schemars(range(min = 1))]
-    pub stream_preread_ms: u32,
-    /// Connections to a node beyond `keepalive_pool.size` are kept idle for this long, but no more than a
-    /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
-    /// every 5 seconds. 0 keeps none beyond the size.
-    pub upstream_burst_ms: u32,
-    /// Time for open exchanges to finish after SIGTERM, or after another process has taken over. What is open then is
-    /// ended: a request without an answer gets a 503, a call of gRPC the code `UNAVAILABLE`.
-    pub drain_ms: u32,
-    /// The last part of `drain_ms`, in percent, in which WebSockets, other upgraded connections and sessions of
-    /// stream routes are ended, each at a random time, so that their clients do not come back all at once. 0
-    /// ends all of them together, `goodbye_ms` before the end.
-    #[schemars(range(max = 100))]
-    pub drain_spread_percent: u8,
-    /// A session that is ended so is told in the way of its protocol: both sides of a WebSocket get a close
-    /// frame with 1001, the node of another session the end of what its client sends. This is how long they
-    /// have to answer.
-    pub goodbye_ms: u32,
-    /// After another process has taken over: how long the old one keeps idle connections of HTTP/1, so that a request
-    /// which is just on its way is answered. Each answer tells its client to take a new connection.
-    pub drain_idle_ms: u32,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Timeouts {
-            request_head_ms: 60_000,
-            request_body_ms: 60_000,
-            keepalive_ms: 60_000,
-            response_send_ms: 60_000,
-            half_close_ms: 1_000,
-            tunnel_idle_ms: 300_000,
-            stream_idle_ms: 600_000,
-            stream_udp_idle_ms: 60_000,
-            stream_preread_ms: 30_000,
-            upstream_burst_ms: 10_000,
-            drain_ms: 30_000,
-            drain_spread_percent: 50,
-            goodbye_ms: 1_000,
-            drain_idle_ms: 5_000,
         }
     }
 }

@@ -309,7 +309,8 @@ mod tests {
     /// They are many, and idle for most of their time.
     #[test]
     fn a_session_stays_small() {
-        fn task<F: Future>(_: fn(Rc<Worker>, Rc<Hall>, Rc<Seat>, Box<Opened>) -> F) -> usize {
+        type Serve<F> = fn(Rc<Worker>, Rc<Hall>, Rc<Seat>, Box<Opened>) -> F;
+        fn task<F: Future>(_: Serve<F>) -> usize {
             size_of::<F>()
         }
         assert!(task(serve) <= 2_048, "{} bytes", task(serve));
