@@ -235,15 +235,16 @@ impl State {
         for consumer in config.resources.consumers.iter() {
             self.place_consumer(snapshot, config, &consumer.username);
         }
-        let flows: Vec<Box<str>> =
-            config.resources.stream_routes.iter().map(|r| r.id.as_str().into()).collect();
-        self.place_flows(snapshot, config, &flows);
         let names = Arc::clone(&snapshot.listener_names);
         snapshot.router = Router::compile(config.settings.router.http, route_inputs(config, &names));
         for (order, route) in config.resources.routes.ordered() {
             let number = self.route_numbers.take();
             self.place_route(snapshot, config, route, number, order);
         }
+        // Behind the routes, whose numbers are their positions in the router.
+        let flows: Vec<Box<str>> =
+            config.resources.stream_routes.iter().map(|r| r.id.as_str().into()).collect();
+        self.place_flows(snapshot, config, &flows);
     }
 
     /// Puts what changed into its place; returns the keys of upstreams that are gone.

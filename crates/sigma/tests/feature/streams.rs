@@ -485,3 +485,38 @@ fn what_is_no_tls_is_closed() {
     }
     assert_eq!(origin.connections(), 0);
 }
+
+/// One file has both: neither takes the place of the other, also after a reload.
+#[test]
+fn requests_and_sessions_are_served_beside_each_other() {
+    let (node, web) = (parrot("one"), Origin::echo("web").unwrap());
+    let port = sigma_testkit::free_port();
+    let with = |routes: usize| {
+        let route = |number: usize| json!({ "uri": format!("/{number}"), "upstream": upstream_of(&web) });
+        let streams =
+            [5_000, port].map(|port| json!({ "server_port": port, "upstream": upstream(&[node.port()]) }));
+        json!({
+            "listeners": [{ "address": "{listen}" }, { "address": format!("127.0.0.1:{port}"), "stream": "tcp" }],
+            "routes": (0..routes).map(route).collect::<Vec<_>>(),
+            "stream_routes": streams,
+        })
+        .to_string()
+    };
+    let gateway = Gateway::start(SIGMA, &with(2)).unwrap();
+    let status = |path: &str| gateway.connect().unwrap().get(path).unwrap().status();
+    let greets = || {
+        let mut session = sigma_testkit::Peer::connect(&Address::loopback(port)).unwrap();
+        session.read_line().unwrap().trim_end() == "one"
+    };
+    assert_eq!([status("/0"), status("/1"), status("/2")], [200, 200, 404]);
+    assert!(greets());
+    gateway.rewrite(&with(3)).unwrap();
+    gateway.reload().unwrap();
+    assert!(until(PATIENCE, || status("/2") == 200));
+    assert_eq!([status("/0"), status("/1")], [200, 200]);
+    assert!(greets());
+}
+
+fn upstream_of(origin: &Origin) -> Value {
+    json!({ "nodes": { format!("127.0.0.1:{}", origin.port()): 1 } })
+}
