@@ -209,7 +209,7 @@ impl Before {
         if let Some(predecessor) = &links.predecessor {
             let (found, known) = handover::inherit(predecessor).await.map_err(StartError::Handover)?;
             sockets.add(found);
-            state = Some(known);
+            state = known;
         }
         Ok(Before { links, sockets: Arc::new(sockets), state })
     }

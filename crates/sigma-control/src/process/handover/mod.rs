@@ -130,18 +130,20 @@ pub(crate) async fn leave(channel: &Channel) {
     let _ = channel.say(&Word::Leaving, &[]).await;
 }
 
-/// Asks the predecessor for what it has.
+/// Asks the predecessor for what it has: sockets, and what it knows, if it knows anything.
 ///
 /// # Errors
 /// Returns an error if it gives nothing.
-pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, State)> {
+pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
     let hello = Word::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
     channel.say(&hello, &[]).await?;
     let mut sockets = Vec::new();
     loop {
         match channel.hear().await? {
             Some((Word::Sockets, more)) => sockets.extend(more),
-            Some((Word::State, file)) => return Ok((sockets, State::from_file(file.into_iter().next()))),
+            Some((Word::State, file)) => {
+                return Ok((sockets, file.into_iter().next().map(State::from_file)));
+            }
             Some((Word::Refused { why }, _)) => return Err(io::Error::other(why)),
             Some((word, _)) => return Err(io::Error::other(format!("the predecessor said {word:?}"))),
             None => return Err(io::Error::other("the predecessor has ended")),
@@ -224,7 +226,7 @@ mod tests {
     async fn a_successor_gets_everything_and_takes_the_place() {
         let takes = async |channel: Channel| {
             let (sockets, state) = inherit(&channel).await.unwrap();
-            assert_eq!((sockets.len(), state.counters["requests"]), (1, 7));
+            assert_eq!((sockets.len(), state.unwrap().counters["requests"]), (1, 7));
             take_place(&channel).await;
         };
         check(false, takes, Ok(()), 0).await;

@@ -40,9 +40,8 @@ impl State {
         Ok(file.into())
     }
 
-    /// What the file holds. Without one that can be read, nothing is known, and the log says so.
-    pub(super) fn from_file(file: Option<OwnedFd>) -> State {
-        let Some(file) = file else { return State::default() };
+    /// What the file holds. If it cannot be read, nothing is known, and the log says so.
+    pub(super) fn from_file(file: OwnedFd) -> State {
         let read = || {
             let mut file = File::from(file);
             file.rewind()?;
@@ -63,7 +62,7 @@ mod tests {
     fn what_is_known_passes_through_a_file() {
         let mut state = State { ticket_keys: vec![vec![1; 48]], ticket_age_ms: 5, ..State::default() };
         state.counters.insert("requests".to_owned(), u64::MAX);
-        let read = State::from_file(Some(state.to_file().unwrap()));
+        let read = State::from_file(state.to_file().unwrap());
         assert_eq!(read.counters, state.counters);
         assert_eq!((read.ticket_keys, read.ticket_age_ms), (state.ticket_keys, 5));
     }
@@ -73,11 +72,10 @@ mod tests {
         let of = |text: &str| {
             let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
             file.write_all(text.as_bytes()).unwrap();
-            State::from_file(Some(file.into()))
+            State::from_file(file.into())
         };
         assert_eq!(of(r#"{"counters":{"requests":3},"of_the_future":[1]}"#).counters["requests"], 3);
         assert!(of(r#"{"counters":7}"#).counters.is_empty());
         assert!(of("").counters.is_empty() && of("\u{0}").counters.is_empty());
-        assert!(State::from_file(None).counters.is_empty());
     }
 }

@@ -1,7 +1,9 @@
 //! What a gateway and its parent tell each other while the gateway runs.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,11 +30,18 @@ pub(super) enum Word {
 }
 
 /// A gateway's link to its parent.
-pub(crate) struct Link(Channel);
+pub(crate) struct Link {
+    channel: Channel,
+    /// It was not heard, which the log has said.
+    is_deaf: Cell<bool>,
+}
+
+/// How long a word may wait for the parent.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Link {
     pub(crate) fn over(channel: Channel) -> Link {
-        Link(channel)
+        Link { channel, is_deaf: Cell::new(false) }
     }
 
     /// Gives the parent the sockets to hold.
@@ -58,15 +67,18 @@ impl Link {
         self.say(&Word::CarriedOut { problem }, &[]).await;
     }
 
+    /// A parent that has gone is seen by [`Link::successor`]; one that stands still is not waited for.
     async fn say(&self, word: &Word, descriptors: &[OwnedFd]) {
-        // A parent that has gone is seen by `successor`.
-        let _ = self.0.say(word, descriptors).await;
+        let said = tokio::time::timeout(PATIENCE, self.channel.say(word, descriptors)).await;
+        if said.is_err() && !self.is_deaf.replace(true) {
+            tracing::error!("the parent does not hear what this process tells it");
+        }
     }
 
     /// The channel to the next successor; None once the parent has gone.
     pub(crate) async fn successor(&self) -> Option<Channel> {
         loop {
-            match self.0.hear().await {
+            match self.channel.hear().await {
                 Ok(Some((Word::Succeed, descriptors))) => {
                     let channel = descriptors.into_iter().next().map(Channel::over);
                     if let Some(Ok(channel)) = channel {

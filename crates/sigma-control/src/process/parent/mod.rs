@@ -250,6 +250,9 @@ impl Parent {
     }
 
     fn upgrade(&mut self) {
+        if self.stopping.is_some() {
+            return;
+        }
         let problem = if self.next.is_some() || self.current.is_none() {
             Some("a gateway is just being started; try it again when it serves".to_owned())
         } else {
