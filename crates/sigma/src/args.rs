@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
     arg_required_else_help = true,
     after_help = "Exit status: 0 done; 1 the configuration is invalid or the gateway cannot start, details on stderr; 2 wrong usage; 3 `routes` found no route for the request.\n\
 Without arguments, in a folder with a sigma.json: runs it, with options.json if there is one.\n\
-NiubiX's `-c FILE` and `-t -c FILE` are read as `run -c FILE` and `check FILE`."
+NiubiX's `-c FILE` and `-t -c FILE` are read as `run -c FILE` and `check FILE`, nginx's `-s reload`, `stop`, `quit` and `reopen` as the commands of these names."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -155,7 +155,7 @@ pub(crate) const DEFAULT_FILE: &str = "sigma.yaml";
 /// The verticle that the original Sigma's command line starts, before its options.
 const VERTICLE: &str = "net.oooops.sigma.Sigma";
 
-/// Rewrites the command lines of the original Sigma and of NiubiX into Sigma's own.
+/// Rewrites the command lines of the original Sigma, of NiubiX and of nginx into Sigma's own.
 pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: bool) -> Vec<OsString> {
     let args: Vec<OsString> = args.collect();
     let word = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
@@ -165,6 +165,14 @@ pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: b
     match word(1) {
         "-v" => return vec![args[0].clone(), "version".into()],
         "-c" | "-t" => return niubix(&args),
+        "-s" => {
+            if let Some(command) = order(word(2)) {
+                return [args[0].clone(), command.into()]
+                    .into_iter()
+                    .chain(args[3..].iter().cloned())
+                    .collect();
+            }
+        }
         _ => {}
     }
     let verticle = (word(1) == "run" && word(2) == VERTICLE).then_some(2);
@@ -176,6 +184,18 @@ pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: b
         _ => arg,
     });
     renamed.collect()
+}
+
+/// The command for an order of nginx's `-s`.
+fn order(name: &str) -> Option<&'static str> {
+    Some(match name {
+        // Both drain here; a second one ends at once.
+        "stop" | "quit" => "stop",
+        "reload" => "reload",
+        "reopen" => "reopen",
+        "upgrade" => "upgrade",
+        _ => return None,
+    })
 }
 
 fn niubix(args: &[OsString]) -> Vec<OsString> {
@@ -229,6 +249,9 @@ mod tests {
         check(&["-c", "niubix.json"], false, &["run", "-c", "niubix.json"]);
         check(&["-t", "-c", "niubix.json"], false, &["check", "-c", "niubix.json"]);
         check(&["-t", "niubix.json"], false, &["check", "-c", "niubix.json"]);
+        check(&["-s", "reload", "-c", "a.yaml"], false, &["reload", "-c", "a.yaml"]);
+        check(&["-s", "quit", "--pid", "7"], true, &["stop", "--pid", "7"]);
+        check(&["-s", "upgrade"], false, &["upgrade"]);
         check(&["-v"], false, &["version"]);
         check(&["check", "a.yaml"], true, &["check", "a.yaml"]);
     }
