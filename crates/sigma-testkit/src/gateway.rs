@@ -244,10 +244,11 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         // Already ended is fine; there is nobody to report another failure to.
-        let successor = self.pid_in_file();
+        // A successor, and the gateways of a parent, which would go on without it.
+        let others: Vec<u32> = self.pid_in_file().into_iter().chain(children(self.child.id())).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(pid) = successor.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
+        for pid in others.into_iter().filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)) {
             let _ = kill_process(pid, Signal::KILL);
         }
         if std::thread::panicking() {
@@ -257,6 +258,13 @@ impl Drop for Gateway {
         let leaked = secrets::leaked(self.dir.path());
         assert!(leaked.is_empty(), "logs hold secrets of configurations: {leaked:?}");
     }
+}
+
+/// The processes that the main thread of `pid` has started and that run.
+pub fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.filter(|pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()).collect()
 }
 
 fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {

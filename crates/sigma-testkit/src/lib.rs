@@ -30,7 +30,7 @@ mod zone;
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
 pub use dns::{Dns, RecordKind, ServiceRecord};
 pub use etcd::EtcdServer;
-pub use gateway::Gateway;
+pub use gateway::{Gateway, children};
 pub use message::{Framing, Head, Message};
 pub use operator::Operator;
 pub use origin::{Origin, checksum};

@@ -199,11 +199,11 @@ fn what_could_not_be_served_is_not_stored() {
             answer.status()
         );
     }
-    // For streams, which this version does not serve: stored, and of no use to a route.
+    // For streams: stored, and of no use to a route.
     let mut streams = managed::upstream(&origin);
     streams["scheme"] = "udp".into();
     admin.put("upstreams/1", &streams).unwrap();
-    await_closed(&gateway, &["upstreams/1"]);
+    await_closed(&gateway, &[]);
     let answer = admin
         .call("PUT", "/apisix/admin/routes/1", Some(&json!({ "uri": "/x", "upstream_id": "1" })))
         .unwrap();

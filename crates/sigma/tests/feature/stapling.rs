@@ -80,6 +80,10 @@ fn answer(mut stream: TcpStream, dir: &Path, number: usize, manner: &Manner) -> 
         head.push_str(&line.to_ascii_lowercase());
         line.clear();
     }
+    if head.is_empty() {
+        // Somebody has only looked whether the port is free.
+        return Ok(());
+    }
     assert!(head.starts_with("post /ocsp") && head.contains("application/ocsp-request"), "{head}");
     let length = head.split_once("content-length: ").unwrap().1.lines().next().unwrap().parse().unwrap();
     let mut body = vec![0; length];

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sigma_testkit::{Gateway, Origin, Peer, until};
+use sigma_testkit::{Gateway, Origin, Peer, children, until};
 
 use crate::upgrade::Stop;
 use crate::{PATIENCE, SIGMA, catch_all, nodes};
@@ -17,10 +17,7 @@ status: { address: \"{status}\" }";
 
 /// The gateways that a parent has started and that run.
 fn gateways(parent: &Gateway) -> Vec<u32> {
-    let id = parent.pid();
-    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.filter(|pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()).collect()
+    children(parent.pid())
 }
 
 /// The one gateway that serves.
