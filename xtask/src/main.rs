@@ -1,11 +1,12 @@
 //! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
-//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask chaos` and `cargo xtask package`.
+//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask chaos`, `cargo xtask endure` and `cargo xtask package`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
 mod bench;
 mod chaos;
 mod docs;
+mod endure;
 mod fuzz;
 mod package;
 mod soak;
@@ -37,6 +38,8 @@ enum Task {
     Soak(soak::Options),
     /// Run requests past nodes that fail at random
     Chaos(chaos::Options),
+    /// Reload, upgrade and kill a gateway under connections of every kind
+    Endure(endure::Options),
     /// Make what a release consists of: tarball, Debian package, image, list of crates and checksums
     Package(package::Options),
 }
@@ -56,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Task::Fuzz(options) => fuzz::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
         Task::Chaos(options) => chaos::run(&root, &options),
+        Task::Endure(options) => endure::run(&root, &options),
         Task::Package(options) => package::run(&root, &options),
     }
 }
