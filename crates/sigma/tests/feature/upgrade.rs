@@ -191,3 +191,27 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]"
         }
     }
 }
+
+/// What a successor cannot write when the one before has left stops it no more.
+#[test]
+fn a_successor_without_its_pid_file_serves() {
+    let origin = Origin::echo("a").unwrap();
+    let settings = "pid_file: \"{dir}/run/sigma.pid\"";
+    let config = catch_all(settings, &nodes(&[&origin]), "");
+    let failed = Gateway::start(SIGMA, &config).unwrap_err();
+    assert!(format!("{failed:#}").contains("cannot write the pid file"), "{failed:#}");
+    let dir = tempfile::tempdir().unwrap();
+    let settings = format!("pid_file: \"{}/run/sigma.pid\"", dir.path().display());
+    fs::create_dir(dir.path().join("run")).unwrap();
+    let gateway = Gateway::start(SIGMA, &catch_all(&settings, &nodes(&[&origin]), "")).unwrap();
+    fs::remove_dir_all(dir.path().join("run")).unwrap();
+    gateway.upgrade().unwrap();
+    let is_told = until(PATIENCE, || gateway.stderr().contains("the gateway serves without it"));
+    let told = gateway.stderr();
+    let pid = told.split_once(" pid=").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    let successor = rustix::process::Pid::from_raw(pid.expect("the successor's number")).unwrap();
+    let status = gateway.connect().and_then(|client| client.with_deadline(PATIENCE).get("/"));
+    rustix::process::kill_process(successor, rustix::process::Signal::TERM).unwrap();
+    assert!(is_told, "{told}");
+    assert_eq!(status.unwrap().status(), 200);
+}

@@ -7,6 +7,7 @@
 
 mod changes;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -114,6 +115,22 @@ pub struct Supervisor {
     signals: Option<Signals>,
 }
 
+/// Takes the place of the process before, and the pid file. The file of a gateway is free only when it leaves, and
+/// nothing may stop this process any more then: that it cannot be written is told, and no more.
+async fn settle(before: Before, path: Option<&Path>) -> Result<(Option<Link>, Option<PidFile>), StartError> {
+    // A parent has one.
+    let path = path.filter(|_| before.links.parent.is_none());
+    if before.state.is_none() {
+        let pid_file = path.map(PidFile::write).transpose()?;
+        return Ok((before.take_place().await.parent.map(Link::over), pid_file));
+    }
+    let parent = before.take_place().await.parent.map(Link::over);
+    let pid_file = path.and_then(|path| {
+        PidFile::write(path).map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()
+    });
+    Ok((parent, pid_file))
+}
+
 impl Supervisor {
     /// Starts everything. Must be called within a runtime.
     ///
@@ -169,10 +186,7 @@ impl Supervisor {
         before.resume_tickets(&current);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
-        let parent = before.take_place().await.parent.map(Link::over);
-        // A parent has one.
-        let pid_file = settings.pid_file.as_deref().filter(|_| parent.is_none());
-        let pid_file = pid_file.map(PidFile::write).transpose()?;
+        let (parent, pid_file) = settle(before, settings.pid_file.as_deref()).await?;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
