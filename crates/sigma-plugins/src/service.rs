@@ -36,17 +36,20 @@ impl Keepalive {
 
 /// What lets others read or answer what `whom` is asked, such as `the agent`, whose URLs stand in `fields`.
 pub(crate) fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
-    let is_clear = |field: &&&str| {
-        conf.get(**field).and_then(Value::as_str).is_some_and(|url| url.starts_with("http://"))
-    };
-    let cleartext = |field: &&str| {
-        let message = format!("{whom} is asked in cleartext");
-        Problem::new(*field, "cleartext", message).hint("use https where others may listen")
-    };
-    let mut found: Vec<Problem> = fields.iter().filter(is_clear).map(cleartext).collect();
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = format!("anybody may answer in {whom}'s place");
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
-    found
+    let asked = format!("{whom} is asked in cleartext");
+    let clear = fields.iter().filter_map(|field| cleartext(conf, field, &asked));
+    clear.chain(unverified(conf, &format!("anybody may answer in {whom}'s place"))).collect()
+}
+
+/// A warning if the URL in a field is one without TLS.
+pub(crate) fn cleartext(conf: &Value, field: &str, message: &str) -> Option<Problem> {
+    let url = conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    let problem = || Problem::new(field, "cleartext", message).hint("use https where others may listen");
+    url.starts_with("http://").then(problem)
+}
+
+/// A warning if the certificate of a service is not verified.
+pub(crate) fn unverified(conf: &Value, message: &str) -> Option<Problem> {
+    let is_off = conf.get("ssl_verify") == Some(&Value::Bool(false));
+    is_off.then(|| Problem::new("ssl_verify", "unverified", message).hint("leave it out"))
 }

@@ -72,6 +72,23 @@ pub(crate) fn refusal_in(name: &str, scope: PluginScope, conf: &Value) -> String
     roster().check(name, scope, conf).map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
 
+/// Asserts that a configuration of a route is refused with this text in the reason; an empty one: that it is taken.
+pub(crate) fn assert_refusal(name: &str, conf: &Value, expected: &str) {
+    assert_reason(&refusal(name, conf), conf, expected);
+}
+
+/// As [`assert_refusal`], of a reason that is known.
+pub(crate) fn assert_reason(reason: &str, conf: &Value, expected: &str) {
+    assert!(reason.contains(expected) && reason.is_empty() == expected.is_empty(), "{conf}: {reason}");
+}
+
+/// An object with the members of another, which win.
+pub(crate) fn merged(mut base: Value, more: &Value) -> Value {
+    let members = more.as_object().expect("an object").clone();
+    base.as_object_mut().expect("an object").extend(members);
+    base
+}
+
 /// The pointers of what a plugin says of a configuration that it takes.
 pub(crate) fn warned(name: &str, scope: PluginScope, conf: &Value) -> Vec<String> {
     assert_eq!(refusal_in(name, scope, conf), "", "{conf}");

@@ -29,6 +29,7 @@ mod message_signatures;
 mod multi_auth;
 mod openid_connect;
 mod origin;
+mod pages;
 mod pem;
 mod policy;
 mod saml;

@@ -9,6 +9,9 @@ use sigma_plugin::Configuration;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::Service;
 
+use super::super::pages::{PagePath, STOLEN_LOGIN};
+use crate::service::cleartext;
+
 /// The name of the server among the plugin's upstreams.
 pub(super) const SERVER: &str = "server";
 
@@ -33,7 +36,7 @@ pub(super) struct Config {
     /// Where browsers come back: a path on this route, or a whole URL.
     pub(super) cas_callback_uri: Callback,
     /// The path that ends a session.
-    pub(super) logout_uri: Path,
+    pub(super) logout_uri: PagePath,
     /// The cookies.
     pub(super) cookie: Cookie,
     /// Most bytes of what the server posts.
@@ -129,27 +132,12 @@ impl TryFrom<String> for Callback {
 
     fn try_from(text: String) -> Result<Callback, String> {
         if text.starts_with('/') {
-            let Path(path) = Path::try_from(text.clone())?;
+            let PagePath(path) = PagePath::try_from(text.clone())?;
             return Ok(Callback { text, path, is_absolute: false });
         }
         let service = Service::parse(&text)?;
         let path = service.target.split('?').next().unwrap_or_default().to_owned();
         Ok(Callback { text, path, is_absolute: true })
-    }
-}
-
-/// A path.
-#[derive(Deserialize, JsonSchema)]
-#[serde(try_from = "String")]
-pub(super) struct Path(pub(super) String);
-
-impl TryFrom<String> for Path {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Path, String> {
-        let is_path = text.starts_with('/')
-            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
-        is_path.then_some(Path(text.clone())).ok_or_else(|| format!("`{text}` is no path"))
     }
 }
 
@@ -179,13 +167,8 @@ pub(super) fn upstream(conf: &Value) -> Option<InlineUpstream> {
 }
 
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
-    let text = |name: &str| conf.get(name).and_then(Value::as_str).unwrap_or_default();
-    let mut found = Vec::new();
-    if text("idp_uri").starts_with("http://") {
-        let message = "whoever listens can log in in place of the user";
-        found.push(Problem::new("idp_uri", "cleartext", message).hint("use https"));
-    }
-    if text("cas_callback_uri").starts_with('/') {
+    let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
+    if conf.get("cas_callback_uri").and_then(Value::as_str).is_some_and(|uri| uri.starts_with('/')) {
         let message = "who sends a request chooses the host of the service that CAS is asked about";
         let hint = "write the whole URL, or give the route `hosts`";
         found.push(Problem::new("cas_callback_uri", "open_host", message).hint(hint));

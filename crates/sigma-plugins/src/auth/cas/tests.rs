@@ -4,22 +4,22 @@ use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;
 
 use super::*;
-use crate::testing::{Case, field, refusal, summary, warned};
+use crate::testing::{Case, assert_refusal, field, merged, summary, warned};
 
 fn conf(more: Value) -> Value {
-    let mut conf = json!({
-        "idp_uri": "https://cas/cas/", "cas_callback_uri": "https://shop/back", "logout_uri": "/logout",
-        "cookie": {"secret": "0123456789abcdef0123456789abcdef"}
-    });
-    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    conf
+    merged(
+        json!({
+            "idp_uri": "https://cas/cas/", "cas_callback_uri": "https://shop/back", "logout_uri": "/logout",
+            "cookie": {"secret": "0123456789abcdef0123456789abcdef"}
+        }),
+        &more,
+    )
 }
 
 #[test]
 fn configurations() {
     let check = |more: Value, expected: &str| {
-        let refused = refusal(NAME, &conf(more.clone()));
-        assert!(refused.contains(expected) && refused.is_empty() == expected.is_empty(), "{more}: {refused}");
+        assert_refusal(NAME, &conf(more), expected);
     };
     let secret = "0123456789abcdef0123456789abcdef";
     check(json!({}), "");

@@ -16,11 +16,13 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 
 use super::answers;
 use super::form::Form;
+use super::pages::STOLEN_LOGIN;
 use super::policy::{only_argument, same_secret};
 use super::session_cookie::{SessionCookie, with_cookies};
 use super::used_once::Used;
 use super::way_back;
 use crate::log_throttle::LogThrottle;
+use crate::service::cleartext;
 
 const NAME: &str = "authz-casdoor";
 
@@ -129,13 +131,10 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 }
 
 fn warnings(conf: &Value) -> Vec<Problem> {
-    let is_clear =
-        |field: &&str| conf.get(*field).and_then(Value::as_str).is_some_and(|url| url.starts_with("http://"));
-    let clear = ["endpoint_addr", "callback_url"].into_iter().filter(is_clear);
-    let told = clear.map(|field| {
-        Problem::new(field, "cleartext", "whoever listens can log in in place of the user").hint("use https")
-    });
-    told.collect()
+    ["endpoint_addr", "callback_url"]
+        .iter()
+        .filter_map(|field| cleartext(conf, field, STOLEN_LOGIN))
+        .collect()
 }
 
 struct AuthzCasdoor(Arc<Party>);

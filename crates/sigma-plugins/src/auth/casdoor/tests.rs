@@ -5,22 +5,22 @@ use sigma_config::plugins::PluginScope;
 use sigma_http::Headers;
 
 use super::*;
-use crate::testing::{Case, entry, field, refusal, summary, warned};
+use crate::testing::{Case, assert_refusal, entry, field, merged, refusal, summary, warned};
 
 fn conf(more: Value) -> Value {
-    let mut conf = json!({
-        "endpoint_addr": "https://casdoor/base", "callback_url": "https://shop/back", "client_id": "shop",
-        "client_secret": "s3cret"
-    });
-    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    conf
+    merged(
+        json!({
+            "endpoint_addr": "https://casdoor/base", "callback_url": "https://shop/back", "client_id": "shop",
+            "client_secret": "s3cret"
+        }),
+        &more,
+    )
 }
 
 #[test]
 fn configurations() {
     let check = |more: Value, expected: &str| {
-        let refused = refusal(NAME, &conf(more.clone()));
-        assert!(refused.contains(expected) && refused.is_empty() == expected.is_empty(), "{more}: {refused}");
+        assert_refusal(NAME, &conf(more), expected);
     };
     check(json!({}), "");
     check(json!({"endpoint_addr": "https://casdoor/"}), "failed to match pattern");

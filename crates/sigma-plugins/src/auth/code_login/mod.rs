@@ -26,6 +26,7 @@ use super::policy::only_argument;
 use super::session_cookie::{SessionCookie, with_cookies};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::is_name;
+use crate::service::{cleartext, unverified};
 
 /// The field in which the node is told the user.
 const USER_FIELD: &str = "X-Userinfo";
@@ -164,18 +165,9 @@ fn check(code_header: &str, redirect_uri: &str) -> Result<(), String> {
 }
 
 fn warnings(conf: &Value) -> Vec<Problem> {
-    let mut found = Vec::new();
-    for name in [TOKEN_URL, USER_URL] {
-        if conf.get(name).and_then(Value::as_str).is_some_and(|url| url.starts_with("http://")) {
-            let message = "secrets and users are sent in cleartext";
-            found.push(Problem::new(name, "cleartext", message).hint("use https"));
-        }
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may say who a user is";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
-    found
+    let clear = |field: &str| cleartext(conf, field, "secrets and users are sent in cleartext");
+    let clear = [TOKEN_URL, USER_URL].into_iter().filter_map(clear);
+    clear.chain(unverified(conf, "anybody may say who a user is")).collect()
 }
 
 /// The cookie of a plugin with these secrets.

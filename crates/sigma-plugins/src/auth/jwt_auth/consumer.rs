@@ -18,6 +18,7 @@ use super::super::tokens::{
     Address, Ages, Algorithm, Key, KeyRing, KeySource, Lookup, SourceSettings, Token, WebSettings,
     short_rsa_bits,
 };
+use crate::service::cleartext;
 
 /// The configuration of a consumer or credential.
 #[derive(Deserialize, JsonSchema)]
@@ -94,10 +95,8 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
             );
         }
     }
-    if text("jwks_uri").starts_with("http://") {
-        let message = "the keys are fetched in cleartext: whoever is on the way can sign tokens";
-        found.push(Problem::new("jwks_uri", "cleartext", message).hint("use https where others may listen"));
-    }
+    let message = "the keys are fetched in cleartext: whoever is on the way can sign tokens";
+    found.extend(cleartext(conf, "jwks_uri", message));
     if conf.get("jwks_ssl_verify") == Some(&Value::Bool(false)) {
         let message = "anybody may answer in the issuer's place, and sign tokens";
         found.push(Problem::new("jwks_ssl_verify", "unverified", message).hint("leave it out"));

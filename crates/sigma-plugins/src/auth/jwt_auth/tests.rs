@@ -19,7 +19,7 @@ use sigma_plugin::{Consumer, Phase};
 use std::sync::Arc;
 
 use super::super::tokens::signing::{Signer, set_of};
-use crate::testing::{Beside, Case, entry, field, refusal_in, summary, warned};
+use crate::testing::{Beside, Case, entry, field, merged, refusal_in, summary, warned};
 
 /// Signs with one algorithm.
 type Sign<'s> = &'s dyn Fn(&[u8]) -> Vec<u8>;
@@ -350,10 +350,10 @@ fn an_issuer_publishes_its_keys() {
         ["x-user", "x-roles", "x-odd", "x-none"].map(|name| case.sent(name).unwrap_or_default())
     };
     let claims = |more: Value| {
-        let mut claims =
-            json!({"iss": "https://login.example", "aud": "shop", "sub": "jill", "exp": now() + 60});
-        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        claims
+        merged(
+            json!({"iss": "https://login.example", "aud": "shop", "sub": "jill", "exp": now() + 60}),
+            &more,
+        )
     };
     let good = signer.token(&claims(json!({"roles": ["a", 1], "odd": "a\r\nX-User: root"})));
     for _ in 0..3 {
@@ -388,8 +388,10 @@ fn the_issuer_of_a_consumer_is_compared() {
 #[test]
 fn what_an_issuer_cannot_be_is_refused() {
     let check = |more: Value, expected: &str| {
-        let mut conf = json!({"key": "a", "algorithm": "ES256", "jwks_uri": "https://login.example/keys"});
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let conf = merged(
+            json!({"key": "a", "algorithm": "ES256", "jwks_uri": "https://login.example/keys"}),
+            &more,
+        );
         assert_eq!(refusal_in("jwt-auth", PluginScope::Consumer, &conf), expected, "{conf}");
         conf
     };

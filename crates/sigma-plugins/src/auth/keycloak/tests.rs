@@ -4,21 +4,17 @@ use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;
 
 use super::*;
-use crate::testing::{Case, entry, refusal, summary, warned};
+use crate::testing::{Case, assert_refusal, entry, merged, summary, warned};
 
 const NAME: &str = "authz-keycloak";
 
 #[test]
 fn configurations() {
     let check = |conf: Value, expected: &str| {
-        let refused = refusal(NAME, &conf);
-        assert!(refused.contains(expected) && refused.is_empty() == expected.is_empty(), "{conf}: {refused}");
+        assert_refusal(NAME, &conf, expected);
     };
-    let with = |more: Value| {
-        let mut conf = json!({"client_id": "shop", "token_endpoint": "https://kc/token"});
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        conf
-    };
+    let with =
+        |more: Value| merged(json!({"client_id": "shop", "token_endpoint": "https://kc/token"}), &more);
     check(with(json!({})), "");
     check(json!({"client_id": "shop", "discovery": "https://kc/uma", "lazy_load_paths": true}), "");
     check(json!({"token_endpoint": "https://kc/token"}), "property \"client_id\" is required");

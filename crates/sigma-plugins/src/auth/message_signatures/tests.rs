@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sigma_plugin::{Entry, Phase};
 
-use crate::testing::{Case, entry, summary};
+use crate::testing::{Case, entry, merged, summary};
 
 const SECRET: &str =
     "uzvJfB4u3N0Jy4T7NZ75MDVcr8zSTInedJtkgcu46YW4XByzNJjxBdtjUkdJPBtbmHhIDi6pcl8jsasjlTMtDQ==";
@@ -55,9 +55,8 @@ fn world() -> Case {
 
 /// An instance that takes signatures of any age.
 fn instance(rules: &Value, more: &Value) -> Entry {
-    let mut conf = json!({"clock_skew": 4_000_000_000u64, "message_signatures": rules});
-    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    entry("hmac-auth", conf).unwrap()
+    entry("hmac-auth", merged(json!({"clock_skew": 4_000_000_000u64, "message_signatures": rules}), more))
+        .unwrap()
 }
 
 /// Whom a request is from, or the status that it gets.

@@ -14,6 +14,7 @@ use sigma_plugin::Configuration;
 use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
 use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, ParConfig, ProxyConfig};
 use super::session_config::{SessionConfig, Storage};
+use crate::service::{cleartext, unverified};
 
 /// Knows users and programs by an OpenID provider.
 ///
@@ -418,17 +419,11 @@ const RESERVED: [&str; 11] = [
 /// What is to be said of a configuration as it is written.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
-    let mut found = Vec::new();
-    for field in ["discovery", "introspection_endpoint"] {
-        if conf.get(field).and_then(Value::as_str).is_some_and(|url| url.starts_with("http://")) {
-            let message = "the provider is asked in cleartext: whoever is on the way can let anybody in";
-            found.push(Problem::new(field, "cleartext", message).hint("use https where others may listen"));
-        }
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in the provider's place";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
+    let message = "the provider is asked in cleartext: whoever is on the way can let anybody in";
+    let clear = ["discovery", "introspection_endpoint"].iter();
+    let clear = clear.filter_map(|field| cleartext(conf, field, message));
+    let mut found: Vec<_> =
+        clear.chain(unverified(conf, "anybody may answer in the provider's place")).collect();
     if on("jwt_verification_cache_ignore") {
         let message = "`jwt_verification_cache_ignore` has no effect: only signatures are remembered";
         found.push(Problem::new("jwt_verification_cache_ignore", "no_effect", message).hint("remove it"));

@@ -8,7 +8,9 @@ use sigma_config::resources::Confidential;
 use sigma_plugin::Configuration;
 use sigma_plugin::outbound::Service;
 
+use super::super::pages::{PagePath, STOLEN_LOGIN};
 use super::keys::{OwnKey, ProviderKeys};
+use crate::service::cleartext;
 
 /// Has browsers log in at a provider of SAML 2.0.
 ///
@@ -45,9 +47,9 @@ pub(super) struct Config {
     /// Where browsers come back with the provider's answer: a path on this route, or a whole URL.
     pub(super) login_callback_uri: Callback,
     /// The path that ends a session.
-    pub(super) logout_uri: Path,
+    pub(super) logout_uri: PagePath,
     /// The path to which browsers come back from a logout, and where the provider ends sessions.
-    pub(super) logout_callback_uri: Path,
+    pub(super) logout_callback_uri: PagePath,
     /// Where browsers are sent after a logout.
     #[schemars(length(min = 1))]
     pub(super) logout_redirect_uri: String,
@@ -152,28 +154,16 @@ impl TryFrom<String> for Callback {
 
     fn try_from(text: String) -> Result<Callback, String> {
         if text.starts_with('/') {
-            return Ok(Callback { origin: None, path: Path::try_from(text)?.0 });
+            return Ok(Callback { origin: None, path: PagePath::try_from(text)?.0 });
         }
         Service::parse(&text)?;
         let authority = text.find("://").map_or(0, |at| at + 3);
         let at = text[authority..].find('/').map(|at| authority + at);
         let at = at.ok_or_else(|| format!("`{text}` has no path: browsers could not come back to it"))?;
-        Ok(Callback { origin: Some(text[..at].to_owned()), path: Path::try_from(text[at..].to_owned())?.0 })
-    }
-}
-
-/// A path.
-#[derive(Deserialize, JsonSchema)]
-#[serde(try_from = "String")]
-pub(super) struct Path(#[schemars(skip)] pub(super) String);
-
-impl TryFrom<String> for Path {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Path, String> {
-        let is_path = text.starts_with('/')
-            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
-        is_path.then_some(Path(text.clone())).ok_or_else(|| format!("`{text}` is no path"))
+        Ok(Callback {
+            origin: Some(text[..at].to_owned()),
+            path: PagePath::try_from(text[at..].to_owned())?.0,
+        })
     }
 }
 
@@ -193,18 +183,11 @@ impl Default for Attributes {
 }
 
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
-    let text = |name: &str| conf.get(name).and_then(Value::as_str).unwrap_or_default();
-    let mut found = Vec::new();
-    if text("idp_uri").starts_with("http://") {
-        let message = "whoever listens can log in in place of the user";
-        found.push(Problem::new("idp_uri", "cleartext", message).hint("use https"));
-    }
-    if text("login_callback_uri").starts_with("http://") {
-        let message = match text("auth_protocol_binding_method") {
-            "HTTP-POST" => "browsers keep the cookie of a login over TLS alone, so that nobody can log in",
-            _ => "whoever listens can log in in place of the user",
-        };
-        found.push(Problem::new("login_callback_uri", "cleartext", message).hint("use https"));
-    }
+    let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
+    let message = match conf.get("auth_protocol_binding_method").and_then(Value::as_str) {
+        Some("HTTP-POST") => "browsers keep the cookie of a login over TLS alone, so that nobody can log in",
+        _ => STOLEN_LOGIN,
+    };
+    found.extend(cleartext(conf, "login_callback_uri", message));
     found
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::{refusal, refusal_in, warned};
+use crate::testing::{merged, refusal, refusal_in, warned};
 
 #[test]
 fn a_line_is_one_whatever_the_client_sends() {
@@ -25,11 +25,7 @@ fn a_line_is_one_whatever_the_client_sends() {
 
 #[test]
 fn what_is_refused_and_what_is_warned_of() {
-    let conf = |more: Value| {
-        let mut conf = json!({ "host": "127.0.0.1", "port": 514 });
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        conf
-    };
+    let conf = |more: Value| merged(json!({ "host": "127.0.0.1", "port": 514 }), &more);
     for scope in [PluginScope::Http, PluginScope::Stream] {
         let refused = |more: Value| refusal_in(NAME, scope, &conf(more));
         assert_eq!(refused(json!({})), "");

@@ -1,0 +1,22 @@
+//! Pages that plugins have browsers sent to.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The path of a page of the gateway's own: as requests are compared with it, without a query and without escapes.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+pub(super) struct PagePath(#[schemars(skip)] pub(super) String);
+
+impl TryFrom<String> for PagePath {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<PagePath, String> {
+        let is_path = text.starts_with('/')
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
+        is_path.then_some(PagePath(text.clone())).ok_or_else(|| format!("`{text}` is no path"))
+    }
+}
+
+/// What is warned of where browsers log in, or come back from it, without TLS.
+pub(super) const STOLEN_LOGIN: &str = "whoever listens can log in in place of the user";
