@@ -1,0 +1,98 @@
+//! A plugin with its schemas, and configurations as it reads them.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+use sigma_config::described::take_confidential;
+use sigma_config::plugins::PluginScope;
+use sigma_config::stored::conform;
+use sigma_config::wording::Schema;
+
+use crate::Kind;
+
+/// A schema as people read it, and as it is checked.
+pub(super) struct Checked {
+    pub(super) value: Value,
+    pub(super) compiled: Schema,
+    /// The paths of the fields that are encrypted at rest.
+    pub(super) secret: Vec<String>,
+}
+
+impl Checked {
+    /// A configuration as the plugin reads it: with defaults, and in the forms of its types where
+    /// Lua knows one form only, such as 5.0 for 5.
+    pub(super) fn filled(&self, conf: Value) -> Value {
+        let conformed = match conform(&conf, &self.value) {
+            Cow::Owned(conformed) => Some(conformed),
+            Cow::Borrowed(_) => None,
+        };
+        let mut filled = conformed.unwrap_or(conf);
+        self.compiled.fill_defaults(&mut filled);
+        countable(&mut filled);
+        filled
+    }
+}
+
+/// Whole numbers that 64 bits do not hold, which Lua takes for as long as it likes, become the
+/// nearest that they do: what the schema accepts must not be refused by a type.
+fn countable(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_i64().is_none() => {
+            if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0) {
+                // The conversion stops at the ends of the range.
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(countable),
+        Value::Object(members) => members.values_mut().for_each(countable),
+        _ => {}
+    }
+}
+
+impl Checked {
+    fn new(kind: &dyn Kind, scope: PluginScope) -> Option<Checked> {
+        let mut value = kind.schema(scope)?;
+        let secret = take_confidential(&mut value);
+        if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
+            // APISIX tells them there.
+            schema.insert("encrypt_fields".to_owned(), secret.clone().into());
+        }
+        // Nothing but the build decides over it; the test of each list of plugins makes them all.
+        let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
+        Some(Checked { value, compiled, secret })
+    }
+}
+
+/// A kind of plugin, with its schemas once they were asked for: a gateway uses few of the plugins that
+/// it has.
+pub(super) struct Known {
+    pub(super) kind: Arc<dyn Kind>,
+    route: OnceLock<Option<Checked>>,
+    consumer: OnceLock<Option<Checked>>,
+    metadata: OnceLock<Option<Checked>>,
+    stream: OnceLock<Option<Checked>>,
+}
+
+impl Known {
+    pub(super) fn new(kind: Arc<dyn Kind>) -> Known {
+        let (route, consumer, metadata, stream) = Default::default();
+        Known { kind, route, consumer, metadata, stream }
+    }
+
+    /// What a configuration of this scope is checked against. A consumer may have any plugin: what
+    /// identifies nobody there is what it is on a route.
+    pub(super) fn checked(&self, scope: PluginScope) -> Option<&Checked> {
+        let made = match scope {
+            PluginScope::Http => &self.route,
+            PluginScope::Consumer => &self.consumer,
+            PluginScope::Metadata => &self.metadata,
+            PluginScope::Stream => &self.stream,
+        };
+        let checked = made.get_or_init(|| Checked::new(&*self.kind, scope)).as_ref();
+        match scope {
+            PluginScope::Consumer => checked.or_else(|| self.checked(PluginScope::Http)),
+            _ => checked,
+        }
+    }
+}
