@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 /// When a file was changed, and its length.
-type Stamp = (SystemTime, u64);
+pub(crate) type Stamp = (SystemTime, u64);
 
 /// What is read of a configuration.
 struct Texts {

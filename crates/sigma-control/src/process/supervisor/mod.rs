@@ -41,7 +41,7 @@ use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
-use crate::serving::source::Source;
+use crate::serving::source::{Source, Stamp};
 use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
@@ -218,15 +218,20 @@ impl Supervisor {
             until_settled: SETTLING_PERIODS,
             signals: Some(signals),
         };
-        supervisor.tell_store();
-        supervisor.tell_parent_of_sockets().await;
-        if let Some(parent) = &supervisor.parent {
+        supervisor.tell_of_start().await;
+        Ok(supervisor)
+    }
+
+    /// Tells everybody who waits for this process that it serves.
+    async fn tell_of_start(&self) {
+        self.tell_store();
+        self.tell_parent_of_sockets().await;
+        if let Some(parent) = &self.parent {
             parent.ready().await;
         }
-        if let Some(systemd) = &supervisor.systemd {
+        if let Some(systemd) = &self.systemd {
             systemd.ready();
         }
-        Ok(supervisor)
     }
 
     /// Runs until told to stop, then drains.
@@ -254,11 +259,7 @@ impl Supervisor {
                 _ = signals.terminate.recv() => break Ok(()),
                 _ = signals.interrupt.recv() => break Ok(()),
                 () = self.running.is_to_stop() => break Ok(()),
-                _ = signals.reopen.recv() => {
-                    self.gateway.reopen_log();
-                    self.node.reopen_logs();
-                    self.log.reopen();
-                }
+                _ = signals.reopen.recv() => self.reopen_logs(),
                 outcome = outcome_of(&mut under_way), if !is_idle => {
                     under_way = None;
                     successor = self.finish(outcome).await;
@@ -266,20 +267,8 @@ impl Supervisor {
                         break Ok(());
                     }
                 }
-                _ = signals.upgrade.recv(), if is_idle => {
-                    if self.parent.is_some() {
-                        tracing::error!("the parent of this process starts its successors: tell that one");
-                    } else {
-                        under_way = Some(self.begin(Change::Successor(None)));
-                    }
-                }
-                channel = given(self.parent.as_ref()), if is_idle => match channel {
-                    Some(channel) => under_way = Some(self.begin(Change::Successor(Some(channel)))),
-                    None => {
-                        tracing::error!("the parent has ended; this process goes on by itself");
-                        self.parent = None;
-                    }
-                },
+                _ = signals.upgrade.recv(), if is_idle => under_way = self.own_successor(),
+                channel = given(self.parent.as_ref()), if is_idle => under_way = self.parents_successor(channel),
                 () = &mut secrets, if !are_secrets_due => are_secrets_due = true,
                 ssls = fresh(self.ordered.as_ref()), if is_idle => {
                     under_way = Some(self.begin(Change::Certificates(ssls)));
@@ -306,10 +295,8 @@ impl Supervisor {
                         break Err(WorkerLost);
                     }
                     self.tidy();
-                    if is_idle && self.options.watch && self.options.source.has_changed(&mut stamp) {
-                        under_way = Some(self.begin(Change::File(None)));
-                    } else if is_idle && self.publisher.has_new_places() {
-                        under_way = Some(self.begin(Change::Places));
+                    if is_idle {
+                        under_way = self.seen(&mut stamp);
                     }
                 }
             }
@@ -318,6 +305,39 @@ impl Supervisor {
         let reason = if result.is_ok() { STOPPING } else { ENDED };
         self.stop(reason, successor).await;
         result
+    }
+
+    /// Begins with a successor that was asked for by a signal.
+    fn own_successor(&self) -> Option<UnderWay> {
+        if self.parent.is_some() {
+            tracing::error!("the parent of this process starts its successors: tell that one");
+            return None;
+        }
+        Some(self.begin(Change::Successor(None)))
+    }
+
+    /// Begins with a successor that the parent has started; without one the parent has gone.
+    fn parents_successor(&mut self, channel: Option<Channel>) -> Option<UnderWay> {
+        if channel.is_none() {
+            tracing::error!("the parent has ended; this process goes on by itself");
+            self.parent = None;
+        }
+        channel.map(|channel| self.begin(Change::Successor(Some(channel))))
+    }
+
+    /// Begins with what is seen to have changed, if anything has.
+    fn seen(&self, stamp: &mut Option<Stamp>) -> Option<UnderWay> {
+        if self.options.watch && self.options.source.has_changed(stamp) {
+            return Some(self.begin(Change::File(None)));
+        }
+        self.publisher.has_new_places().then(|| self.begin(Change::Places))
+    }
+
+    /// Opens all logs anew.
+    fn reopen_logs(&mut self) {
+        self.gateway.reopen_log();
+        self.node.reopen_logs();
+        self.log.reopen();
     }
 
     /// Asks for all secrets after a pause, so that they need not be waited for.
