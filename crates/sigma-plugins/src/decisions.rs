@@ -8,6 +8,7 @@ use std::rc::Rc;
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sigma_http::Headers;
 use sigma_plugin::Build;
 use tokio::sync::watch;
 
@@ -16,15 +17,43 @@ pub(crate) type Key = [u8; 32];
 
 /// The key of these parts, which cannot run into each other.
 pub(crate) fn key<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Key {
-    let mut digest = Digest::new(&SHA256);
-    for part in parts {
-        digest.update(&(part.len() as u64).to_le_bytes());
-        digest.update(part);
+    let mut key = KeyOf::default();
+    parts.into_iter().for_each(|part| key.part(part));
+    key.finish()
+}
+
+/// Makes a key of parts, one after the other.
+pub(crate) struct KeyOf(Digest);
+
+impl Default for KeyOf {
+    fn default() -> KeyOf {
+        KeyOf(Digest::new(&SHA256))
     }
-    let mut key = Key::default();
-    // A digest by SHA-256 is as long as a key.
-    digest.finish().as_ref().iter().zip(&mut key).for_each(|(from, to)| *to = *from);
-    key
+}
+
+impl KeyOf {
+    /// Adds a part, which cannot run into the next.
+    pub(crate) fn part(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Adds fields of a head; those of several heads do not run into each other either.
+    pub(crate) fn fields(&mut self, fields: &Headers) {
+        self.part(&fields.iter().count().to_le_bytes());
+        for (name, value) in fields.iter() {
+            self.part(name);
+            self.part(value);
+        }
+    }
+
+    /// The key.
+    pub(crate) fn finish(self) -> Key {
+        let mut key = Key::default();
+        // A digest by SHA-256 is as long as a key.
+        self.0.finish().as_ref().iter().zip(&mut key).for_each(|(from, to)| *to = *from);
+        key
+    }
 }
 
 /// What `plugin_attr` may tell a plugin that remembers decisions.

@@ -18,7 +18,7 @@ use sigma_plugin::{
 };
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, sets_cookie};
-use crate::decisions::Bound;
+use crate::decisions::{Bound, KeyOf};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
 use crate::service::{Keepalive, warnings};
@@ -296,8 +296,8 @@ impl Inquiry for Verifier {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>) -> Vec<Vec<u8>> {
-        self.fields(ctx).iter().flat_map(|(name, value)| [name.to_vec(), value.to_vec()]).collect()
+    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+        told.fields(&self.fields(ctx));
     }
 
     fn call(&self, ctx: &Context, _: &Env<'_>, body: Option<Vec<u8>>) -> Call {
@@ -552,7 +552,7 @@ mod tests {
         let plugin = plugin(json!({"request_headers": ["Authorization"]}));
         let told = |head: &str| {
             let case = Case::new(&format!("{head} HTTP/1.1\nHost: h"));
-            plugin.0.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers))
+            inquiry::told_by(&*plugin.0, &case)
         };
         assert_eq!(told("GET /a"), told("GET /a"));
         assert_ne!(told("GET /a"), told("GET /b"));

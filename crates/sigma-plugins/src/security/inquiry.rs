@@ -11,7 +11,7 @@ use sigma_plugin::outbound::{Answer, Call, CallError};
 use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
 
 use crate::asked_once::Question;
-use crate::decisions::{self, Bound, Key};
+use crate::decisions::{Bound, Key, KeyOf};
 
 /// Most bytes of a decision that is remembered.
 const REMEMBERED_BYTES: usize = 8 << 10;
@@ -82,8 +82,9 @@ pub(super) trait Inquiry: Sized + 'static {
     /// What remembers decisions; None if each request is asked about.
     fn memory(&self) -> Option<&Memory>;
 
-    /// All that the service gets to know of a request and that its decision may depend on.
-    fn told(&self, ctx: &Context, env: &Env<'_>) -> Vec<Vec<u8>>;
+    /// All that the service gets to know of a request and that its decision may depend on. It is looked at for each
+    /// request, also where nobody is asked then.
+    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
 
     /// The call, with the request's body if the service is to see that.
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
@@ -113,7 +114,7 @@ pub(super) fn ask<I: Inquiry + Send + Sync>(
     };
     let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
     let question = Question {
-        key: memory.key(ctx, || inquiry.told(ctx, env)),
+        key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
         call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
         read: Box::new(move |answer: Result<Answer, CallError>| {
             let allowed_s = answer.as_ref().map_or(0, |answer| allowed_s(&answer.headers));
@@ -137,12 +138,14 @@ impl Memory {
     }
 
     /// What the decision about a request is remembered by: what the operator says, or else all that is `told`.
-    pub(super) fn key(&self, ctx: &Context, told: impl FnOnce() -> Vec<Vec<u8>>) -> Key {
-        let parts = match &self.cache.key {
-            Some(templates) => templates.iter().map(|template| template.rendered(ctx)).collect(),
-            None => told(),
-        };
-        decisions::key(std::iter::once(&self.number[..]).chain(parts.iter().map(Vec::as_slice)))
+    pub(super) fn key(&self, ctx: &Context, told: impl FnOnce(&mut KeyOf)) -> Key {
+        let mut key = KeyOf::default();
+        key.part(&self.number);
+        match &self.cache.key {
+            Some(templates) => templates.iter().for_each(|template| key.part(&template.rendered(ctx))),
+            None => told(&mut key),
+        }
+        key.finish()
     }
 
     /// Seconds for which a decision is remembered.
@@ -154,6 +157,14 @@ impl Memory {
         };
         if verdict.bytes() > REMEMBERED_BYTES { 0 } else { ttl }
     }
+}
+
+/// What the decision about a request is remembered by if all counts that the service gets to know.
+#[cfg(test)]
+pub(super) fn told_by(inquiry: &impl Inquiry, case: &crate::testing::Case) -> Key {
+    let mut key = KeyOf::default();
+    inquiry.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
+    key.finish()
 }
 
 /// About how many bytes a reply takes.
@@ -246,7 +257,7 @@ mod tests {
     fn requests_share_what_the_operator_says() {
         let key = |memory: &Memory, head: &str| {
             let ctx = &Case::new(&format!("{head} HTTP/1.1\nHost: h")).ctx;
-            memory.key(ctx, || vec![head.into()])
+            memory.key(ctx, |told| told.part(head.as_bytes()))
         };
         let whole = memory(json!({"ttl": 60, "refusal_ttl": 0}));
         assert_eq!(key(&whole, "GET /a"), key(&whole, "GET /a"));

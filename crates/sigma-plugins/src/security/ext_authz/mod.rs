@@ -26,7 +26,7 @@ use sigma_plugin::{
 };
 
 use super::inquiry::{self, Cache, Inquiry, Memory};
-use crate::decisions::Bound;
+use crate::decisions::{Bound, KeyOf};
 use crate::log_throttle::LogThrottle;
 use crate::service::warnings;
 use messages::{
@@ -347,8 +347,8 @@ impl Inquiry for Authoriser {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, _: &Env<'_>) -> Vec<Vec<u8>> {
-        vec![self.attributes(ctx, None).encode_to_vec()]
+    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+        told.part(&self.attributes(ctx, None).encode_to_vec());
     }
 
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<BodyStart>) -> Call {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use sigma_config::expr::{VarName, Variables};
 use sigma_http::Headers;
 use sigma_plugin::outbound::Answer;
-use sigma_plugin::{Build, Env, Node};
+use sigma_plugin::{Build, Node};
 
-use super::super::inquiry::Inquiry;
+use super::super::inquiry::told_by;
 use super::ExtAuthz;
 use super::messages::{
     BoolValue, CheckResponse, DeniedHttpResponse, HeaderOption, HeaderValue, HttpStatus, Kind, ListValue,
@@ -262,7 +262,7 @@ fn requests_share_what_the_authoriser_is_told() {
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let plugin = ExtAuthz::new(&Build::new("ext-authz", &conf, "r", &Value::Null, &node)).unwrap();
         let case = Case::new(&format!("{head}\nHost: h\nX-A: 1\nX-B: 2\nX-C: 3\nX-D: 4"));
-        plugin.0.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers))
+        told_by(&*plugin.0, &case)
     };
     let all = json!({"context_extensions": {"a": "1", "b": "2", "c": "3", "d": "4"}});
     let one = told(all.clone(), "GET /a HTTP/1.1");

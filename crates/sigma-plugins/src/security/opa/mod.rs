@@ -4,6 +4,7 @@ mod documents;
 #[cfg(test)]
 mod tests;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -22,7 +23,7 @@ use sigma_plugin::{
 };
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
-use crate::decisions::Bound;
+use crate::decisions::{Bound, KeyOf};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
 use crate::service::{Keepalive, warnings};
@@ -170,6 +171,8 @@ struct Agent {
     upstream: Box<str>,
     target: Box<[u8]>,
     documents: Option<Documents>,
+    /// The variables that the agent is told, with their names.
+    variables: [(&'static str, VarName); 4],
     config: Config,
     memory: Option<Memory>,
 }
@@ -190,11 +193,15 @@ impl Opa {
             upstream,
             target,
             documents: shows.then(|| Documents::of(build)),
+            variables: VARIABLES.map(|name| (name, VarName::parse(name))),
             config,
             memory,
         })))
     }
 }
+
+/// The variables that the agent is told.
+const VARIABLES: [&str; 4] = ["server_addr", "server_port", "remote_addr", "remote_port"];
 
 /// Text as JSON can have it.
 fn text(bytes: &[u8]) -> Value {
@@ -218,11 +225,23 @@ struct Input {
 }
 
 impl Agent {
+    /// The documents that the agent is shown, with their names.
+    fn shown(
+        &self,
+        documents: &Documents,
+        ctx: &Context,
+        env: &Env<'_>,
+    ) -> impl Iterator<Item = (&'static str, Rc<str>)> + use<> {
+        let Config { with_route, with_service, with_consumer, .. } = self.config;
+        let all = [
+            ("route", with_route.then(|| documents.route(ctx, env)).flatten()),
+            ("service", with_service.then(|| documents.service(ctx, env)).flatten()),
+            ("consumer", with_consumer.then(|| documents.consumer(ctx, env)).flatten()),
+        ];
+        all.into_iter().filter_map(|(name, document)| Some((name, document?)))
+    }
+
     fn input(&self, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> Input {
-        let variable = |name: &str| match ctx.get(&VarName::parse(name)) {
-            Some(VarValue::Text(value)) => text(&value),
-            _ => Value::Null,
-        };
         let mut headers = Map::new();
         for (name, value) in ctx.request.headers.iter() {
             put(&mut headers, &name.to_ascii_lowercase(), text(value));
@@ -244,21 +263,19 @@ impl Agent {
             request["body"] = text(body);
         }
         let mut before_time = format!("{{\"input\":{{\"type\":\"http\",\"request\":{request},\"var\":{{");
-        for name in ["server_addr", "server_port", "remote_addr", "remote_port"] {
-            before_time.push_str(&format!("\"{name}\":{},", variable(name)));
+        for (name, variable) in &self.variables {
+            let value = match ctx.get(variable) {
+                Some(VarValue::Text(value)) => text(&value),
+                _ => Value::Null,
+            };
+            before_time.push_str(&format!("\"{name}\":{value},"));
         }
         before_time.push_str("\"timestamp\":");
         let mut behind_time = "}".to_owned();
         if let Some(documents) = &self.documents {
-            let Config { with_route, with_service, with_consumer, .. } = self.config;
-            let mut add = |name: &str, document: Option<std::rc::Rc<str>>| {
-                if let Some(document) = document {
-                    behind_time.push_str(&format!(",\"{name}\":{document}"));
-                }
-            };
-            add("route", with_route.then(|| documents.route(ctx, env)).flatten());
-            add("service", with_service.then(|| documents.service(ctx, env)).flatten());
-            add("consumer", with_consumer.then(|| documents.consumer(ctx, env)).flatten());
+            for (name, document) in self.shown(documents, ctx, env) {
+                behind_time.push_str(&format!(",\"{name}\":{document}"));
+            }
         }
         behind_time.push_str("}}");
         Input { before_time, behind_time }
@@ -301,9 +318,27 @@ impl Inquiry for Agent {
         self.memory.as_ref()
     }
 
-    fn told(&self, ctx: &Context, env: &Env<'_>) -> Vec<Vec<u8>> {
-        let Input { before_time, behind_time } = self.input(ctx, env, None);
-        vec![before_time.into_bytes(), behind_time.into_bytes()]
+    /// What [`Agent::input`] is made of: making that costs more than a decision that is remembered may.
+    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
+        told.part(ctx.scheme().as_bytes());
+        told.part(ctx.request.method_token());
+        told.part(&ctx.host_name());
+        told.part(&ctx.client.local.map_or(0, |local| local.port()).to_le_bytes());
+        told.part(&ctx.uri);
+        told.fields(&ctx.request.headers);
+        told.part(ctx.request.query().unwrap_or_default());
+        for (_, name) in &self.variables {
+            match ctx.get(name) {
+                Some(VarValue::Text(value)) => told.part(&value),
+                _ => told.part(b""),
+            }
+        }
+        if let Some(documents) = &self.documents {
+            for (name, document) in self.shown(documents, ctx, env) {
+                told.part(name.as_bytes());
+                told.part(document.as_bytes());
+            }
+        }
     }
 
     fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Call {
