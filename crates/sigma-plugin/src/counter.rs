@@ -119,6 +119,14 @@ impl<V: Default> Shared<V> {
         }
     }
 
+    /// Shows all values, expired ones included. Workers wait for a shard at a time.
+    pub fn visit(&self, mut see: impl FnMut(&[u8], &Slot<V>)) {
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.slots.iter().for_each(|entry| see(&entry.key, &entry.slot));
+        }
+    }
+
     /// How many values are held, expired ones included.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).slots.len()).sum()

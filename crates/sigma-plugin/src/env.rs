@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::Consumers;
+use crate::legacy::{Legacies, Legacy};
 use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
 
@@ -62,6 +63,7 @@ pub struct Node {
     lost_lines: AtomicU64,
     /// What is to be finished before the process ends.
     endings: Mutex<Vec<Work>>,
+    legacies: Legacies,
 }
 
 /// Work that goes on beside the traffic.
@@ -95,6 +97,30 @@ impl Node {
         let found = Arc::clone(part).downcast::<T>();
         // The key is the type, so the part is of it.
         found.unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
+    }
+
+    /// As [`Node::part`], of one that begins as the process before this one has left it, and that the next one will
+    /// begin with.
+    pub fn legacy<T: Legacy>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut is_new = false;
+        let part = self.part(|| {
+            is_new = true;
+            make()
+        });
+        if is_new {
+            self.legacies.pass(&part);
+        }
+        part
+    }
+
+    /// What the process before this one has left, by the names of parts. For the control plane, before there are any.
+    pub fn find_legacies(&self, left: BTreeMap<String, Value>) {
+        self.legacies.find(left);
+    }
+
+    /// What a process that takes the place of this one begins with.
+    pub fn legacies(&self) -> BTreeMap<String, Value> {
+        self.legacies.leave()
     }
 
     /// Runs something beside the traffic, on the control thread's runtime. Nothing runs in tools

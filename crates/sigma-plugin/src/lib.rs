@@ -16,6 +16,7 @@
 //! | [`consumer`] | who a request is from |
 //! | [`machine`] | time and unpredictable bytes |
 //! | [`counter`] | numbers that all workers share |
+//! | [`legacy`] | what a process leaves to the one that takes its place |
 //! | [`body`] | changing a response body while it passes |
 //! | [`outbound`] | calling other services |
 //! | [`takeover`] | having a connection for itself |
@@ -40,6 +41,7 @@ pub mod flow;
 pub mod geography;
 mod index;
 pub mod kind;
+pub mod legacy;
 pub mod machine;
 pub mod meta;
 pub mod outbound;
@@ -59,6 +61,7 @@ pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, Ru
 pub use env::{Env, Local, Node};
 pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
 pub use kind::Kind;
+pub use legacy::Legacy;
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 pub use takeover::Takeover;

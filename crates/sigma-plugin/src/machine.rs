@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Debug;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The machine that hooks run on; tests have one whose time and bytes are known.
@@ -10,7 +10,8 @@ pub trait Machine: Debug {
     /// The time of day. It may go back.
     fn now(&self) -> SystemTime;
 
-    /// How long the process has run, the same for all workers. It never goes back.
+    /// How long the process has run, the same for all workers. It never goes back. A process that took the place of
+    /// another one has run since that one began.
     fn uptime(&self) -> Duration;
 
     /// Fills `bytes` with what nobody can guess.
@@ -59,13 +60,25 @@ fn from_system(bytes: &mut [u8]) -> Result<(), String> {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
+/// How long the process had run whose place this one took; set once, before anything asks for the time.
+static BEFORE: OnceLock<Duration> = OnceLock::new();
+
+impl Host {
+    /// Goes on with the time of the process before: what it has left has times of that clock. To be called once,
+    /// before any other call.
+    pub fn go_on_from(uptime: Duration) {
+        // The first counts.
+        let _ = BEFORE.set(uptime);
+    }
+}
+
 impl Machine for Host {
     fn now(&self) -> SystemTime {
         SystemTime::now()
     }
 
     fn uptime(&self) -> Duration {
-        START.elapsed()
+        START.elapsed() + BEFORE.get().copied().unwrap_or_default()
     }
 
     fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String> {

@@ -66,6 +66,10 @@ const BANS: &[Ban] = &[
                 "limits count over all workers: one shard of many is held for one addition",
             ),
             (
+                "crates/sigma-plugin/src/legacy.rs",
+                "taken when a part is made, and when a process leaves what it has: never per request",
+            ),
+            (
                 "crates/sigma-plugin/src/env.rs",
                 "taken when an instance is built, and at the end of the process",
             ),

@@ -12,6 +12,8 @@ use sigma_net::Sockets;
 use sigma_net::tls::SharedKey;
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
+use sigma_plugin::Node;
+use sigma_plugin::machine::Host;
 use sigma_proxy::{BindError, Inheritance, Snapshot};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -212,6 +214,14 @@ impl Before {
             state = known;
         }
         Ok(Before { links, sockets: Arc::new(sockets), state })
+    }
+
+    /// Goes on with what plugins of the process before have left.
+    pub(super) fn go_on_with_plugins(&mut self, node: &Node) {
+        if let Some(state) = &mut self.state {
+            Host::go_on_from(Duration::from_millis(state.uptime_ms));
+            node.find_legacies(std::mem::take(&mut state.legacies));
+        }
     }
 
     /// Goes on with the numbers of the process before.

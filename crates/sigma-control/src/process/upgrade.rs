@@ -8,6 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use sigma_net::tls::SharedKey;
+use sigma_plugin::Node;
+use sigma_plugin::machine::{Host, Machine};
 use sigma_proxy::Gateway;
 use sigma_upstream::health::Kept;
 use tokio::sync::oneshot;
@@ -148,6 +150,11 @@ pub(crate) struct Possessions {
     store: Option<Arc<dyn Store>>,
     publisher: Arc<Publisher>,
     running: Arc<Running>,
+    node: Arc<Node>,
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Possessions {
@@ -161,6 +168,7 @@ impl Possessions {
         store: Option<&Arc<dyn Store>>,
         publisher: &Arc<Publisher>,
         running: &Arc<Running>,
+        node: &Arc<Node>,
     ) -> io::Result<Possessions> {
         let inheritance = gateway.inheritance();
         Ok(Possessions {
@@ -170,6 +178,7 @@ impl Possessions {
             store: store.cloned(),
             publisher: Arc::clone(publisher),
             running: Arc::clone(running),
+            node: Arc::clone(node),
         })
     }
 
@@ -181,7 +190,9 @@ impl Possessions {
             faults,
             health: self.health(),
             ticket_keys: keys.iter().map(|key| key.bytes().to_vec()).collect(),
-            ticket_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            ticket_age_ms: ms(*age),
+            legacies: self.node.legacies(),
+            uptime_ms: ms(Host.uptime()),
         }
     }
 

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Legacy, Phase, PhaseSet, Plugin, Step, legacy,
+};
 
 use super::clock;
 use super::quota::{Key, KeyType, Refusal, RefusalFields, Space};
@@ -82,8 +85,20 @@ impl Configuration for Config {}
 #[derive(Default)]
 struct Buckets(Shared<Level>);
 
+impl Legacy for Buckets {
+    const NAME: &'static str = "limit-req";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
+
 /// How full a bucket is.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 struct Level {
     /// Thousandths of requests that have not leaked yet; None for a new bucket.
     excess: Option<f64>,
@@ -166,7 +181,7 @@ impl LimitReq {
             nodelay: config.nodelay,
             refusal: config.refusal.of(build),
             store: match config.policy.target() {
-                None => Store::Local(build.node.part(Buckets::default)),
+                None => Store::Local(build.node.legacy(Buckets::default)),
                 Some(target) => Store::Redis(target.shared(build.node)),
             },
         })

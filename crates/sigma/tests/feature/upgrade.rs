@@ -215,3 +215,22 @@ fn a_successor_without_its_pid_file_serves() {
     assert!(is_told, "{told}");
     assert_eq!(status.unwrap().status(), 200);
 }
+
+/// Who has used up a limit does not get another one by an upgrade.
+#[test]
+fn limits_go_on() {
+    let check = |plugin: &str, conf: serde_json::Value| {
+        let origin = Origin::echo("a").unwrap();
+        let plugins = format!("    plugins: {}", json!({ plugin: conf }));
+        let gateway = Gateway::start(SIGMA, &catch_all(SETTINGS, &nodes(&[&origin]), &plugins)).unwrap();
+        let ask = || gateway.connect().unwrap().with_deadline(PATIENCE).get("/").unwrap().status();
+        assert_eq!([ask(), ask()], [200, 200], "{plugin}");
+        upgrade(&gateway);
+        assert_eq!(ask(), 503, "{plugin}");
+        upgrade(&gateway);
+        assert_eq!(ask(), 503, "{plugin}");
+    };
+    check("limit-count", json!({ "count": 2, "time_window": 3600 }));
+    check("limit-count", json!({ "count": 2, "time_window": 3600, "window_type": "sliding" }));
+    check("limit-req", json!({ "rate": 0.001, "burst": 1, "nodelay": true, "key": "remote_addr" }));
+}

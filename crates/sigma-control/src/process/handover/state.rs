@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sigma_upstream::health::Kept;
 
 /// A longer one is none of ours.
@@ -27,6 +28,10 @@ pub(crate) struct State {
     pub(crate) ticket_keys: Vec<Vec<u8>>,
     /// The age of the newest.
     pub(crate) ticket_age_ms: u64,
+    /// What plugins leave, by the names of their parts.
+    pub(crate) legacies: BTreeMap<String, Value>,
+    /// How long the process has run; times that plugins leave are of this clock.
+    pub(crate) uptime_ms: u64,
 }
 
 impl State {

@@ -110,8 +110,8 @@ impl Supervisor {
 
     /// What a successor gets.
     fn possessions(&self) -> std::io::Result<Possessions> {
-        let Supervisor { gateway, entrances, store, publisher, running, .. } = self;
-        Possessions::of(gateway, entrances, store.as_ref(), publisher, running)
+        let Supervisor { gateway, entrances, store, publisher, running, node, .. } = self;
+        Possessions::of(gateway, entrances, store.as_ref(), publisher, running, node)
     }
 }
 

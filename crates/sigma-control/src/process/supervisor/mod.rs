@@ -149,7 +149,8 @@ impl Supervisor {
         let plugins = Plugins::new(&options.plugins, &checked.config.settings);
         let keyring = keyring(&checked.config.settings)?;
         must_fit(&options.source, &checked, &plugins)?;
-        let before = Before::ask(origin).await?;
+        let mut before = Before::ask(origin).await?;
+        before.go_on_with_plugins(&plugins.node);
         let store = open_store(&checked.config).await?;
         let settings = &checked.config.settings;
         let secrets = secrets(settings);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::Value;
 use sigma_plugin::counter::Shared;
-use sigma_plugin::{Build, Env};
+use sigma_plugin::{Build, Env, Legacy, legacy};
 
 use super::config::Attributes;
 use crate::decisions::{self, Key};
@@ -14,6 +15,18 @@ const IDLE_MS: u64 = 3_600_000;
 
 /// The sessions of all configurations.
 pub(super) struct Sessions(Shared<bool>);
+
+impl Legacy for Sessions {
+    const NAME: &'static str = "cas-auth";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
 
 fn key(fingerprint: &str, ticket: &str) -> Key {
     decisions::key([fingerprint.as_bytes(), ticket.as_bytes()])
@@ -29,7 +42,7 @@ impl Sessions {
         let told = Option::<Attributes>::deserialize(build.node.attribute(build.plugin));
         let told =
             told.map_err(|error| format!("plugin_attr.{}: {error}", build.plugin))?.unwrap_or_default();
-        Ok(build.node.part(|| Sessions(Shared::with_limit(told.session_bytes))))
+        Ok(build.node.legacy(|| Sessions(Shared::with_limit(told.session_bytes))))
     }
 
     /// Begins the session of a ticket; false if the ticket has had one.

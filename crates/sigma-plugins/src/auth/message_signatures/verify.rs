@@ -2,9 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::Context;
 use sigma_plugin::counter::Shared;
+use sigma_plugin::{Context, Legacy, legacy};
 
 use super::base::{Component, Subject, joined, signature_base};
 use super::key::Verifier;
@@ -191,6 +192,18 @@ impl Claim {
 /// Nonces that were used, of the whole gateway. Only holders of keys add to it.
 #[derive(Default)]
 pub(crate) struct Nonces(Shared<bool>);
+
+impl Legacy for Nonces {
+    const NAME: &'static str = "hmac-auth";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
 
 /// The request as its sender signed it: whatever plugins make of it later.
 fn subject(ctx: &Context) -> Subject<'_> {

@@ -161,7 +161,7 @@ impl OpenidConnect {
             client: clients.tokens,
             pusher: clients.pusher,
             introspected: build.node.part(Introspected::default),
-            returned: build.node.part(Returned::default),
+            returned: build.node.legacy(Returned::default),
             sessions,
             store,
             renewals: build.node.part(Renewals::default),

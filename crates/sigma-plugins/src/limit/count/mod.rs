@@ -178,7 +178,7 @@ const COST: u64 = 1;
 impl LimitCount {
     fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
         let (config, metadata): (Config, Metadata) = (parsed(build.conf)?, build.metadata_as()?);
-        let counters = build.node.part(Counters::default);
+        let counters = build.node.legacy(Counters::default);
         let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
         let store = match config.policy.target() {
             None => Store::Local,

@@ -1,8 +1,10 @@
 //! How requests are counted, in memory.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
+use sigma_plugin::{Legacy, legacy};
 
 use super::super::clock;
 
@@ -62,11 +64,24 @@ pub(super) struct Counters {
 }
 
 /// The counts of a window and of the one before.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Pair {
     window: u64,
     current: u64,
     last: u64,
+}
+
+impl Legacy for Counters {
+    const NAME: &'static str = "limit-count";
+
+    fn leave(&self) -> Value {
+        json!({ "fixed": legacy::entries(&self.fixed), "sliding": legacy::entries(&self.sliding) })
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.fixed, &left["fixed"]);
+        legacy::enter(&self.sliding, &left["sliding"]);
+    }
 }
 
 impl Counters {

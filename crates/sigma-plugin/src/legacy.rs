@@ -1,0 +1,165 @@
+//! What plugins of a process leave to those of the process that takes its place: windows of limits that are counted
+//! here, and what may be used once.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::counter::Shared;
+use crate::machine::{Host, Machine};
+
+/// Most entries of a table that are left to a successor; what is left out begins anew.
+const MOST_ENTRIES: usize = 100_000;
+
+/// A part of the gateway, see [`crate::Node::part`], that a successor begins with as it was.
+pub trait Legacy: Any + Send + Sync {
+    /// By which name the successor finds it: the same in all versions that understand each other.
+    const NAME: &'static str;
+
+    /// What there is.
+    fn leave(&self) -> Value;
+
+    /// Takes over what another process has left. What is not understood is none.
+    fn take_over(&self, left: &Value);
+}
+
+/// Asks a part for what there is.
+type Leaver = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// What passes from process to process.
+#[derive(Default)]
+pub(crate) struct Legacies {
+    /// What was left to this process, and not taken yet.
+    found: Mutex<BTreeMap<String, Value>>,
+    leavers: Mutex<BTreeMap<&'static str, Leaver>>,
+}
+
+impl Legacies {
+    /// What the process before has left, by name. What no part has asked for passes on.
+    pub(crate) fn find(&self, left: BTreeMap<String, Value>) {
+        *lock(&self.found) = left;
+    }
+
+    /// Has a new part begin with what was left for it, and leave it to the next process.
+    pub(crate) fn pass<T: Legacy>(&self, part: &Arc<T>) {
+        if let Some(left) = lock(&self.found).remove(T::NAME) {
+            part.take_over(&left);
+        }
+        let part = Arc::clone(part);
+        lock(&self.leavers).insert(T::NAME, Box::new(move || part.leave()));
+    }
+
+    /// What is left to the next process.
+    pub(crate) fn leave(&self) -> BTreeMap<String, Value> {
+        let mut left = lock(&self.found).clone();
+        left.extend(lock(&self.leavers).iter().map(|(name, leave)| ((*name).to_owned(), leave())));
+        left
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while it was held leaves a map that lacks a part at worst.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entries of a table that have not expired: key, value, and when it expires, by the clock of [`Host::uptime`],
+/// which goes on in the successor.
+pub fn entries<V: Default + Serialize>(table: &Shared<V>) -> Value {
+    let now_ms = now_ms();
+    let mut entries = Vec::new();
+    let mut left_out = 0;
+    table.visit(|key, slot| {
+        if slot.expires_ms <= now_ms {
+            return;
+        }
+        match serde_json::to_value((BASE64.encode(key), &slot.value, slot.expires_ms)) {
+            Ok(entry) if entries.len() < MOST_ENTRIES => entries.push(entry),
+            _ => left_out += 1,
+        }
+    });
+    if left_out > 0 {
+        tracing::warn!(left_out, "a successor begins anew with some counts: there are too many");
+    }
+    Value::Array(entries)
+}
+
+/// Puts entries that [`entries`] gave into a table.
+pub fn enter<V: Default + DeserializeOwned>(table: &Shared<V>, left: &Value) {
+    let now_ms = now_ms();
+    for entry in left.as_array().into_iter().flatten() {
+        let Ok((key, value, expires_ms)) = <(String, V, u64)>::deserialize(entry) else { continue };
+        if let Ok(key) = BASE64.decode(key)
+            && expires_ms > now_ms
+        {
+            table.with(&key, now_ms, |slot| (slot.value, slot.expires_ms) = (value, expires_ms));
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(Host.uptime().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Node;
+
+    #[derive(Default)]
+    struct Counts(Shared<u64>);
+
+    impl Legacy for Counts {
+        const NAME: &'static str = "counts";
+
+        fn leave(&self) -> Value {
+            entries(&self.0)
+        }
+
+        fn take_over(&self, left: &Value) {
+            enter(&self.0, left);
+        }
+    }
+
+    fn count(counts: &Counts, key: &[u8]) -> u64 {
+        counts.0.with(key, now_ms(), |slot| {
+            slot.value += 1;
+            slot.expires_ms = slot.expires_ms.min(now_ms() + 3_600_000);
+            slot.value
+        })
+    }
+
+    #[test]
+    fn counts_go_on_in_the_next_process() {
+        let before = Node::default();
+        let counts = before.legacy(Counts::default);
+        for _ in 0..3 {
+            count(&counts, b"\0\xff");
+        }
+        counts.0.with(b"old", 0, |slot| slot.expires_ms = 0);
+        let left = before.legacies();
+        // One that does not have the plugin passes on what it has found.
+        let between = Node::default();
+        between.find_legacies(left);
+        let after = Node::default();
+        after.find_legacies(between.legacies());
+        let counts = after.legacy(Counts::default);
+        assert_eq!(count(&counts, b"\0\xff"), 4);
+        assert_eq!(counts.0.len(), 1);
+        assert_eq!(count(&after.legacy(Counts::default), b"\0\xff"), 5, "it is taken over once");
+    }
+
+    #[test]
+    fn garbage_is_no_legacy() {
+        let node = Node::default();
+        let odd = serde_json::json!([1, ["?", 1, u64::MAX], ["a2V5", "x", 5], ["a2V5", 7, u64::MAX], {}]);
+        node.find_legacies(BTreeMap::from([("counts".to_owned(), odd)]));
+        let counts = node.legacy(Counts::default);
+        assert_eq!((counts.0.len(), count(&counts, b"key")), (1, 8));
+    }
+}
