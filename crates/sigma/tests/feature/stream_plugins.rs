@@ -123,7 +123,8 @@ fn syslog(port: u16, more: Value) -> Value {
     json!({ "syslog": conf })
 }
 
-/// A server over TCP, which keeps the lines that it gets; of each connection at most so many.
+/// A server over TCP, which keeps the lines that it gets. It closes a connection after so many about sessions that sent
+/// five bytes: when others are told of is not known.
 fn collector(most: usize) -> (u16, Arc<Mutex<Vec<String>>>) {
     let (server, lines) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::<Mutex<Vec<String>>>::default());
     let (port, kept) = (server.local_addr().unwrap().port(), Arc::clone(&lines));
@@ -131,13 +132,13 @@ fn collector(most: usize) -> (u16, Arc<Mutex<Vec<String>>>) {
         for socket in server.incoming().map_while(Result::ok) {
             let kept = Arc::clone(&kept);
             std::thread::spawn(move || {
-                let mut reader = Some(BufReader::new(socket));
-                for left in (0..most).rev() {
+                let (mut reader, mut left) = (Some(BufReader::new(socket)), most);
+                while let Some(open) = &mut reader {
                     let mut line = String::new();
-                    let read = reader.as_mut().map_or(0, |reader| reader.read_line(&mut line).unwrap_or(0));
-                    if read == 0 {
+                    if open.read_line(&mut line).unwrap_or(0) == 0 {
                         break;
                     }
+                    left -= usize::from(is_of_the_session(line.trim_end()));
                     // Whoever sees the line sees the connection closed.
                     reader = reader.filter(|_| left > 0);
                     kept.lock().unwrap().push(line.trim_end().to_owned());
