@@ -96,6 +96,8 @@ tools:
 	command -v redis-server >/dev/null || missing+=(redis-server); \
 	command -v redis-cli >/dev/null || missing+=(redis-tools); \
 	command -v slapd >/dev/null || test -x /usr/sbin/slapd || missing+=(slapd); \
+	command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto || missing+=(mosquitto); \
+	command -v mosquitto_pub >/dev/null || missing+=(mosquitto-clients); \
 	command -v promtool >/dev/null || missing+=(prometheus); \
 	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv); \
 	$(install_missing)

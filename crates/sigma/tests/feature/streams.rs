@@ -233,6 +233,57 @@ fn clients_of_mqtt_keep_to_their_broker() {
     assert!(other.read_to_close().is_ok_and(|bytes| bytes.is_empty()));
 }
 
+/// A broker of MQTT.
+struct Mosquitto(std::process::Child);
+
+impl Mosquitto {
+    fn start(port: u16, dir: &std::path::Path) -> Mosquitto {
+        let config = dir.join("mosquitto.conf");
+        std::fs::write(&config, format!("listener {port} 127.0.0.1\nallow_anonymous true\n")).unwrap();
+        let installed = std::path::Path::new("/usr/sbin/mosquitto");
+        let program = if installed.exists() { installed } else { std::path::Path::new("mosquitto") };
+        let child = Command::new(program).arg("-c").arg(config).stderr(Stdio::null()).spawn().unwrap();
+        let broker = Mosquitto(child);
+        assert!(until(PATIENCE, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()));
+        broker
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        // It has ended by itself, or does now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn real_clients_of_mqtt_meet_at_their_broker() {
+    let (port, dir) = (sigma_testkit::free_port(), tempfile::tempdir().unwrap());
+    let _broker = Mosquitto::start(port, dir.path());
+    // The levels of MQTT 3.1.1 and 5; a client of another one is not let through.
+    for (level, version) in [(4, "mqttv311"), (5, "mqttv5")] {
+        let plugins = json!({ "mqtt-proxy": { "protocol_name": "MQTT", "protocol_level": level } });
+        let routes = json!([{ "plugins": plugins, "upstream": upstream(&[port]) }]);
+        let gateway = Gateway::start(SIGMA, &tcp(routes)).unwrap();
+        let to = gateway.address().port().unwrap().to_string();
+        let client = |program: &str, version: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(["-h", "127.0.0.1", "-p", &to, "-V", version, "-t", "hall/1", "-q", "1"]);
+            command.args(arguments).stderr(Stdio::null());
+            command
+        };
+        // What is kept by the broker is there for whoever comes later.
+        let publish = |version| client("mosquitto_pub", version, &["-i", "sensor", "-r", "-m", "warm"]);
+        assert!(publish(version).status().unwrap().success(), "{version}");
+        let seen =
+            client("mosquitto_sub", version, &["-i", "reader", "-C", "1", "-W", "30"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&seen.stdout), "warm\n", "{version}");
+        let other = if level == 4 { "mqttv5" } else { "mqttv311" };
+        assert!(!publish(other).status().unwrap().success(), "{other} over a route of {version}");
+    }
+}
+
 #[test]
 fn a_real_client_of_redis_goes_through() {
     let redis = Redis::start(&[]).unwrap();
