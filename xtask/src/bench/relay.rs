@@ -65,7 +65,7 @@ daemon off;
 worker_processes 1;
 error_log stderr error;
 pid nginx.pid;
-events {{ worker_connections 19900; }}
+events {{ worker_connections 25000; }}
 stream {{
   server {{
     listen 127.0.0.1:{port} backlog=4096;
@@ -80,7 +80,7 @@ fn haproxy(port: u16, origin: u16) -> String {
     format!(
         "global
   nbthread 1
-  maxconn 9900
+  maxconn 12000
 defaults
   mode tcp
   timeout connect 5s

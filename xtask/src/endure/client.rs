@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// For what takes a loaded machine a while.
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::http2;
+use super::outcome::{Outcome, PATIENCE, expect};
 
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -27,19 +27,30 @@ pub(super) struct Tally {
 pub(super) enum Kind {
     KeepAlive,
     NewConnections,
+    Http2,
+    Grpc,
     WebSocket,
     Tcp,
     Udp,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 5] =
-        [Kind::KeepAlive, Kind::NewConnections, Kind::WebSocket, Kind::Tcp, Kind::Udp];
+    pub(super) const ALL: [Kind; 7] = [
+        Kind::KeepAlive,
+        Kind::NewConnections,
+        Kind::Http2,
+        Kind::Grpc,
+        Kind::WebSocket,
+        Kind::Tcp,
+        Kind::Udp,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::KeepAlive => "HTTP, connections kept",
-            Kind::NewConnections => "HTTP, new connections",
+            Kind::KeepAlive => "HTTP/1, connections kept",
+            Kind::NewConnections => "HTTP/1, new connections",
+            Kind::Http2 => "HTTP/2, connections kept",
+            Kind::Grpc => "gRPC, messages of streams",
             Kind::WebSocket => "WebSocket frames",
             Kind::Tcp => "TCP, questions of sessions",
             Kind::Udp => "UDP, datagrams",
@@ -53,13 +64,6 @@ pub(super) struct Ports {
     pub(super) http: u16,
     pub(super) tcp: u16,
     pub(super) udp: u16,
-}
-
-/// What becomes of a question.
-enum Outcome {
-    Answered,
-    /// The connection is over, as its protocol says.
-    Ended,
 }
 
 /// Asks until told to stop.
@@ -94,6 +98,7 @@ pub(super) fn is_served(ports: Ports) -> bool {
 
 enum Session {
     Http(TcpStream),
+    Http2(Box<http2::Client>),
     WebSocket(TcpStream),
     Tcp(TcpStream),
     Udp(UdpSocket),
@@ -109,6 +114,8 @@ impl Session {
         };
         Ok(match kind {
             Kind::KeepAlive | Kind::NewConnections => Session::Http(connect(ports.http)?),
+            Kind::Http2 => Session::Http2(Box::new(http2::Client::new(connect(ports.http)?, false)?)),
+            Kind::Grpc => Session::Http2(Box::new(http2::Client::new(connect(ports.http)?, true)?)),
             Kind::WebSocket => Session::WebSocket(connect(ports.http)?),
             Kind::Tcp => Session::Tcp(connect(ports.tcp)?),
             Kind::Udp => {
@@ -133,6 +140,7 @@ impl Session {
                 let is_last = head.contains("connection: close");
                 return Ok(if is_last { Outcome::Ended } else { Outcome::Answered });
             }
+            Session::Http2(client) => return client.ask(),
             Session::WebSocket(stream) => {
                 if is_new {
                     stream.write_all(b"GET /ws HTTP/1.1\r\nHost: endure\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")?;
@@ -177,8 +185,4 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
         head.extend(byte);
     }
     Ok(String::from_utf8_lossy(&head).to_ascii_lowercase())
-}
-
-fn expect(holds: bool) -> io::Result<()> {
-    if holds { Ok(()) } else { Err(io::Error::other("another answer was expected")) }
 }

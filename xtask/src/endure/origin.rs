@@ -1,12 +1,15 @@
-//! What the gateway stands before: a server of HTTP and WebSockets, one that sends back what it gets, and the same
-//! over UDP.
+//! What the gateway stands before: a server of HTTP and WebSockets, one of gRPC, one that sends back what it gets, and
+//! the same over UDP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
-/// The ports of the three.
+use super::http2;
+
+/// Their ports.
 pub(super) struct Origin {
     pub(super) http: u16,
+    pub(super) grpc: u16,
     pub(super) tcp: u16,
     pub(super) udp: u16,
 }
@@ -23,7 +26,7 @@ impl Origin {
                 drop(datagrams.send_to(&bytes[..len], from));
             }
         });
-        Ok(Origin { http: listen(answer)?, tcp: listen(echo)?, udp })
+        Ok(Origin { http: listen(answer)?, grpc: listen(grpc)?, tcp: listen(echo)?, udp })
     }
 }
 
@@ -46,6 +49,11 @@ fn echo(mut stream: TcpStream) {
             return;
         }
     }
+}
+
+fn grpc(stream: TcpStream) {
+    // A connection that the gateway has left is over.
+    drop(http2::serve(stream));
 }
 
 /// Answers each request with its path; a WebSocket gets back the bytes of its frames, unmasked.

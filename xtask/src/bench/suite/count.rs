@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::plugins::{RS256, Token};
 use super::{Outcome, Suite};
 use crate::bench::callgrind::Counted;
 use crate::bench::contender::Contender;
@@ -46,8 +47,10 @@ const FOUR: &str = r#""cors": {}, "request-id": {},
 struct Shape {
     name: &'static str,
     title: &'static str,
-    /// Members of `plugins` of the route, as JSON.
+    /// Members of `plugins` of the route, as JSON; `{origin}` is the origin's address.
     plugins: &'static str,
+    /// What all requests bring.
+    token: Option<&'static Token>,
     tls: bool,
     /// The bare forwarder is counted as well.
     floor: bool,
@@ -59,19 +62,42 @@ const SMALL: Shape = Shape {
     name: "small-get",
     title: "small GET",
     plugins: "",
+    token: None,
     tls: false,
     floor: true,
     options: &["--h1"],
     body_bytes: 0,
 };
 
-static SHAPES: [Shape; 6] = [
+static SHAPES: [Shape; 9] = [
     SMALL,
     Shape { name: "post-1k", title: "POST of 1 KiB", body_bytes: 1024, ..SMALL },
     Shape {
         name: "four-plugins",
         title: "small GET; cors, request-id, limit-count, response-rewrite",
         plugins: FOUR,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "jwt-cached",
+        title: "small GET; jwt-auth (RS256), a signature that was verified before",
+        plugins: r#""jwt-auth": {}"#,
+        token: Some(&RS256),
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "forward-auth-cached",
+        title: "small GET; forward-auth, a decision that is remembered",
+        plugins: r#""forward-auth": { "uri": "http://{origin}/", "cache": { "ttl": 3600 } }"#,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "opa-cached",
+        title: "small GET; opa, a decision that is remembered",
+        plugins: r#""opa": { "host": "http://{origin}", "policy": "bench", "cache": { "ttl": 3600 } }"#,
         floor: false,
         ..SMALL
     },
@@ -137,8 +163,10 @@ fn sigma(bench: &Bench<'_>, shape: &Shape, origin: u16) -> anyhow::Result<Launch
          listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\n\
          access_log: \"off\"\n\
          upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} ]\n\
-         routes: [ {{ id: \"1\", uri: \"/*\", upstream_id: \"1\", plugins: {{ {} }} }} ]\n",
-        shape.plugins
+         routes: [ {{ id: \"1\", uri: \"/*\", upstream_id: \"1\", plugins: {{ {} }} }} ]\n\
+         {}",
+        shape.plugins.replace("{origin}", &format!("127.0.0.1:{origin}")),
+        shape.token.map_or(String::new(), Token::consumers)
     );
     Launch::sigma(programs, &folders.work, shape.name, port, &text)
 }
@@ -146,6 +174,7 @@ fn sigma(bench: &Bench<'_>, shape: &Shape, origin: u16) -> anyhow::Result<Launch
 fn count(bench: &Bench<'_>, shape: &Shape, launch: Launch) -> anyhow::Result<u64> {
     let place = Workplace::new(&bench.folders.work, "count")?;
     let mut options: Vec<String> = shape.options.iter().map(|&option| option.to_owned()).collect();
+    options.extend(shape.token.map(|token| format!("-HAuthorization: {}", token.authorization())));
     if shape.body_bytes > 0 {
         options.push(format!("--data={}", place.write("body", &"x".repeat(shape.body_bytes))?));
     }

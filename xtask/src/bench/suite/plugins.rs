@@ -59,18 +59,34 @@ const OPA_CACHED: &str =
 const JWT_AUTH: &str = r#""jwt-auth": {}"#;
 
 /// A token that all requests of a run bring, and the key of the consumer who has signed it. It is good until 2100.
-struct Token {
+pub(super) struct Token {
     algorithm: &'static str,
     public_key: &'static str,
     text: &'static str,
 }
 
-const RS256: Token = Token {
+impl Token {
+    /// The consumers of a configuration: the one who has signed it.
+    pub(super) fn consumers(&self) -> String {
+        let Token { algorithm, public_key, .. } = self;
+        format!(
+            "consumers:\n  - {{ username: bench, plugins: {{ \"jwt-auth\": {{ \"key\": \"bench\", \
+             \"algorithm\": \"{algorithm}\", \"public_key\": {public_key:?} }} }} }}\n"
+        )
+    }
+
+    /// The value of `Authorization` that brings it.
+    pub(super) fn authorization(&self) -> String {
+        format!("Bearer {}", self.text.trim())
+    }
+}
+
+pub(super) static RS256: Token = Token {
     algorithm: "RS256",
     public_key: include_str!("../../../../bench/wrk/rs256.pem"),
     text: include_str!("../../../../bench/wrk/rs256.token"),
 };
-const ES256: Token = Token {
+static ES256: Token = Token {
     algorithm: "ES256",
     public_key: include_str!("../../../../bench/wrk/es256.pem"),
     text: include_str!("../../../../bench/wrk/es256.token"),
@@ -132,16 +148,10 @@ fn variants() -> Vec<Variant> {
 /// The configuration of `variant`; its consumers have the keys `key-0`, `key-1`, ….
 fn configuration(variant: &Variant, port: u16, origin: u16) -> String {
     let mut text = settings(port, origin);
-    if variant.consumers > 0 || variant.token.is_some() {
-        text.push_str("consumers:\n");
-    }
-    if let Some(Token { algorithm, public_key, .. }) = variant.token {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "  - {{ username: bench, plugins: {{ \"jwt-auth\": {{ \"key\": \"bench\", \"algorithm\": \"{algorithm}\", \
-             \"public_key\": {public_key:?} }} }} }}"
-        );
+    match variant.token {
+        Some(token) => text.push_str(&token.consumers()),
+        None if variant.consumers > 0 => text.push_str("consumers:\n"),
+        None => {}
     }
     for number in 0..variant.consumers {
         // Writing to a String cannot fail.
@@ -177,8 +187,7 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         let text = configuration(&variant, port, origin.port);
         let launch = Launch::sigma(programs, &folders.work, variant.label, port, &text)
             .context("the suite `plugins` measures plugins and consumers that this build does not have")?;
-        let authorization =
-            variant.token.map_or(String::new(), |token| format!("Bearer {}", token.text.trim()));
+        let authorization = variant.token.map(Token::authorization).unwrap_or_default();
         let fields = match (variant.keys, &*authorization) {
             (0, "") => String::new(),
             (0, value) => format!("Authorization: {value}\r\n"),

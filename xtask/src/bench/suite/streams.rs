@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Suite};
@@ -58,7 +59,7 @@ static TRIALS: [Trial; 5] = [
     Trial { name: "bulk-20", title: "CPU ms per GiB, 20 sessions", work: Work::Bulk { connections: 20 } },
     Trial { name: "sessions", title: "CPU µs per session of one small exchange", work: Work::Sessions },
     Trial { name: "idle-100", title: "KiB for each of 100 idle sessions", work: Work::Idle(100) },
-    Trial { name: "idle-4000", title: "KiB for each of 4,000 idle sessions", work: Work::Idle(4_000) },
+    Trial { name: "idle-10000", title: "KiB for each of 10,000 idle sessions", work: Work::Idle(10_000) },
 ];
 
 fn trials() -> Vec<&'static str> {
@@ -75,6 +76,7 @@ fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
     let trial = TRIALS.iter().find(|trial| trial.name == name).context("no such trial")?;
     eprintln!("{name}: {}", trial.title);
     let Bench { options, folders, programs } = bench;
+    raise_open_files();
     let origin = process::origin(programs, &folders.work)?;
     let mut rounds: Vec<(String, Vec<f64>)> = Vec::new();
     let mut add = |label: &str, figure| match rounds.iter_mut().find(|(known, _)| known == label) {
@@ -134,6 +136,18 @@ fn load(bench: &Bench<'_>, gateway: &Running, work: Work, part: u64) -> anyhow::
     };
     let cpu = gateway.process.cpu().saturating_sub(before);
     Ok(cpu.as_secs_f64() * 1e6 / units)
+}
+
+/// Lets what is started from now on open as many files as all idle sessions need, with a share for clients of less than
+/// half. Where that is not allowed the trial fails and says so.
+fn raise_open_files() {
+    let most = 65_536;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < most)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })
+    {
+        eprintln!("the limit of open files stays at {:?}: {error}", limit.maximum);
+    }
 }
 
 /// Memory of each of `count` sessions that idle on `gateway`, in KiB.
