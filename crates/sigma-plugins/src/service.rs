@@ -1,5 +1,7 @@
 //! Services that plugins ask: how connections to them are kept, and what is warned of.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +23,12 @@ pub(crate) struct Keepalive {
 }
 
 impl Keepalive {
+    /// How many connections are kept, and for how long; None if none are.
+    pub(crate) fn kept(&self) -> Option<(usize, Duration)> {
+        let most = usize::try_from(self.keepalive_pool).unwrap_or(usize::MAX);
+        self.keepalive.then_some((most, Duration::from_millis(self.keepalive_timeout)))
+    }
+
     /// A service as an upstream, whose connections are kept like this.
     pub(crate) fn upstream(&self, service: &Service, verify: bool, timeout_ms: u64) -> Value {
         let mut upstream = service.upstream(verify, timeout_ms);

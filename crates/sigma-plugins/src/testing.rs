@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 
 use serde_json::Value;
+use sigma_config::described::{schema_of, take_confidential};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::wording::Schema;
 use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{Chunk, Fault, Frame};
 use sigma_plugin::{
-    BodyFilter, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames, Identity, Local,
-    Node, Phase, Reply, ResponseStep, Roster, Session,
+    BodyFilter, Configuration, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames,
+    Identity, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
 };
 
 /// The roster of all plugins, enabled.
@@ -39,6 +41,18 @@ pub(crate) fn flow_entry(name: &str, conf: Value) -> Result<Entry<dyn FlowPlugin
     roster.check(name, PluginScope::Stream, &conf).map_err(|refusal| refusal.to_string())?;
     let (conf, resource) = (Arc::new(conf), "/apisix/stream_routes/1");
     roster.build_flow(name, &conf, Value::clone(&conf), resource, &|_| None, &Arc::new(Node::default()))
+}
+
+/// A configuration as its plugin has it, defaults filled in.
+pub(crate) fn config_of<C: Configuration>(mut conf: Value) -> C {
+    let mut schema = schema_of::<C>();
+    take_confidential(&mut schema);
+    let schema = Schema::compile(&schema).unwrap();
+    schema.check(&conf).unwrap();
+    schema.fill_defaults(&mut conf);
+    let config: C = serde_json::from_value(conf).unwrap();
+    config.check().unwrap();
+    config
 }
 
 /// The world around sessions.

@@ -11,7 +11,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
-use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, ResponseStep, Step, Transform, variables};
+use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::{
+    BodyFilter, Context, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step, Transform, variables,
+};
 
 use super::format::{Bodies, LogFormat, text_of};
 use crate::condition;
@@ -19,6 +22,21 @@ use crate::log_throttle::LogThrottle;
 
 /// Header fields and query arguments that an entry shows at most.
 const MAX_FIELDS: usize = 100;
+
+/// When a logger takes part.
+pub(super) const PHASES: PhaseSet =
+    PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
+
+/// Where [`EntryConfig`] names variables.
+pub(super) const VARIABLES: [VariablePlace; 4] = [
+    VariablePlace::shown("log_format", VariableForm::LogFormat),
+    VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
+    VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
+    VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
+];
+
+/// Bytes of a body that an entry shows where its plugin has no setting for it.
+const MAX_BODY_BYTES: usize = 512 << 10;
 
 /// What entries say, in a configuration or its metadata.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -75,13 +93,62 @@ pub(super) trait Sink: Send + Sync + 'static {
     fn take(&self, entry: Map<String, Value>, ctx: &Context, env: &Env<'_>);
 }
 
-/// A plugin that makes an entry of each exchange.
+/// Entries that are JSON texts as one: the only one where each is `single`, or else a list.
+pub(super) fn json_list(entries: &[Vec<u8>], single: bool) -> Vec<u8> {
+    match single {
+        true => entries.concat(),
+        false => [b"[", &entries.join(&b',')[..], b"]"].concat(),
+    }
+}
+
+/// What the operator wants entries to say.
 #[derive(Debug)]
-pub(super) struct Logger<S> {
+pub(super) struct Shape {
     /// Replaces the usual fields.
     format: Option<LogFormat>,
     /// Joins them.
     extra: LogFormat,
+}
+
+impl Shape {
+    /// From a logger's configuration and its metadata.
+    pub(super) fn new(own: Formats, shared: Formats) -> Shape {
+        Shape {
+            format: LogFormat::in_force(own.log_format, shared.log_format),
+            extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
+        }
+    }
+
+    /// The entry of a format; None if the usual fields are in force.
+    pub(super) fn formatted(&self, ctx: &Context, bodies: Bodies<'_>) -> Option<Map<String, Value>> {
+        let mut out = Map::new();
+        self.format.as_ref()?.fill(ctx, bodies, &mut out);
+        if let Some(route) = &ctx.route {
+            out.insert("route_id".into(), (*route.id).into());
+            route.service_id.as_deref().map(|id| out.insert("service_id".into(), id.into()));
+        }
+        Some(out)
+    }
+
+    /// Adds what joins the usual fields and replaces none of them.
+    pub(super) fn extend(&self, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+        let mut extra = Map::new();
+        self.extra.fill(ctx, bodies, &mut extra);
+        for (name, value) in extra {
+            out.entry(name).or_insert(value);
+        }
+    }
+
+    fn shows_request_body(&self) -> bool {
+        let formats = self.format.iter().chain([&self.extra]);
+        formats.into_iter().any(LogFormat::shows_request_body)
+    }
+}
+
+/// A plugin that makes an entry of each exchange.
+#[derive(Debug)]
+pub(super) struct Logger<S> {
+    shape: Shape,
     request: Option<Expr>,
     response: Option<Arc<Expr>>,
     max_request: usize,
@@ -93,10 +160,8 @@ impl<S: Sink> Logger<S> {
     /// From a logger's configuration and its metadata.
     pub(super) fn new(config: EntryConfig, metadata: Formats, sink: S) -> Logger<S> {
         let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
-        let (own, shared) = (config.formats, metadata);
         Logger {
-            format: LogFormat::in_force(own.log_format, shared.log_format),
-            extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
+            shape: Shape::new(config.formats, metadata),
             request: wanted(config.include_req_body, config.include_req_body_expr),
             response: wanted(config.include_resp_body, config.include_resp_body_expr).map(Arc::new),
             max_request: config.max_req_body_bytes,
@@ -113,24 +178,12 @@ impl<S: Sink> Logger<S> {
         let response = collected.map(|body| text_of(&decoded(&body, coding, self.max_response)));
         let request = ctx.seen_request_body(self.max_request).map(|body| text_of(&body));
         let bodies = Bodies { request: request.as_deref(), response: response.as_deref() };
-        let mut out = Map::new();
-        if let Some(format) = &self.format {
-            format.fill(ctx, bodies, &mut out);
-            if let Some(route) = &ctx.route {
-                out.insert("route_id".into(), (*route.id).into());
-                route.service_id.as_deref().map(|id| out.insert("service_id".into(), id.into()));
-            }
-            return out;
+        if let Some(entry) = self.shape.formatted(ctx, bodies) {
+            return entry;
         }
         let shown = self.request.as_ref().is_some_and(|expr| expr.eval(ctx));
-        usual(ctx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies }, &mut out);
-        if !self.extra.is_empty() {
-            let mut extra = Map::new();
-            self.extra.fill(ctx, bodies, &mut extra);
-            for (name, value) in extra {
-                out.entry(name).or_insert(value);
-            }
-        }
+        let mut out = usual(ctx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies });
+        self.shape.extend(ctx, bodies, &mut out);
         out
     }
 }
@@ -138,9 +191,7 @@ impl<S: Sink> Logger<S> {
 impl<S: Sink> Plugin for Logger<S> {
     /// Has the request body copied if the entry will show it.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        let formats = self.format.iter().chain([&self.extra]);
-        let named = formats.into_iter().any(LogFormat::shows_request_body);
-        if named || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
+        if self.shape.shows_request_body() || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
             ctx.copy_request_body(self.max_request);
         }
         Step::Next
@@ -174,9 +225,20 @@ impl<S: Sink> Plugin for Logger<S> {
     }
 }
 
+/// The body of the request, of what has no limit of its own, if somebody has read it.
+pub(super) fn request_body(ctx: &Context) -> Option<String> {
+    ctx.seen_request_body(MAX_BODY_BYTES).map(|body| text_of(&body))
+}
+
+/// When the exchange began, in Unix milliseconds.
+pub(super) fn started_ms(ctx: &Context, env: &Env<'_>) -> u64 {
+    let elapsed = ctx.record.elapsed_ms().unwrap_or_default() as u64;
+    (env.unix_time().as_millis() as u64).saturating_sub(elapsed)
+}
+
 /// The fields of an entry without a format.
-fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
-    let record = &ctx.record;
+pub(super) fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>) -> Map<String, Value> {
+    let (record, mut out) = (&ctx.record, Map::new());
     let latency = record.elapsed_ms().unwrap_or_default();
     out.insert("request".into(), request(ctx, bodies.request));
     let mut response = json!({
@@ -203,8 +265,7 @@ fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String,
         out.insert("consumer".into(), json!({"username": &*consumer.name}));
     }
     out.insert("client_ip".into(), ctx.remote_addr().into());
-    let now = env.unix_time().as_millis() as u64;
-    out.insert("start_time".into(), now.saturating_sub(latency as u64).into());
+    out.insert("start_time".into(), started_ms(ctx, env).into());
     out.insert("latency".into(), latency.into());
     if record.attempts.is_empty() {
         out.insert("apisix_latency".into(), latency.into());
@@ -215,6 +276,7 @@ fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String,
         out.insert("upstream_latency".into(), (upstream as u64).into());
         out.insert("apisix_latency".into(), (latency - upstream).max(0.0).into());
     }
+    out
 }
 
 fn request(ctx: &Context, body: Option<&str>) -> Value {
