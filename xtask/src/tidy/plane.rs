@@ -101,6 +101,8 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/log/file_logger.rs",
                 "taken when the writing thread is started, and when it ends",
             ),
+            ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
@@ -258,6 +260,10 @@ const BANS: &[Ban] = &[
                 "on the control thread, when an instance is built",
             ),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
+            (
+                "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",
+                "a file is read in spawn_blocking",
+            ),
             ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (

@@ -1,15 +1,31 @@
 //! Access logs that plugins write: what an entry says, and where it goes.
 
+mod clickhouse_logger;
+mod elasticsearch_logger;
 pub(crate) mod entry;
 mod file_logger;
 mod format;
+mod google_cloud_logging;
 mod http_logger;
 mod http_sender;
+mod lago;
+mod loki_logger;
+mod skywalking_logger;
+mod splunk_hec_logging;
 mod syslog;
+mod tencent_cloud_cls;
 
+pub(crate) use clickhouse_logger::CLICKHOUSE_LOGGER;
+pub(crate) use elasticsearch_logger::ELASTICSEARCH_LOGGER;
 pub(crate) use file_logger::FILE_LOGGER;
+pub(crate) use google_cloud_logging::GOOGLE_CLOUD_LOGGING;
 pub(crate) use http_logger::HTTP_LOGGER;
+pub(crate) use lago::LAGO;
+pub(crate) use loki_logger::LOKI_LOGGER;
+pub(crate) use skywalking_logger::SKYWALKING_LOGGER;
+pub(crate) use splunk_hec_logging::SPLUNK_HEC_LOGGING;
 pub(crate) use syslog::SYSLOG;
+pub(crate) use tencent_cloud_cls::TENCENT_CLOUD_CLS;
 
 use std::sync::Arc;
 
