@@ -33,7 +33,7 @@ mod withdrawal;
 mod worker;
 
 pub use compile::{Changed, Compiler, Failure};
-pub use explain::explain;
+pub use explain::{Considered, Explained, Met, Question, explain, explain_live};
 pub use gateway::{Gateway, Prepared};
 pub use heartbeat::Heartbeat;
 pub use inheritance::{BindError, Inheritance};

@@ -49,7 +49,7 @@ use via::Onward;
 
 #[cfg(test)]
 pub(crate) use request::find;
-pub(crate) use request::{PeerText, explain};
+pub(crate) use request::{PeerText, Viewed, explain};
 pub(crate) use via::{OwnName, mark_pass};
 
 /// Memory that an exchange needs while it runs; recycled.

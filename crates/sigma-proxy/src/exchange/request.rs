@@ -46,7 +46,7 @@ impl PeerText {
 }
 
 /// A request before or while it is routed.
-pub(super) struct RequestView<'r> {
+pub(crate) struct RequestView<'r> {
     pub(super) head: &'r RequestHead,
     path: &'r NormalPath<'r>,
     host: Cow<'r, [u8]>,
@@ -179,6 +179,53 @@ impl Variables for RequestView<'_> {
             | VarName::UriParam(_) => None,
             VarName::Other(name) => self.other(name),
         }
+    }
+}
+
+/// A request that nobody has sent, as conditions see it.
+pub(crate) struct Viewed<'r> {
+    head: &'r RequestHead,
+    path: NormalPath<'r>,
+    origin: Origin,
+    tls: Option<&'r Tls>,
+    geography: Option<&'r Geography>,
+}
+
+impl<'r> Viewed<'r> {
+    /// The request with this head.
+    ///
+    /// # Errors
+    /// Returns an error if the path of its target is invalid.
+    pub(crate) fn of(
+        head: &'r RequestHead,
+        snapshot: &'r Snapshot,
+        origin: Origin,
+        tls: Option<&'r Tls>,
+    ) -> Result<Viewed<'r>, &'static str> {
+        let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
+        Ok(Viewed { head, path, origin, tls, geography: snapshot.geography.as_ref() })
+    }
+
+    /// What routes and conditions are asked with.
+    pub(crate) fn request(&self) -> RequestView<'_> {
+        RequestView::new(self.head, &self.path, self.origin).within(self.tls).located(self.geography)
+    }
+
+    /// The path that routes are compared with.
+    pub(crate) fn path(&self) -> String {
+        String::from_utf8_lossy(self.path.matched()).into_owned()
+    }
+
+    /// The host with the port, as the client says it.
+    pub(crate) fn authority(&self) -> String {
+        String::from_utf8_lossy(self.head.authority()).into_owned()
+    }
+
+    /// The path that a route makes of it, and the query.
+    pub(crate) fn rewritten(&self, rewrite: &crate::snapshot::Rewrite) -> String {
+        let mut target = Vec::new();
+        super::rewrite_target(rewrite, &self.path, self.head.query(), &mut target);
+        String::from_utf8_lossy(&target).into_owned()
     }
 }
 

@@ -25,6 +25,23 @@ pub enum Verdict {
     Rejected(String),
 }
 
+/// Why a route does not serve a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unserved {
+    /// Its paths are other ones, or it is disabled.
+    Path(String),
+    /// A condition does not hold.
+    Other(String),
+}
+
+impl From<Unserved> for String {
+    fn from(unserved: Unserved) -> String {
+        match unserved {
+            Unserved::Path(reason) | Unserved::Other(reason) => reason,
+        }
+    }
+}
+
 impl Router {
     /// Explains for every route whether it takes a request, in the order of `routes`, which must
     /// be those that this router holds: see [`Router::compile`]. Time is linear in their number.
@@ -35,13 +52,18 @@ impl Router {
     ) -> Vec<Explanation> {
         let outcome = self.find(request, &mut Params::new());
         let explain = |(number, _, route): (u32, u64, RouteInput<'a>)| {
-            let verdict = match outcome {
-                Outcome::Route(found) if found == number => Verdict::Matched,
-                _ => Verdict::Rejected(self.rejection(&route, request).unwrap_or_else(|| match outcome {
-                    Outcome::Route(found) => format!("shadowed by earlier match: route {found} comes first"),
-                    _ => "never a candidate".to_owned(),
-                })),
-            };
+            let verdict =
+                match outcome {
+                    Outcome::Route(found) if found == number => Verdict::Matched,
+                    _ => Verdict::Rejected(self.unserved(&route, request).map(String::from).unwrap_or_else(
+                        || match outcome {
+                            Outcome::Route(found) => {
+                                format!("shadowed by earlier match: route {found} comes first")
+                            }
+                            _ => "never a candidate".to_owned(),
+                        },
+                    )),
+                };
             Explanation { route: number, verdict }
         };
         routes.into_iter().map(explain).collect()
@@ -49,9 +71,9 @@ impl Router {
 
     /// The first condition of `route` that the request does not fulfil; its path is checked on a
     /// router that holds nothing else.
-    fn rejection<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<String> {
+    pub fn unserved<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<Unserved> {
         if !route.enabled {
-            return Some("disabled".to_owned());
+            return Some(Unserved::Path("disabled".to_owned()));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path_only = RouteInput {
@@ -67,8 +89,15 @@ impl Router {
         if Router::compile(self.kind, [(0, 0, path_only)]).find(request, &mut Params::new())
             != Outcome::Route(0)
         {
-            return Some(format!("path {} not in [{}]", text(request.path()), route.uris.join(", ")));
+            let reason = format!("path {} not in [{}]", text(request.path()), route.uris.join(", "));
+            return Some(Unserved::Path(reason));
         }
+        self.unmet(route, request).map(Unserved::Other)
+    }
+
+    /// The first condition beside the path that the request does not fulfil.
+    fn unmet<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<String> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if !route.methods.contains(request.method()) {
             let method = request.method().as_str();
             let method = if method.is_empty() { "(unknown)" } else { method };

@@ -27,7 +27,7 @@ mod tree;
 
 pub use candidate::{MethodSet, Request};
 pub use compile::{Change, RouteInput};
-pub use explain::{Explanation, Verdict};
+pub use explain::{Explanation, Unserved, Verdict};
 pub use params::Params;
 pub use sigma_config::settings::RouterKind;
 

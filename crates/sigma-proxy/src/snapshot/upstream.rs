@@ -8,7 +8,7 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
 use sigma_config::template::Template;
 use sigma_upstream::balance::{Rules, ask_for};
-use sigma_upstream::endpoint::UpstreamCell;
+use sigma_upstream::endpoint::{Endpoint, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
 
@@ -90,6 +90,34 @@ impl Upstream {
     /// Whether it is the upstream of this configuration on a gateway in this zone.
     pub(crate) fn is_of(&self, config: &resources::Upstream, zone: Option<&str>) -> bool {
         *self.config == *config && (config.zone_aware.is_none() || self.balancing == Rules::new(config, zone))
+    }
+
+    /// The state of its circuit breaker; None if it has none.
+    pub fn breaker(&self) -> Option<&'static str> {
+        Some(self.guards.as_ref()?.breaker.as_ref()?.breaker.state_name())
+    }
+
+    /// How many requests it has now, and how many it may have; None if they are not counted.
+    pub fn in_flight(&self) -> Option<(u32, u32)> {
+        let way = self.guards.as_ref()?.limit.as_ref()?.to_upstream()?;
+        Some((way.gate.inside(), way.bounds.inside))
+    }
+
+    /// The same of a node.
+    pub fn in_flight_of(&self, node: &Endpoint) -> Option<(u32, u32)> {
+        let way = self.guards.as_ref()?.limit.as_ref()?.to_node(node)?;
+        Some((way.gate.inside(), way.bounds.inside))
+    }
+
+    /// `Host` of a request that goes to a node, if each node has its own.
+    pub fn host_of<'n>(&self, node: &'n Endpoint) -> Option<&'n str> {
+        let host = if self.bare_host { node.bare_host_header() } else { &node.host_header };
+        (self.pass_host == PassHost::Node).then_some(host)
+    }
+
+    /// The keys of the upstreams that it is made of.
+    pub fn member_keys(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| &*member.key)
     }
 
     /// How its nodes are spoken to, in the words of configurations.

@@ -64,6 +64,15 @@ impl Breaker {
         Breaker { state: AtomicU64::new(CLOSED), machine: Mutex::new(Machine::new(rules)) }
     }
 
+    /// Its state, which a look does not change: `closed`, `half_open` or `open`.
+    pub fn state_name(&self) -> &'static str {
+        match self.state.load(Ordering::Relaxed) {
+            CLOSED => "closed",
+            HALF_OPEN => "half_open",
+            _ => "open",
+        }
+    }
+
     /// How a request may pass; None if it may not. The clock is that of the process.
     pub fn admit(&self, now_ms: u64) -> Option<Pass> {
         match self.state.load(Ordering::Relaxed) {

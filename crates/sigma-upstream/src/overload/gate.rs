@@ -92,6 +92,11 @@ impl Gate {
         Gate { shared: Some(Arc::clone(line)), ..Gate::default() }
     }
 
+    /// How many are behind it now.
+    pub fn inside(&self) -> u32 {
+        self.inside.load(Ordering::Relaxed)
+    }
+
     /// A place at once, if there is one and nobody waits for this gate alone.
     pub fn try_enter(self: &Arc<Gate>, bounds: Bounds) -> Option<Permit> {
         self.limit_to(bounds.inside);

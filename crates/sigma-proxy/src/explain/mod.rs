@@ -1,4 +1,6 @@
-//! Why a request gets the route that it gets (`sigma routes`).
+//! Why a request gets the route that it gets (`sigma routes`), and what the snapshot in force would do with it.
+
+mod live;
 
 use sigma_config::Config;
 use sigma_http::RequestHead;
@@ -7,6 +9,8 @@ use sigma_http::h1::{HeadLimits, ParseError, parse_request};
 use crate::exchange;
 use crate::route::Explanation;
 use crate::snapshot::Snapshot;
+
+pub use live::{Considered, Explained, Met, Question, explain_live};
 
 /// Why each route of `config`, which `snapshot` was compiled from as a whole, does or does not
 /// serve a request; with the route's id.
@@ -21,15 +25,21 @@ pub fn explain(
     target: &str,
 ) -> Result<Vec<(String, Explanation)>, &'static str> {
     let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    exchange::explain(&parsed(&text, 1)?, snapshot, config)
+}
+
+/// The head of a text that is one request.
+fn parsed(text: &str, fields: usize) -> Result<RequestHead, &'static str> {
     let limits = HeadLimits {
         line_bytes: text.len(),
         head_bytes: text.len(),
-        fields: 1,
+        fields,
         tolerance: sigma_http::h1::Tolerance::NONE,
     };
     let mut head = RequestHead::default();
     match parse_request(text.as_bytes(), &limits, &mut head) {
-        Ok(Some(_)) => exchange::explain(&head, snapshot, config),
+        Ok(Some(read)) if read == text.len() => Ok(head),
+        Ok(Some(_)) => Err("it is not one request"),
         Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => Err("it is not one request"),
         Err(ParseError::Invalid(reason)) => Err(reason),
     }

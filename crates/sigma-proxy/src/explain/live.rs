@@ -1,0 +1,347 @@
+//! What the snapshot in force would do with a request: which route it would get and why not another one, whose
+//! plugins would run, and where it would go. Nothing is sent, counted or run, and no worker takes part.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::Config;
+use sigma_config::resources::{self, PassHost};
+use sigma_http::{HeaderId, RequestHead};
+use sigma_net::Peer;
+use sigma_plugin::context::Tls;
+use sigma_plugin::{Consumer, Entry, Phase, RunPolicy};
+
+use super::parsed;
+use crate::connection::Origin;
+use crate::exchange::Viewed;
+use crate::route::{Outcome, Params, RouteInput, Unserved};
+use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
+
+/// A request that nobody has sent.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    /// Its method.
+    pub method: String,
+    /// The path and the query.
+    pub target: String,
+    /// `Host`.
+    pub host: String,
+    /// Its other fields.
+    pub fields: Vec<(String, String)>,
+    /// Where it comes from; 127.0.0.1 unless it is told.
+    pub client: Option<SocketAddr>,
+    /// The name of the listener that it comes to.
+    pub listener: Option<String>,
+    /// Whether it comes over TLS.
+    pub is_over_tls: bool,
+    /// The consumer that it is from, if it is known.
+    pub consumer: Option<String>,
+    /// Routes that are named at most.
+    pub routes: usize,
+}
+
+/// What became of one route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Considered {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: Option<String>,
+    /// Why the request does not go there; None if it does.
+    pub reason: Option<String>,
+}
+
+/// A plugin that stands in what a request meets.
+#[derive(Debug, Clone)]
+pub struct Met {
+    /// Its name.
+    pub name: String,
+    /// The resource that it stands in, such as `services/1`.
+    pub source: String,
+    /// The resources whose plugin of this name it stands before.
+    pub instead_of: Vec<String>,
+    /// Whether it is in a global rule.
+    pub is_global: bool,
+    /// Those with a higher number run first.
+    pub priority: i32,
+    /// The phases in which it runs.
+    pub phases: Vec<Phase>,
+    /// Why it does not run at all.
+    pub left_out: Option<&'static str>,
+    /// What `_meta.filter` says of this request; None if there is none.
+    pub filter: Option<bool>,
+    /// Its configuration, with its secrets.
+    pub conf: Arc<Value>,
+}
+
+/// What a request would meet.
+#[derive(Debug, Clone, Default)]
+pub struct Explained {
+    /// The path that routes are compared with.
+    pub path: String,
+    /// The routes that come closest, the one that is found first.
+    pub considered: Vec<Considered>,
+    /// How many more there are, whose paths are other ones.
+    pub others: usize,
+    /// The route that is found.
+    pub route: Option<Arc<resources::Route>>,
+    /// Its service.
+    pub service: Option<Arc<resources::Service>>,
+    /// Why the request is answered by the gateway itself, if it is, but for its plugins.
+    pub refused: Option<&'static str>,
+    /// The plugins in the order in which they run within each phase, global rules first; those that do not run last.
+    pub plugins: Vec<Met>,
+    /// The upstream.
+    pub upstream: Option<Arc<Upstream>>,
+    /// The path and the query that a node gets, if the route rewrites them.
+    pub rewritten: Option<String>,
+    /// `Host` of whichever node is chosen; None if each node has its own.
+    pub host: Option<String>,
+    /// What is told of the client: name and value of each field.
+    pub forwarded: Vec<(&'static str, String)>,
+}
+
+/// Explains a request; `config` is what the snapshot was compiled from. Time is linear in the number of routes.
+///
+/// # Errors
+/// Returns an error, which is the broken rule, if the request breaks one.
+pub fn explain_live(
+    snapshot: &Snapshot,
+    config: &Config,
+    question: &Question,
+) -> Result<Explained, &'static str> {
+    let mut text = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", question.method, question.target, question.host);
+    for (name, value) in &question.fields {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    let head = parsed(&text, question.fields.len() + 1)?;
+    let client = question.client.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listener = number_of(&snapshot.listener_names, question.listener.as_deref());
+    let origin = Origin { peer: Peer::Ip(client), local: None, listener, connection: 0 };
+    let tls = Tls {
+        server_name: Some(question.host.split(':').next().unwrap_or_default().to_owned()),
+        protocol: "TLSv1.3",
+        client_verify: "NONE".into(),
+        ..Tls::default()
+    };
+    let tls = question.is_over_tls.then_some(&tls);
+    let viewed = Viewed::of(&head, snapshot, origin, tls)?;
+    let mut explained = Explained { path: viewed.path(), ..Explained::default() };
+    let found = match snapshot.router.find(&viewed.request(), &mut Params::new()) {
+        Outcome::Route(number) => Some(number),
+        _ => None,
+    };
+    consider(snapshot, &viewed, found, question.routes, &mut explained);
+    let route = found.and_then(|number| snapshot.route(number));
+    explained.route = route.and_then(|route| route.facts.resources.route.clone());
+    explained.service = route.and_then(|route| route.facts.resources.service.clone());
+    let consumer = question.consumer.as_deref().and_then(|name| snapshot.consumers.get(name));
+    explained.refused = refusal(snapshot, route, consumer.map(|consumer| &**consumer));
+    plugins(snapshot, config, route, consumer, &viewed, &mut explained.plugins);
+    lead(snapshot, route, &viewed, &mut explained);
+    explained.forwarded = forwarded(snapshot, &head, client, question);
+    Ok(explained)
+}
+
+/// Says of routes why they do not serve the request: of those first whose paths fit.
+fn consider(
+    snapshot: &Snapshot,
+    viewed: &Viewed<'_>,
+    found: Option<u32>,
+    room: usize,
+    explained: &mut Explained,
+) {
+    let numbering =
+        |name: &str| Some(number_of(&snapshot.listener_names, Some(name))).filter(|number| *number > 0);
+    let (mut first, mut near) = (None, Vec::new());
+    for (number, route) in snapshot.routes.iter() {
+        let Some(source) = &route.facts.resources.route else { continue };
+        let considered = |reason| Considered {
+            id: source.id.to_string(),
+            name: source.name.as_deref().map(str::to_owned),
+            reason,
+        };
+        if found == Some(number) {
+            first = Some(considered(None));
+            continue;
+        }
+        let input = RouteInput::of(source, route.facts.resources.service.as_deref(), numbering);
+        match snapshot.router.unserved(&input, &viewed.request()) {
+            Some(Unserved::Path(_)) => explained.others += 1,
+            _ if near.len() >= room => explained.others += 1,
+            Some(Unserved::Other(reason)) => near.push(considered(Some(reason))),
+            None => near.push(considered(Some(match &first {
+                Some(Considered { id, .. }) => format!("route {id} comes first"),
+                None => "another route comes first".to_owned(),
+            }))),
+        }
+    }
+    explained.considered = first.into_iter().chain(near).collect();
+}
+
+fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consumer>) -> Option<&'static str> {
+    if snapshot.closed {
+        return Some("503: a global rule is quarantined");
+    }
+    let Some(route) = route else { return Some("404: no route serves it, after the global rules") };
+    if consumer.is_some_and(|consumer| consumer.closed || consumer.group_missing) {
+        return Some("503: the consumer or its group is quarantined or not there");
+    }
+    match route.target {
+        Target::Upstream(number) if snapshot.upstream(number).is_some() => None,
+        Target::Upstream(_) => Some("503: the upstream that it names does not exist"),
+        Target::NoService => Some("404: the service that it names does not exist"),
+        Target::NoPluginConfig => Some("503: the plugin config that it names does not exist"),
+        Target::NoUpstream => Some("503: it has no upstream, unless a plugin answers"),
+        Target::Closed => Some("503: it, or what it takes plugins from, is quarantined"),
+    }
+}
+
+/// Plugins by name, of a resource.
+type Written<'c> = (String, &'c resources::Plugins);
+
+fn plugins(
+    snapshot: &Snapshot,
+    config: &Config,
+    route: Option<&Route>,
+    consumer: Option<&Arc<Consumer>>,
+    viewed: &Viewed<'_>,
+    met: &mut Vec<Met>,
+) {
+    let rules = config.resources.global_rules.iter();
+    let rules: Vec<Written<'_>> =
+        rules.map(|rule| (format!("global_rules/{}", rule.id), &rule.plugins)).collect();
+    let route_chain = route.map(|route| &*route.chain);
+    let stands_back = |entry: &Entry| {
+        entry.kind.run_policy() == RunPolicy::PreferRoute
+            && route_chain.is_some_and(|chain| chain.get(entry.name()).is_some())
+    };
+    let mut idle = Vec::new();
+    for entry in snapshot.global.entries() {
+        let mut one = running(entry, &rules, true, viewed);
+        if stands_back(entry) {
+            one.left_out = Some("the route has it as well, and goes before");
+            idle.push(one);
+        } else {
+            met.push(one);
+        }
+    }
+    idle.extend(disabled(&rules, met, true));
+    if let Some(route) = route {
+        // The last one counts.
+        let of = &route.facts.resources;
+        let mut levels: Vec<Written<'_>> = Vec::new();
+        levels.extend(of.service.iter().map(|one| (format!("services/{}", one.id), &one.plugins)));
+        levels
+            .extend(of.plugin_config.iter().map(|one| (format!("plugin_configs/{}", one.id), &one.plugins)));
+        levels.extend(of.route.iter().map(|one| (format!("routes/{}", one.id), &one.plugins)));
+        let group = consumer.and_then(|consumer| consumer.group_id.as_deref());
+        let group = group.and_then(|id| config.resources.consumer_groups.get(id));
+        levels.extend(group.iter().map(|one| (format!("consumer_groups/{}", one.id), &one.plugins)));
+        let own = consumer.and_then(|consumer| consumer.resource.as_ref());
+        levels.extend(own.iter().map(|one| (format!("consumers/{}", one.username), &one.plugins)));
+        let merged = consumer.map(|consumer| route.chain.overridden_by(&consumer.entries));
+        let chain = merged.as_ref().unwrap_or(&route.chain);
+        let first = met.len();
+        met.extend(chain.entries().iter().map(|entry| running(entry, &levels, false, viewed)));
+        let identifies = |name: &str| own.is_some_and(|own| own.plugins.contains_key(name));
+        let left = disabled(&levels, &met[first..], false);
+        // What only identifies a consumer is no plugin of the request.
+        idle.extend(
+            left.into_iter().filter(|one| !identifies(&one.name) || one.source.starts_with("routes/")),
+        );
+    }
+    met.append(&mut idle);
+}
+
+fn running(entry: &Arc<Entry>, levels: &[Written<'_>], is_global: bool, viewed: &Viewed<'_>) -> Met {
+    let mut sources: Vec<String> = levels
+        .iter()
+        .filter(|(_, plugins)| plugins.contains_key(entry.name()))
+        .map(|(source, _)| source.clone())
+        .collect();
+    let source = sources.pop().unwrap_or_default();
+    let phases = entry.kind.phases();
+    Met {
+        name: entry.name().to_owned(),
+        source,
+        instead_of: sources,
+        is_global,
+        priority: entry.meta.priority.unwrap_or(entry.kind.priority()),
+        phases: Phase::ALL.into_iter().filter(|phase| phases.contains(*phase)).collect(),
+        left_out: None,
+        filter: (!entry.meta.filter.is_empty()).then(|| entry.meta.filter.eval(&viewed.request())),
+        conf: Arc::clone(&entry.conf),
+    }
+}
+
+/// What is written and does not run.
+fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met> {
+    let mut last: BTreeMap<&str, (&str, &Arc<Value>)> = BTreeMap::new();
+    for (source, plugins) in levels {
+        last.extend(plugins.iter().map(|(name, conf)| (&**name, (source.as_str(), conf))));
+    }
+    let idle = last.into_iter().filter(|(name, _)| !running.iter().any(|met| met.name == *name));
+    idle.map(|(name, (source, conf))| {
+        let is_off = conf.pointer("/_meta/disable") == Some(&Value::Bool(true));
+        Met {
+            name: name.to_owned(),
+            source: source.to_owned(),
+            instead_of: Vec::new(),
+            is_global,
+            priority: 0,
+            phases: Vec::new(),
+            left_out: Some(if is_off {
+                "_meta.disable"
+            } else {
+                "it is not known, not enabled or not for requests"
+            }),
+            filter: None,
+            conf: Arc::clone(conf),
+        }
+    })
+    .collect()
+}
+
+/// Where the request goes, and as what.
+fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explained: &mut Explained) {
+    let Some(route) = route else { return };
+    explained.rewritten = route.rewrite().map(|rewrite| viewed.rewritten(rewrite));
+    let Target::Upstream(number) = route.target else { return };
+    let Some(upstream) = snapshot.upstream(number) else { return };
+    explained.host = match upstream.pass_host {
+        PassHost::Node => None,
+        PassHost::Rewrite => Some(upstream.upstream_host.to_string()),
+        PassHost::Pass => Some(viewed.authority()),
+    };
+    explained.upstream = Some(Arc::clone(upstream));
+}
+
+/// What nodes are told of the client, unless it is a trusted one that tells it itself.
+fn forwarded(
+    snapshot: &Snapshot,
+    head: &RequestHead,
+    client: SocketAddr,
+    question: &Question,
+) -> Vec<(&'static str, String)> {
+    let is_trusted = snapshot.trusted().contains(client.ip());
+    let told = |id| {
+        let value = head.headers.get(id).filter(|_| is_trusted);
+        value.map(|value| String::from_utf8_lossy(value).into_owned()).filter(|value| !value.is_empty())
+    };
+    let scheme = if question.is_over_tls { "https" } else { "http" };
+    let address = client.ip().to_canonical().to_string();
+    let keeps_chain = is_trusted || snapshot.trusted().is_empty();
+    let chain = head.headers.get(HeaderId::XForwardedFor).filter(|value| keeps_chain && !value.is_empty());
+    let chain = chain
+        .map_or_else(|| address.clone(), |before| format!("{}, {address}", String::from_utf8_lossy(before)));
+    vec![
+        ("X-Forwarded-For", chain),
+        ("X-Real-IP", address.clone()),
+        ("X-Forwarded-Proto", told(HeaderId::XForwardedProto).unwrap_or_else(|| scheme.to_owned())),
+        ("X-Forwarded-Host", told(HeaderId::XForwardedHost).unwrap_or_else(|| question.host.clone())),
+    ]
+}
