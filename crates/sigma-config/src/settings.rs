@@ -403,6 +403,10 @@ pub struct Settings {
     pub health_events: crate::health_events::HealthEvents,
     /// Where what is known of nodes lasts over a restart.
     pub health_file: crate::health_file::HealthFile,
+    /// Calls of operators that change something, one line each.
+    pub audit_log: crate::audit_log::AuditLog,
+    /// What is kept of changes of the configuration.
+    pub history: crate::history::History,
     /// What gateways on one etcd tell each other of nodes; unset: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
@@ -517,6 +521,8 @@ impl Default for Settings {
             dns: crate::dns::Dns::default(),
             health_events: crate::health_events::HealthEvents::default(),
             health_file: crate::health_file::HealthFile::default(),
+            audit_log: crate::audit_log::AuditLog::default(),
+            history: crate::history::History::default(),
             health_sharing: None,
             geoip: crate::geoip::GeoIp::default(),
             zone: None,

@@ -36,6 +36,10 @@ pub(crate) struct Caller {
     chain: Arc<[CertificateDer<'static>]>,
 }
 
+/// The subject of the certificate that a caller has shown, which stands among the extensions of its requests.
+#[derive(Debug, Clone)]
+pub(crate) struct CertificateOf(pub(crate) Arc<str>);
+
 /// What files were like when they were read.
 type Stamps = Vec<Option<(Option<SystemTime>, u64)>>;
 
@@ -114,6 +118,12 @@ impl Identity {
 }
 
 impl Caller {
+    /// The subject of its certificate, if it has shown one.
+    pub(crate) fn certificate(&self) -> Option<CertificateOf> {
+        let subject = sigma_net::tls::certificate::subject(self.chain.first()?)?;
+        Some(CertificateOf(subject.into()))
+    }
+
     /// Whether it may still call: its certificate is judged by the files in force, and may have run out.
     pub(crate) fn may_call(&self) -> bool {
         let shown = self.identity.shown();

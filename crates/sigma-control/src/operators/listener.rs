@@ -227,11 +227,15 @@ async fn converse(
         bytes: u64::from(limits.linger_bytes),
         time: Duration::from_millis(limits.body_timeout_ms.into()),
     };
+    let certificate = caller.as_ref().and_then(Caller::certificate);
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let in_hand = InHand::of(connection);
         let mut router = router.clone();
         let mut request: Request = request_with(request, linger);
         request.extensions_mut().insert(ConnectInfo(peer));
+        if let Some(certificate) = certificate.clone() {
+            request.extensions_mut().insert(certificate);
+        }
         let may_call = caller.as_ref().is_none_or(Caller::may_call);
         async move {
             let answer = if may_call { router.call(request).await } else { Ok(shut_out()) };

@@ -1,14 +1,18 @@
 //! The listeners for operators: status, Admin API, NiubiX's admin calls, and pages of plugins.
 
 pub mod admin;
+pub(crate) mod audit;
 mod caller;
 mod certificates;
 pub mod control_api;
 pub(crate) mod entrances;
+mod explain;
+pub(crate) mod history;
 pub(crate) mod identity;
 mod listener;
 mod measures;
 pub(crate) mod niubix;
+mod nodes;
 mod orders;
 pub(crate) mod pages;
 mod registries;
@@ -23,14 +27,18 @@ use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
 
 use self::admin::AdminState;
+use self::audit::{Audit, audited};
 use self::caller::Trusted;
 use self::control_api::ControlState;
 use self::entrances::Entrances;
+use self::explain::Explainer;
+use self::history::HistoryReader;
 use self::identity::Identity;
 use self::running::Running;
 use crate::serving::plugins::Plugins;
 use crate::serving::trial::Trial;
 use crate::store::Store;
+use crate::store::history::History;
 
 /// Why a listener for operators cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +57,25 @@ pub enum OpenError {
     /// The certificate of the Admin API.
     #[error("{0}")]
     AdminTls(sigma_config::Problem),
+    /// The audit log.
+    #[error("cannot write the audit log {path}: {source}; name another file in `audit_log.path`")]
+    AuditLog {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// What a plugin says of where its pages are to be served.
     #[error("{0}")]
     Pages(String),
+}
+
+/// What is written down of changes and calls.
+pub(crate) struct Records {
+    /// The history; None if none is kept.
+    pub(crate) history: Option<Arc<History>>,
+    /// The audit log; None if it is off.
+    pub(crate) audit: Option<Arc<Audit>>,
 }
 
 /// Opens those that the settings name.
@@ -61,10 +85,17 @@ pub(crate) async fn serve(
     store: Option<&Arc<dyn Store>>,
     plugins: &Plugins,
     keyring: Keyring,
+    records: &Records,
     entrances: &Arc<Entrances>,
 ) -> Result<(), OpenError> {
     let limits = Arc::new(settings.operators.clone());
     let trusted = Arc::new(Trusted::from(&settings.operators));
+    let explainer = Arc::new(Explainer::new(Arc::clone(running.publisher())));
+    let audit = records.audit.as_ref();
+    let history = records.history.as_ref().map(|history| {
+        let plugins = Arc::clone(&plugins.enabled);
+        Arc::new(HistoryReader::new(Arc::clone(history), keyring.clone(), plugins))
+    });
     if let Some(status) = &settings.status {
         listen(status.address, status::router(Arc::clone(running)), &limits, entrances).await?;
     }
@@ -90,6 +121,8 @@ pub(crate) async fn serve(
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
         state.trial = Some(trial);
+        state.history = history.clone();
+        state.explainer = Some(Arc::clone(&explainer));
         state.has_streams = {
             let running = Arc::clone(running);
             Arc::new(move || running.has_streams())
@@ -99,12 +132,14 @@ pub(crate) async fn serve(
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }
-        listen_as(identity, address, admin::router(state), &limits, entrances).await?;
+        listen_as(identity, address, audited(admin::router(state), audit), &limits, entrances).await?;
     }
     if let Some(control) = &settings.control {
         let (inspect, plugins) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
-        let state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
-        let router = caller::guarded(control_api::router(state), &trusted);
+        let mut state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
+        state.history = history;
+        state.explainer = Some(explainer);
+        let router = audited(caller::guarded(control_api::router(state), &trusted), audit);
         listen(control.address, router, &limits, entrances).await?;
     }
     pages::serve(running, plugins, &limits, entrances).await?;

@@ -20,12 +20,12 @@ use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_plugin::facts::Measure;
 use sigma_proxy::Pressure;
-use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::health::NodeState;
 use sigma_upstream::health::checker::TargetStatus;
-use sigma_upstream::health::{NodeState, Standing, State};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
+use crate::operators::nodes::{add_reason, node_of, status_name};
 use crate::operators::{certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -152,6 +152,11 @@ impl Running {
     /// What is not served as it stands in the store.
     pub(crate) fn quarantine(&self) -> Vec<Quarantined> {
         self.publisher.state().desired.quarantine().cloned().collect()
+    }
+
+    /// What puts changes into force.
+    pub(crate) fn publisher(&self) -> &Arc<Publisher> {
+        &self.publisher
     }
 
     /// Whether a listener takes sessions for stream routes.
@@ -316,36 +321,6 @@ fn health_by_upstream(endpoints: &Endpoints) -> Vec<(String, &'static str, Vec<V
     };
     let upstreams = endpoints.health().into_iter();
     upstreams.map(|(key, probe, targets)| (key, probe, targets.into_iter().map(node).collect())).collect()
-}
-
-/// A node as operators see it.
-fn node_of(endpoint: &Endpoint) -> Value {
-    let standing = endpoint.health.standing();
-    let mut node = json!({
-        "node": endpoint.name(),
-        "address": endpoint.addr.to_string(),
-        "weight": standing.weighed(endpoint.weight),
-        "priority": endpoint.priority,
-        "state": standing.wanted.name(),
-        "status": status_name(standing),
-        "in_use": standing.usable(),
-    });
-    add_reason(&mut node, standing, endpoint.health.ejected_until_ms());
-    node
-}
-
-/// APISIX's words have none for a node that no check has found unhealthy.
-fn status_name(standing: Standing) -> &'static str {
-    if standing.ejected.is_some() { State::Unhealthy.name() } else { standing.state.name() }
-}
-
-fn add_reason(node: &mut Value, standing: Standing, ejected_until_ms: Option<u64>) {
-    if let Some(reason) = standing.reason() {
-        node["reason"] = reason.into();
-    }
-    if let Some(until_ms) = ejected_until_ms {
-        node["ejected_until"] = (until_ms / 1000).into();
-    }
 }
 
 fn value_of(resource: &AnyResource) -> Value {

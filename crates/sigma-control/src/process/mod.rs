@@ -1,5 +1,6 @@
 //! The life of the process: start, signals, reload, upgrade, stop.
 
+mod chronicle;
 pub mod daemon;
 pub(crate) mod examine;
 pub(crate) mod handover;

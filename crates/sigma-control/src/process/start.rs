@@ -18,6 +18,7 @@ use sigma_proxy::{BindError, Inheritance, Snapshot};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::chronicle::Chronicle;
 use super::examine;
 use super::handover::{self, Links, Origin, State};
 use crate::operators::OpenError;
@@ -134,6 +135,8 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("health_events", old.health_events != new.health_events),
         ("acme", old.acme != new.acme),
         ("health_file", old.health_file != new.health_file),
+        ("history", old.history != new.history),
+        ("audit_log", old.audit_log != new.audit_log),
         ("health_sharing", old.health_sharing != new.health_sharing),
         ("tls.ticket_keys", old.tls.ticket_keys != new.tls.ticket_keys),
         ("tls.storage", old.tls.storage != new.tls.storage),
@@ -291,9 +294,13 @@ pub(super) fn look_after(
 pub(super) async fn with_stored(
     mut desired: Desired,
     store: Option<&Arc<dyn Store>>,
+    chronicle: Option<&Chronicle>,
 ) -> Result<Desired, StartError> {
     if let Some(store) = store {
         let contents = store.load().await?;
+        if let Some(chronicle) = chronicle {
+            chronicle.loaded(&**store, &contents);
+        }
         desired.remember(&store.earlier());
         desired.reload(&contents, &mut Batch::default());
     }

@@ -15,6 +15,7 @@ pub mod copy;
 pub mod embedded;
 pub mod etcd;
 mod feed;
+pub mod history;
 pub mod memory;
 mod records;
 

@@ -84,6 +84,14 @@ impl Client {
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
+    /// Asks the Admin API, or the Control API at `control`, for what both tell under the same path.
+    pub(crate) async fn ask(&self, control: Option<&str>, path: &str) -> Result<Value> {
+        let Some(control) = control else { return self.call(Method::Get, path, None).await };
+        let other = Client::new(Some(control.to_owned()), None)?;
+        let (_, text) = other.send(other.http.get(format!("{}/v1/{path}", other.base))).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+    }
+
     /// Replaces the whole configuration; returns the status.
     pub(crate) async fn replace(&self, path: &str, body: &Value) -> Result<u16> {
         let text = body.to_string();

@@ -3,6 +3,8 @@
 mod certificates;
 mod client;
 mod document;
+mod explain;
+mod history;
 mod identity;
 mod orders;
 mod output;
@@ -26,7 +28,7 @@ const DIFFERENT: u8 = 3;
 /// Read and change the resources of running gateways
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 done; 1 refused, or the gateway cannot be reached, details on stderr; 2 wrong usage; 3 `diff` found differences, or `certificates` an expired one.\n\
+    after_help = "Exit status: 0 done; 1 refused, or the gateway cannot be reached, details on stderr; 2 wrong usage; 3 `diff` found differences, `certificates` an expired one, or `explain` no route.\n\
 KIND is a collection of the Admin API: routes, services, upstreams, ssls, consumers, consumers/NAME/credentials, consumer_groups, plugin_configs, global_rules, plugin_metadata, protos, stream_routes, secrets/MANAGER.\n\
 FILE is YAML or JSON; `-` is standard input."
 )]
@@ -108,11 +110,42 @@ enum Verb {
         #[command(flatten)]
         change: Change,
     },
-    /// Show what `apply` would change
+    /// Show what `apply` would change, or what is different after two versions of the history
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["file", "versions"]))]
     Diff {
         /// The configuration
         #[arg(short = 'f', long = "file", value_name = "FILE")]
-        file: PathBuf,
+        file: Option<PathBuf>,
+        /// Two versions, as `history` lists them
+        #[arg(value_name = "VERSION", num_args = 2)]
+        versions: Vec<u64>,
+        #[command(flatten)]
+        past: history::Past,
+    },
+    /// Show who changed the configuration when, or what one version changed
+    History {
+        /// A version; without it a list
+        #[arg(value_name = "VERSION")]
+        version: Option<u64>,
+        /// How many versions
+        #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=500))]
+        limit: u64,
+        /// Only those before this version
+        #[arg(long, value_name = "VERSION")]
+        before: Option<u64>,
+        #[command(flatten)]
+        past: history::Past,
+    },
+    /// Show what would become of a request: its route, plugins, upstream and nodes. Nothing is sent
+    Explain(explain::Explain),
+    /// Bring all objects back to how they were right after a version, in one transaction
+    Rollback {
+        /// The version
+        #[arg(value_name = "VERSION")]
+        version: u64,
+        /// Check everything and store nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Print the whole configuration, to be kept or applied elsewhere
     Dump,
@@ -227,7 +260,21 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             client.call(Method::Delete, &path, None).await?;
         }
         Verb::Apply { change } => apply(&client, &change).await?,
-        Verb::Diff { file } => return diff(&client, &file).await,
+        Verb::Diff { file: Some(file), .. } => return diff(&client, &file).await,
+        Verb::Diff { file: None, versions, past } => {
+            let [from, to] = versions[..] else {
+                bail!("name two versions, as `sigma ctl history` lists them")
+            };
+            return history::difference(&client, past, (from, to), form).await;
+        }
+        Verb::History { version: Some(version), past, .. } => {
+            history::one(&client, past, version, form).await?;
+        }
+        Verb::History { version: None, limit, before, past } => {
+            history::list(&client, past, limit, before, form).await?;
+        }
+        Verb::Explain(wish) => return explain::show(&client, wish, form).await,
+        Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,
         Verb::Upstreams { upstream, control } => {
             let client = Client::new(Some(control), None)?;

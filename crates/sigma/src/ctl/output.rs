@@ -187,7 +187,7 @@ fn item(value: &Value) -> String {
 }
 
 /// Columns as wide as their widest cell; control characters of a name do not reach the terminal.
-fn table(names: &[&str], rows: Vec<Vec<String>>) -> String {
+pub(super) fn table(names: &[&str], rows: Vec<Vec<String>>) -> String {
     let clean = |cell: String| cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     let head = names.iter().map(|name| (*name).to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head)

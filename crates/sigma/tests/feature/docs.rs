@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 27] = [
+const COMMANDS: [(&str, &str, &str); 28] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -101,6 +101,11 @@ const COMMANDS: [(&str, &str, &str); 27] = [
         "docs/operations.md",
         "sigma ctl quarantine",
         "quarantine::a_plugin_that_is_not_enabled_closes_what_names_it",
+    ),
+    (
+        "docs/operations.md",
+        "sigma ctl rollback",
+        "history::the_history_is_read_and_gone_back_in_from_a_shell",
     ),
     ("docs/running-many-nodes.md", "etcd --data-dir", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),

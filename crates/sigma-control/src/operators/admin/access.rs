@@ -1,11 +1,12 @@
 //! Who may call: peers, keys, web pages.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use aws_lc_rs::constant_time;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
-use sigma_config::settings::{Admin, AdminKey, AdminRole};
+use sigma_config::settings::{Admin, AdminRole};
 
 use super::AdminState;
 use super::call::Arguments;
@@ -23,29 +24,45 @@ pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Re
     Ok(())
 }
 
-/// What a caller may do by the key that the call shows; an error if that is not what it does.
-pub(crate) fn authorise(
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// What it may do.
+    pub(crate) role: AdminRole,
+    /// What its key is called; None where no key is required.
+    pub(crate) key: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// Refuses what the caller may not do.
+    pub(crate) fn check(&self, method: &Method) -> Result<(), Refusal> {
+        match self.role {
+            AdminRole::Viewer if *method != Method::GET => {
+                Err(unauthorised("invalid method for role viewer"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn unauthorised(description: &str) -> Refusal {
+    let body = json!({"error_msg": "failed to check token", "description": description});
+    Refusal(Box::new(Reply::json(StatusCode::UNAUTHORIZED, body)))
+}
+
+/// Who calls, by the key that the call shows; an error if there is no such key.
+pub(crate) fn recognise(
     state: &AdminState,
-    method: &Method,
     arguments: &Arguments,
     headers: &HeaderMap,
-) -> Result<AdminRole, Refusal> {
-    let settings = &state.settings;
-    if !settings.key_required {
-        return Ok(AdminRole::Admin);
+) -> Result<Caller, Refusal> {
+    if !state.settings.key_required {
+        return Ok(Caller { role: AdminRole::Admin, key: None });
     }
-    let refuse = |description: &str| {
-        let body = json!({"error_msg": "failed to check token", "description": description});
-        Err(Refusal(Box::new(Reply::json(StatusCode::UNAUTHORIZED, body))))
-    };
     // Browsers add cookies to what pages of others send.
     let cookies = !state.trusted.is_foreign(headers);
-    let Some(shown) = key_of(arguments, headers, cookies) else { return refuse("missing apikey") };
-    match role_of(&settings.keys, shown.as_bytes()) {
-        None => refuse("wrong apikey"),
-        Some(AdminRole::Viewer) if *method != Method::GET => refuse("invalid method for role viewer"),
-        Some(role) => Ok(role),
-    }
+    let Some(shown) = key_of(arguments, headers, cookies) else { return Err(unauthorised("missing apikey")) };
+    caller_of(state, shown.as_bytes()).ok_or_else(|| unauthorised("wrong apikey"))
 }
 
 /// The key in the query, in `X-API-KEY` or in the cookie `x_api_key`, whichever comes first. The
@@ -63,16 +80,16 @@ fn key_of<'a>(arguments: &'a Arguments, headers: &'a HeaderMap, cookies: bool) -
 }
 
 /// Compares with every key, in time that does not depend on their content.
-fn role_of(keys: &[AdminKey], shown: &[u8]) -> Option<AdminRole> {
-    let mut role = None;
-    for key in keys {
+fn caller_of(state: &AdminState, shown: &[u8]) -> Option<Caller> {
+    let mut found = None;
+    for (key, name) in state.settings.keys.iter().zip(&state.key_names) {
         let equal = constant_time::verify_slices_are_equal(key.key.as_bytes(), shown).is_ok();
         // An empty key would let everybody in.
-        if equal && !key.key.is_empty() && role.is_none() {
-            role = Some(key.role);
+        if equal && !key.key.is_empty() && found.is_none() {
+            found = Some(Caller { role: key.role, key: Some(Arc::clone(name)) });
         }
     }
-    role
+    found
 }
 
 /// What browsers ask before they let a page call.

@@ -1,5 +1,7 @@
 //! One call of the Admin API, taken apart: query, conditions, body.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,6 +13,7 @@ use sigma_config::settings::AdminRole;
 
 use super::reply::{Refusal, Reply};
 use super::{AdminState, decode};
+use crate::store::history::Author;
 
 /// The longest time to live; a lease of etcd holds no more than this in practice.
 const TTL_MAX_SECONDS: f64 = 9_000_000_000.0;
@@ -43,6 +46,11 @@ impl Arguments {
     /// All arguments of a name.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// All arguments.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        self.0.clone()
     }
 
     /// The names of all arguments.
@@ -105,6 +113,10 @@ pub(crate) struct Call {
     pub(crate) preconditions: Preconditions,
     /// What the caller may do, and see.
     pub(crate) role: AdminRole,
+    /// Who the caller is, for the history.
+    pub(crate) author: Author,
+    /// Where the revision is noted that the call makes.
+    pub(crate) made: Arc<AtomicU64>,
     /// The body; None if it is empty.
     pub(crate) body: Option<Value>,
 }

@@ -6,7 +6,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 /// The path that everything is below.
 pub(crate) const ROOT: &str = "/apisix/admin";
 /// The section of a service's cost decorations in paths and store keys.
-pub(crate) const DECORATIONS: &str = "graphql_cost_decorations";
+pub(crate) use crate::store::history::DECORATIONS;
 
 /// What a collection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +137,19 @@ impl Place {
     }
 }
 
+/// What of the history a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// `history`.
+    List,
+    /// `history/{version}`.
+    Version(u64),
+    /// `history/{from}/diff/{to}`.
+    Between(u64, u64),
+    /// `history/{version}/rollback`.
+    Rollback(u64),
+}
+
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -160,6 +173,10 @@ pub(crate) enum Target {
     Configs,
     /// `configs/validate`.
     ConfigsValidate,
+    /// `explain`.
+    Explain,
+    /// `history` and what is below it.
+    History(Past),
     /// `/openapi.json`.
     OpenApi,
     /// A collection that does not exist.
@@ -196,8 +213,21 @@ pub(crate) fn target(path: &str) -> Target {
         // These two exist only below their parents.
         [segment @ ("credentials" | DECORATIONS), ..] => Target::UnknownCollection(owned(segment)),
         ["secrets", manager, rest @ ..] => place("secrets", Some(manager), rest),
+        ["explain"] => Target::Explain,
+        ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
         ["schema" | "plugins" | "configs", ..] => Target::Nothing,
         [segment, rest @ ..] => place(segment, None, rest),
+    }
+}
+
+fn past(rest: &[&str]) -> Option<Past> {
+    let number = |text: &str| text.parse().ok();
+    match rest {
+        [] => Some(Past::List),
+        [version] => Some(Past::Version(number(version)?)),
+        [version, "rollback"] => Some(Past::Rollback(number(version)?)),
+        [from, "diff", to] => Some(Past::Between(number(from)?, number(to)?)),
+        _ => None,
     }
 }
 
@@ -258,6 +288,12 @@ mod tests {
         check("/apisix/admin/schema/validate/routes", r#"Validate("routes")"#);
         check("/apisix/admin/plugins/list", "PluginNames");
         check("/apisix/admin/configs/validate", "ConfigsValidate");
+        check("/apisix/admin/history", "History(List)");
+        check("/apisix/admin/history/7", "History(Version(7))");
+        check("/apisix/admin/history/7/rollback", "History(Rollback(7))");
+        check("/apisix/admin/history/7/diff/5", "History(Between(7, 5))");
+        check("/apisix/admin/history/-1", "Nothing");
+        check("/apisix/admin/history/x/rollback", "Nothing");
         check("/apisix/adminx", "Nothing");
         check("/elsewhere", "Nothing");
     }

@@ -21,11 +21,11 @@ use sigma_config::settings::AdminRole;
 use sigma_config::stored;
 
 use super::call::{self, Call};
-use super::collection::DECORATIONS;
 use super::read::value_of;
 use super::reply::{Content, Outcome, Refusal, Reply};
 use super::rules::id_text;
 use super::{AdminState, decode, now, secrecy};
+use crate::store::history::{decorated_service, is_resource};
 use crate::store::{Condition, Contents, Record, StoreError, Transaction, Write};
 
 /// Where digest and versions are kept; no resource has such a key.
@@ -98,16 +98,6 @@ fn fingerprint<'a>(records: impl Iterator<Item = (&'a str, &'a Arc<[u8]>)>) -> S
         }
     }
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn is_resource(key: &str) -> bool {
-    ResourceKey::parse(key).is_some() || decorated_service(key).is_some()
-}
-
-/// The service that a decoration belongs to.
-fn decorated_service(key: &str) -> Option<&str> {
-    let (service, rest) = key.strip_prefix("services/")?.split_once('/')?;
-    rest.strip_prefix(DECORATIONS)?.starts_with('/').then_some(service)
 }
 
 /// `GET`, `HEAD` and `PUT` of `/configs`.
@@ -433,7 +423,7 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));
         }
-        match state.commit(transaction).await {
+        match state.commit(call, transaction).await {
             Ok(revision) => return Ok(reply.at(revision)),
             Err(StoreError::Conflict) => continue,
             Err(error) => return Err(error.into()),

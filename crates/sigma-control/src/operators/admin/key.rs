@@ -2,10 +2,15 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::num::NonZeroU32;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use aws_lc_rs::pbkdf2;
 use sigma_config::settings::{Admin, AdminKey, AdminRole};
+
+use crate::store::history::cleaned;
 
 /// The file's name, beside the store.
 const FILE_NAME: &str = "admin.key";
@@ -13,8 +18,25 @@ const FILE_NAME: &str = "admin.key";
 const LETTERS: usize = 32;
 /// What users have who are neither the owner nor of the group.
 const OTHERS: u32 = 0o007;
+/// Longer names of keys are cut.
+const NAME_BYTES: usize = 128;
 /// Longer is no key but a file put there by mistake.
 const FILE_BYTES_MAX: u64 = 4096;
+
+/// How much work the short id of a key is: who has the id of a poor key may guess no more than some hundred keys a
+/// second.
+const ID_ROUNDS: NonZeroU32 = NonZeroU32::new(20_000).unwrap();
+
+/// What a key is called where people read it: its name, or else a short id that is always the same and from which the
+/// key cannot be had.
+pub(super) fn name_of(key: &AdminKey) -> Arc<str> {
+    if let Some(name) = &key.name {
+        return cleaned(name, NAME_BYTES).into();
+    }
+    let mut id = [0; 4];
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ID_ROUNDS, b"sigma admin key id", key.key.as_bytes(), &mut id);
+    format!("key-{:08x}", u32::from_be_bytes(id)).into()
+}
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +126,20 @@ fn letters() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_has_a_name_that_does_not_tell_it() {
+        let key = |name: Option<&str>, key: &str| AdminKey {
+            name: name.map(str::to_owned),
+            key: key.to_owned(),
+            role: AdminRole::Admin,
+        };
+        assert_eq!(&*name_of(&key(Some("a\nb"), "secret")), "a b");
+        let id = name_of(&key(None, "secret"));
+        assert_eq!(id, name_of(&key(None, "secret")));
+        assert!(id.starts_with("key-") && id.len() == 12 && !id.contains("secret"), "{id}");
+        assert_ne!(id, name_of(&key(None, "secret2")));
+    }
 
     #[test]
     fn a_key_is_made_once_and_kept() {

@@ -15,6 +15,7 @@
 //! | `rules`, `credentials` | whether that fits the other resources |
 //! | `secrecy` | what is encrypted, and what is shown of it |
 //! | `configs` | the whole configuration at once |
+//! | `history`, `rollback` | what was changed by whom, and the way back |
 //! | `catalogue`, `openapi` | what may be written, and how to call |
 //! | `reply` | the shape of answers |
 
@@ -27,11 +28,13 @@ mod credentials;
 mod decode;
 mod decoration;
 mod filter;
+mod history;
 mod key;
 mod openapi;
 mod patch;
 mod read;
 mod reply;
+mod rollback;
 mod rules;
 mod secrecy;
 #[cfg(test)]
@@ -40,11 +43,12 @@ mod write;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{Extensions, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use sigma_config::crypt::Keyring;
@@ -55,9 +59,14 @@ use sigma_config::stored;
 use sigma_config::{Problem, Surroundings};
 use tokio::sync::RwLock;
 
+use crate::operators::audit::{KeyOf, Made};
 use crate::operators::caller::Trusted;
+use crate::operators::explain::{Explainer, Wish};
+use crate::operators::history::HistoryReader;
+use crate::operators::identity::CertificateOf;
 use crate::serving::source::unix_seconds;
 use crate::serving::trial::Trial;
+use crate::store::history::{Author, By};
 use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub use key::{KeyFile, KeyFileError, settle_key};
@@ -97,6 +106,12 @@ pub struct AdminState {
     /// Who is recognised by what.
     credentials: credentials::Credentials,
     reader: Arc<credentials::Reader>,
+    /// What the keys of the settings are called, in their order.
+    key_names: Vec<Arc<str>>,
+    /// What was changed by whom; None if that is not kept.
+    pub(crate) history: Option<Arc<HistoryReader>>,
+    /// Explains requests; None where nothing is served.
+    pub(crate) explainer: Option<Arc<Explainer>>,
 }
 
 impl AdminState {
@@ -109,6 +124,7 @@ impl AdminState {
     ) -> AdminState {
         let reader =
             Arc::new(credentials::Reader { keyring: keyring.clone(), plugins: Arc::clone(&plugins) });
+        let key_names = settings.keys.iter().map(key::name_of).collect();
         AdminState {
             store,
             plugins,
@@ -124,6 +140,9 @@ impl AdminState {
             writes: RwLock::new(()),
             credentials: credentials::Credentials::default(),
             reader,
+            key_names,
+            history: None,
+            explainer: None,
         }
     }
 
@@ -139,10 +158,32 @@ impl AdminState {
     }
 
     /// Every write of the API.
-    async fn commit(&self, transaction: Transaction) -> Result<u64, StoreError> {
+    async fn commit(&self, call: &Call, transaction: Transaction) -> Result<u64, StoreError> {
+        self.commit_back(call, transaction, None).await
+    }
+
+    /// The same of a write that may bring back a version.
+    async fn commit_back(
+        &self,
+        call: &Call,
+        transaction: Transaction,
+        rollback_to: Option<u64>,
+    ) -> Result<u64, StoreError> {
         let revision = self.store.commit(transaction).await?;
         self.credentials.wrote(revision);
+        call.made.store(revision, Ordering::Relaxed);
+        if let Some(reader) = &self.history {
+            reader.history.wrote(revision, call.author.clone(), rollback_to);
+        }
         Ok(revision)
+    }
+
+    /// The history, if it is kept.
+    fn history(&self) -> Result<&HistoryReader, Refusal> {
+        self.history.as_deref().ok_or_else(|| {
+            let message = "no history is kept: `history.keep` is 0; set it and start anew";
+            Refusal::new(StatusCode::NOT_FOUND, message)
+        })
     }
 
     /// A store key as answers name it.
@@ -189,17 +230,39 @@ async fn serve(
 /// The answer to one call. It needs a runtime with a clock, and nothing else of the machine.
 pub async fn answer(state: &AdminState, peer: SocketAddr, request: Request) -> Response {
     let readers = access::readers(state, request.headers());
-    let reply = match admitted(state, peer, request).await {
+    let mut seen = Seen::default();
+    let reply = match admitted(state, peer, request, &mut seen).await {
         Ok(reply) => reply,
         Err(refusal) => refusal.into(),
     };
     let mut response = reply.into_response();
     access::stamp(readers, response.headers_mut());
+    seen.tell(response.extensions_mut());
     response
 }
 
+/// What the audit log is told of a call.
+#[derive(Default)]
+struct Seen {
+    key: Option<Arc<str>>,
+    /// The revision that the call has made; 0 if none.
+    made: Arc<AtomicU64>,
+}
+
+impl Seen {
+    fn tell(self, extensions: &mut Extensions) {
+        if let Some(key) = self.key {
+            extensions.insert(KeyOf(key));
+        }
+        let made = self.made.load(Ordering::Relaxed);
+        if made > 0 {
+            extensions.insert(Made(made));
+        }
+    }
+}
+
 /// Everything up to the body: what is refused here costs nothing.
-async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Outcome {
+async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: &mut Seen) -> Outcome {
     let (head, body) = request.into_parts();
     access::admit(state, peer.ip(), &head.headers)?;
     let target = collection::target(head.uri.path());
@@ -218,9 +281,19 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
         _ => {}
     }
     let arguments = Arguments::parse(head.uri.query().unwrap_or_default());
-    let role = access::authorise(state, &method, &arguments, &head.headers)?;
+    let caller = access::recognise(state, &arguments, &head.headers)?;
+    seen.key = caller.key.clone();
+    caller.check(&method)?;
     let preconditions = Preconditions::read(&head.headers);
-    let call = Call { method, arguments, preconditions, role, body: None };
+    let certificate = head.extensions.get::<CertificateOf>();
+    let author = Author {
+        key: caller.key.as_deref().map(str::to_owned),
+        certificate: certificate.map(|CertificateOf(subject)| subject.to_string()),
+        address: Some(peer.ip().to_string()),
+        ..Author::of(By::Admin)
+    };
+    let made = Arc::clone(&seen.made);
+    let call = Call { method, arguments, preconditions, role: caller.role, author, made, body: None };
     call.check_dry_run()?;
     let limit = state.settings.body_bytes as usize;
     match target {
@@ -242,6 +315,8 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
         Target::UnknownCollection(segment) => {
             Err(Refusal::new(StatusCode::NOT_FOUND, format_args!("Unsupported resource type: {segment}")))
         }
+        Target::Explain => explain(state, &call).await,
+        Target::History(wanted) => history::serve(state, &call, wanted).await,
         Target::Configs => configs::whole(state, &call, &head.headers, body).await,
         Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
         other => {
@@ -258,6 +333,14 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
             }
         }
     }
+}
+
+/// What would become of a request.
+async fn explain(state: &AdminState, call: &Call) -> Outcome {
+    let explainer = state.explainer.as_ref().filter(|_| call.method == Method::GET);
+    let Some(explainer) = explainer else { return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")) };
+    let explained = explainer.explain(Wish::read(call.arguments.pairs())).await?;
+    Ok(Reply::json(StatusCode::OK, explained))
 }
 
 /// An operation on resources.

@@ -31,6 +31,7 @@ pub(crate) fn document() -> Value {
         paths.insert(format!("{directory}/{{id}}"), resource_item(collection, &parameters));
     }
     paths.extend(others());
+    paths.extend(history());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -290,6 +291,44 @@ fn others() -> Vec<(String, Value)> {
             }),
         ),
         ("configs/validate", json!({"post": with_body(check, "configs")})),
+    ]
+    .into_iter()
+    .map(|(path, item)| (format!("{ROOT}/{path}"), item))
+    .collect()
+}
+
+/// What was changed by whom, and what would become of a request.
+fn history() -> Vec<(String, Value)> {
+    let any = |description: &str| json!({"description": description, "content": {"application/json": {"schema": {}}}});
+    let number = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "integer", "minimum": 0, "maximum": 9_000_000}});
+    let key = query("key", json!({"type": "string"}), "Only this object, such as routes/1.");
+    let listed = [
+        query("limit", json!({"type": "integer", "minimum": 1, "maximum": 500}), "How many; 50 unless told."),
+        query("before", json!({"type": "integer", "minimum": 0}), "Only those before this version."),
+        key.clone(),
+    ];
+    let get = |summary: &str, parameters: &[Value]| {
+        operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
+    };
+    let rolled = [("200", any("The objects that were brought back."))];
+    let parameters = [number("version"), write_parameters()[1].clone()];
+    let rollback = operation("Bring objects back to how they were".to_owned(), &parameters, &rolled);
+    let text = || json!({"type": "string"});
+    let asked = [
+        query("method", text(), "GET unless told."),
+        json!({"name": "url", "in": "query", "required": true, "schema": text(), "description": "Such as https://example.com/a?b=c."}),
+        query("header", text(), "`Name: value`; may be given several times."),
+        query("client", text(), "The client's address."),
+        query("listener", text(), "The name of the listener."),
+        query("consumer", text(), "The consumer that it is from."),
+    ];
+    let between = [number("from"), number("to"), key.clone()];
+    [
+        ("explain", json!({"get": get("What would become of a request", &asked)})),
+        ("history", json!({"get": get("Versions of the configuration, the newest first", &listed)})),
+        ("history/{version}", json!({"get": get("What a version changed", &[number("version"), key])})),
+        ("history/{from}/diff/{to}", json!({"get": get("What is different after two versions", &between)})),
+        ("history/{version}/rollback", json!({"post": rollback})),
     ]
     .into_iter()
     .map(|(path, item)| (format!("{ROOT}/{path}"), item))

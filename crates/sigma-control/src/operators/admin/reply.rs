@@ -143,6 +143,12 @@ impl From<StoreError> for Refusal {
     }
 }
 
+impl From<(StatusCode, String)> for Refusal {
+    fn from((status, message): (StatusCode, String)) -> Refusal {
+        Refusal::new(status, message)
+    }
+}
+
 impl From<Refusal> for Reply {
     fn from(refusal: Refusal) -> Reply {
         *refusal.0

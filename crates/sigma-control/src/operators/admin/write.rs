@@ -185,7 +185,7 @@ pub(crate) async fn delete(state: &AdminState, place: &Place, call: &Call) -> Ou
             writes: gone.into_iter().map(|key| Write::Delete { key }).collect(),
         };
         if !call.is_dry() {
-            match state.commit(transaction).await {
+            match state.commit(call, transaction).await {
                 Err(StoreError::Conflict) => continue,
                 done => done?,
             };
@@ -234,7 +234,7 @@ async fn store(
         return Ok(Some((previous.map_or(0, |record| record.modified), value)));
     }
     let write = Write::Put { key: draft.key.clone(), value: text, ttl: draft.ttl };
-    match state.commit(Transaction { conditions, writes: vec![write] }).await {
+    match state.commit(call, Transaction { conditions, writes: vec![write] }).await {
         Ok(revision) => Ok(Some((revision, value))),
         Err(StoreError::Conflict) => Ok(None),
         Err(error) => Err(error.into()),

@@ -4,6 +4,8 @@
 //! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and
 //! `/v1/acme` are Sigma's own.
 
+mod health_page;
+mod history;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +17,8 @@ use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde_json::{Map, Value, json};
@@ -29,6 +31,8 @@ use sigma_config::wording::Schema;
 use sigma_upstream::health::NodeState;
 
 use crate::operators::admin::{plugin_attributes, resource_schemas};
+use crate::operators::explain::{Explainer, Wish};
+use crate::operators::history::HistoryReader;
 pub use crate::serving::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
@@ -130,6 +134,10 @@ pub struct ControlState {
     /// What stands before keys in answers, e.g. `/apisix`; nothing for those of a file.
     pub key_prefix: String,
     schemas: HashMap<String, Schema>,
+    /// What was changed by whom; None if that is not kept.
+    pub(crate) history: Option<Arc<HistoryReader>>,
+    /// Explains requests; None where nothing is served.
+    pub(crate) explainer: Option<Arc<Explainer>>,
 }
 
 impl ControlState {
@@ -140,7 +148,14 @@ impl ControlState {
             Some((name.to_owned(), schema))
         };
         let schemas = plugins.names().into_iter().filter_map(compiled).collect();
-        ControlState { inspect, plugins, key_prefix: key_prefix.to_owned(), schemas }
+        ControlState {
+            inspect,
+            plugins,
+            key_prefix: key_prefix.to_owned(),
+            schemas,
+            history: None,
+            explainer: None,
+        }
     }
 }
 
@@ -165,6 +180,11 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/gc", post(async || StatusCode::OK))
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
+        .route("/v1/explain", get(explain))
+        .route("/v1/history", get(history::list))
+        .route("/v1/history/{version}", get(history::one))
+        .route("/v1/history/{from}/diff/{to}", get(history::difference))
+        .route("/v1/history/{version}/rollback", post(history::rollback))
         .route("/v1/certificates", get(certificates))
         .route("/v1/acme", get(orders))
         .route("/v1/acme/{ssl}/order", post(order_now))
@@ -281,9 +301,12 @@ impl ControlState {
     }
 }
 
-async fn health(State(state): Control) -> Response {
-    let reports = state.inspect.health();
-    found(&listed(reports.into_iter().map(|report| state.health(report))))
+async fn health(State(state): Control, headers: HeaderMap) -> Response {
+    let reports = state.inspect.health().into_iter().map(|report| state.health(report));
+    match health_page::is_wanted(&headers) {
+        true => health_page::answer(&reports.collect::<Vec<_>>()),
+        false => found(&listed(reports)),
+    }
 }
 
 /// The kinds whose health can be asked for.
@@ -299,14 +322,23 @@ async fn health_without_id(Path(section): Path<String>) -> Response {
     }
 }
 
-async fn health_of(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
+async fn health_of(
+    State(state): Control,
+    Path((section, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
     let Some(kind) = checked_kind(&section) else {
         return refusal(StatusCode::BAD_REQUEST, format!("invalid src type {section}"));
     };
     let key = ResourceKey::new(kind, id.as_str());
     let reports = state.inspect.health();
     if let Some(report) = reports.into_iter().find(|report| report.key == key) {
-        return found(&state.health(report));
+        let report = state.health(report);
+        return if health_page::is_wanted(&headers) {
+            health_page::answer(&[report])
+        } else {
+            found(&report)
+        };
     }
     let exists = state.inspect.in_force(kind).iter().any(|item| item.key == key);
     let message = match exists {
@@ -404,6 +436,16 @@ async fn reload(State(state): Control) -> Response {
     match state.inspect.reload().await {
         Ok(()) => (StatusCode::OK, "done").into_response(),
         Err(reason) => refusal(StatusCode::SERVICE_UNAVAILABLE, reason),
+    }
+}
+
+async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
+    let Some(explainer) = &state.explainer else { return refusal(StatusCode::NOT_FOUND, "not found") };
+    let query = query.unwrap_or_default();
+    let arguments = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+    match explainer.explain(Wish::read(arguments)).await {
+        Ok(explained) => found(&explained),
+        Err((status, message)) => refusal(status, message),
     }
 }
 

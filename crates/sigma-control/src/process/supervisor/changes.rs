@@ -10,6 +10,7 @@ use sigma_proxy::Failure;
 use tokio::sync::oneshot;
 
 use super::Supervisor;
+use crate::process::chronicle::Trigger;
 use crate::process::examine;
 use crate::process::handover::Channel;
 use crate::process::log_control::LIFE;
@@ -31,7 +32,7 @@ pub(super) enum Change {
     /// Certificates that were ordered for these ssls.
     Certificates(Vec<ResourceKey>),
     /// What the file says.
-    File(Asker),
+    File(Trigger, Asker),
     /// Nodes, in memory only.
     Edit(Edit, Asker),
     /// Another process takes the place of this one: one that the parent has started, or one that this one starts.
@@ -44,7 +45,7 @@ pub(super) type Asker = Option<oneshot::Sender<Result<(), String>>>;
 /// What a change comes to before it is put into force.
 pub(super) enum Outcome {
     Part(Option<Part>),
-    File(Result<Whole, StartError>, Asker),
+    File(Result<Whole, StartError>, Trigger, Asker),
     Edit(Result<Whole, StartError>, Asker),
     Successor(Result<Successor, String>),
 }
@@ -62,11 +63,11 @@ impl Supervisor {
             Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
             Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
             Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
-            Change::File(asker) => {
+            Change::File(trigger, asker) => {
                 let plugins = Arc::clone(&self.all_plugins);
-                Box::pin(
-                    async move { Outcome::File(load(&source, &plugins, &publisher, is_stored).await, asker) },
-                )
+                Box::pin(async move {
+                    Outcome::File(load(&source, &plugins, &publisher, is_stored).await, trigger, asker)
+                })
             }
             Change::Edit(edit, asker) => Box::pin(async move {
                 let mut next = publisher.state().desired.clone();

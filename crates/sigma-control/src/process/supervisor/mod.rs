@@ -6,6 +6,7 @@
 //! followed meanwhile, operators are answered, and it is left behind when the process stops.
 
 mod changes;
+mod history;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::sync::mpsc;
 
 use self::changes::{Change, Outcome, UnderWay};
+use super::chronicle::{Chronicle, Trigger};
 use super::handover::{self, Channel, Origin};
 use super::log_control::{LIFE, LogControl};
 use super::parent::Link;
@@ -32,9 +34,10 @@ use super::systemd::Systemd;
 use super::upgrade::{Starter, Successor};
 use super::usage::Usage;
 use super::watch_over::{ENDED, WatchOver};
-use crate::operators;
+use crate::operators::audit::Audit;
 use crate::operators::entrances::Entrances;
 use crate::operators::running::{Command, Running, STOPPING};
+use crate::operators::{self, Records};
 use crate::serving::acme::Ordered;
 use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
@@ -89,6 +92,8 @@ pub struct Supervisor {
     node: Arc<Node>,
     current: Arc<Snapshot>,
     store: Option<Arc<dyn Store>>,
+    chronicle: Option<Chronicle>,
+    audit: Option<Arc<Audit>>,
     /// What the store tells.
     watch: Option<Watch>,
     log: Box<dyn LogControl>,
@@ -170,7 +175,9 @@ impl Supervisor {
         let files = files(settings, store.as_ref(), &keyring).await;
         let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
         let publisher = Arc::new(publisher);
-        let desired = with_stored(desired(checked), store.as_ref()).await?;
+        let chronicle =
+            Chronicle::begin(settings, store.as_ref(), &keyring, Arc::clone(&plugins.enabled) as _);
+        let desired = with_stored(desired(checked), store.as_ref(), chronicle.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;
         let whole = publisher.compile(desired, closes).await;
         let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
@@ -183,7 +190,11 @@ impl Supervisor {
         let running = Arc::new(Running::new(counters, node, Arc::clone(&publisher), store.clone(), tell));
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
-        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &entrances).await?;
+        let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));
+        let audit = Audit::of(&settings, history.as_ref())?;
+        let records = Records { history, audit };
+        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &records, &entrances)
+            .await?;
         before.resume_tickets(&current);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
@@ -203,6 +214,8 @@ impl Supervisor {
             current,
             watch: store.as_ref().map(|store| Arc::clone(store).watch(revision)),
             store,
+            chronicle,
+            audit: records.audit,
             log,
             running,
             commands,
@@ -226,6 +239,7 @@ impl Supervisor {
     /// Tells everybody who waits for this process that it serves.
     async fn tell_of_start(&self) {
         self.tell_store();
+        self.tell_history_of_file(Trigger::Start, &Ok(()));
         self.tell_parent_of_sockets().await;
         if let Some(parent) = &self.parent {
             parent.ready().await;
@@ -278,7 +292,7 @@ impl Supervisor {
                     if let Some(systemd) = &self.systemd {
                         systemd.reloading();
                     }
-                    under_way = Some(self.begin(Change::File(None)));
+                    under_way = Some(self.begin(Change::File(Trigger::Signal, None)));
                 }
                 event = next_event(&mut self.watch), if is_idle => {
                     self.absorb(event);
@@ -286,7 +300,7 @@ impl Supervisor {
                 }
                 Some(command) = self.commands.recv(), if is_idle => {
                     under_way = Some(self.begin(match command {
-                        Command::Reload(asker) => Change::File(asker),
+                        Command::Reload(asker) => Change::File(Trigger::Call, asker),
                         Command::Edit(edit, asker) => Change::Edit(edit, Some(asker)),
                     }));
                 }
@@ -329,7 +343,7 @@ impl Supervisor {
     /// Begins with what is seen to have changed, if anything has.
     fn seen(&self, stamp: &mut Option<Stamp>) -> Option<UnderWay> {
         if self.options.watch && self.options.source.has_changed(stamp) {
-            return Some(self.begin(Change::File(None)));
+            return Some(self.begin(Change::File(Trigger::Watch, None)));
         }
         self.publisher.has_new_places().then(|| self.begin(Change::Places))
     }
@@ -338,6 +352,7 @@ impl Supervisor {
     fn reopen_logs(&mut self) {
         self.gateway.reopen_log();
         self.node.reopen_logs();
+        self.audit.iter().for_each(|audit| audit.reopen());
         self.log.reopen();
     }
 
@@ -351,6 +366,7 @@ impl Supervisor {
     fn tidy(&mut self) {
         self.gateway.sweep();
         self.usage.tell(&self.current.settings.load_shedding);
+        self.mend_history();
         let left = self.until_settled;
         self.until_settled = left.saturating_sub(1);
         if left == 1
@@ -360,22 +376,6 @@ impl Supervisor {
         }
         if std::mem::take(&mut self.has_changed) {
             sigma_net::memory::give_back();
-        }
-    }
-
-    /// Takes in what the store tells, all at once if several changes came together.
-    fn absorb(&mut self, event: Event) {
-        self.has_changed = true;
-        let mut next = Some(event);
-        while let Some(event) = next {
-            if let Some(sharing) = &self.health_sharing {
-                sharing.hear(&event);
-            }
-            if let Some(ordered) = &self.ordered {
-                ordered.hear(&event);
-            }
-            self.publisher.absorb(event);
-            next = self.watch.as_mut().and_then(|watch| watch.try_recv().ok());
         }
     }
 
@@ -423,9 +423,10 @@ impl Supervisor {
                 return None;
             }
             Outcome::Successor(successor) => return self.upgraded(successor).await,
-            Outcome::File(whole, asker) => {
+            Outcome::File(whole, trigger, asker) => {
                 let result = whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string());
                 self.running.reloaded(result.as_ref().err().cloned());
+                self.tell_history_of_file(trigger, &result);
                 self.carried_out(&result).await;
                 match &result {
                     Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
@@ -503,14 +504,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells the store, which keeps the last good forms, what is quarantined.
-    fn tell_store(&self) {
-        let Some(store) = &self.store else { return };
-        let state = self.publisher.state();
-        let keys: Vec<String> = state.desired.quarantine().map(|one| one.key.to_string()).collect();
-        store.judged(state.desired.revision(), &keys);
-    }
-
     /// Lets open exchanges finish. Operators are answered until the process ends, unless a successor does; `reason` is
     /// why traffic should go elsewhere.
     async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
@@ -519,6 +512,9 @@ impl Supervisor {
                 file.leave();
             }
             self.gateway.hand_over();
+            if let Some(chronicle) = &self.chronicle {
+                chronicle.history.close().await;
+            }
             handover::leave(channel).await;
         }
         if let Some(systemd) = self.systemd.as_ref().filter(|_| successor.is_none()) {

@@ -1,0 +1,80 @@
+//! What is heard of the store, and what the store and the history are told of it.
+
+use std::sync::Arc;
+
+use super::Supervisor;
+use crate::process::chronicle::{LOOK_PERIODS, Trigger};
+use crate::store::Event;
+use crate::store::history::Unserved;
+
+impl Supervisor {
+    /// Takes in what the store tells, all at once if several changes came together.
+    pub(super) fn absorb(&mut self, event: Event) {
+        self.has_changed = true;
+        let mut next = Some(event);
+        while let Some(event) = next {
+            if let Some(sharing) = &self.health_sharing {
+                sharing.hear(&event);
+            }
+            if let Some(ordered) = &self.ordered {
+                ordered.hear(&event);
+            }
+            if let Some(chronicle) = &self.chronicle {
+                chronicle.history.hear(&event);
+            }
+            self.publisher.absorb(event);
+            next = self.watch.as_mut().and_then(|watch| watch.try_recv().ok());
+        }
+    }
+
+    /// Tells the store, which keeps the last good forms, what is quarantined.
+    pub(super) fn tell_store(&self) {
+        let Some(store) = &self.store else { return };
+        let state = self.publisher.state();
+        let keys: Vec<String> = state.desired.quarantine().map(|one| one.key.to_string()).collect();
+        store.judged(state.desired.revision(), &keys);
+        drop(state);
+        self.tell_history();
+    }
+
+    /// Tells that everything taken in of the store is in force, but for what is quarantined.
+    fn tell_history(&self) {
+        let Some(chronicle) = &self.chronicle else { return };
+        let state = self.publisher.state();
+        let unserved = state.desired.quarantine().map(|one| Unserved {
+            key: one.key.to_string(),
+            reason: one.reason.clone(),
+            served: one.standing.name().to_owned(),
+        });
+        chronicle.history.settled(state.desired.revision(), unserved.collect());
+    }
+
+    /// Tells what became of a file.
+    pub(super) fn tell_history_of_file(&self, trigger: Trigger, result: &Result<(), String>) {
+        let Some(chronicle) = &self.chronicle else { return };
+        match result {
+            Ok(()) => {
+                let state = self.publisher.state();
+                chronicle.file(&self.options.source, trigger, &state.desired.config, self.store.is_some());
+            }
+            Err(reason) => chronicle.refused(&self.options.source, trigger, reason),
+        }
+    }
+
+    /// Has the history compare everything if something was lost to it.
+    pub(super) fn mend_history(&mut self) {
+        let Some(chronicle) = &mut self.chronicle else { return };
+        chronicle.until_look = chronicle.until_look.saturating_sub(1);
+        if chronicle.until_look > 0 {
+            return;
+        }
+        chronicle.until_look = LOOK_PERIODS;
+        let Some(store) = self.store.clone().filter(|_| chronicle.history.has_missed()) else { return };
+        let history = Arc::clone(&chronicle.history);
+        tokio::spawn(async move {
+            if let Ok(contents) = store.load().await {
+                history.found(&contents);
+            }
+        });
+    }
+}

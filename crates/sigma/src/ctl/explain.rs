@@ -1,0 +1,199 @@
+//! `sigma ctl explain`: what would become of a request.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+
+use super::client::{Client, with_query};
+use super::history::line;
+use super::output::{self, Form};
+
+/// Exit status if no route serves the request.
+const NO_ROUTE: u8 = 3;
+
+/// A request that is not sent.
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// Its method
+    #[arg(value_name = "METHOD")]
+    method: String,
+    /// Its URL, such as https://example.com/a?b=c
+    #[arg(value_name = "URL")]
+    url: String,
+    /// A field of it, such as "X-Tenant: a"; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    headers: Vec<String>,
+    /// The address that it comes from
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<String>,
+    /// The name of the listener that it comes to
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// The consumer that it is from
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+    /// Ask this Control API instead of the Admin API
+    #[arg(long, value_name = "URL")]
+    control: Option<String>,
+}
+
+/// Shows it.
+pub(super) async fn show(client: &Client, wish: Explain, form: Option<Form>) -> Result<ExitCode> {
+    let Explain { method, url, headers, client: address, listener, consumer, control } = wish;
+    let mut arguments = vec![("method", method.as_str()), ("url", &url)];
+    arguments.extend(headers.iter().map(|field| ("header", field.as_str())));
+    let named = [("client", &address), ("listener", &listener), ("consumer", &consumer)];
+    arguments.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
+    let found = client.ask(control.as_deref(), &with_query("explain", arguments.into_iter())).await?;
+    match form.unwrap_or(Form::Table) {
+        Form::Table => print!("{}", told(&found)),
+        form => output::print(form, &found)?,
+    }
+    Ok(if found["route"].is_null() { ExitCode::from(NO_ROUTE) } else { ExitCode::SUCCESS })
+}
+
+fn word<'v>(value: &'v Value, name: &str) -> &'v str {
+    value[name].as_str().unwrap_or_default()
+}
+
+fn items<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
+    value[name].as_array().into_iter().flatten()
+}
+
+fn told(found: &Value) -> String {
+    let mut text = String::new();
+    line(&mut text, "routes:");
+    for route in items(found, "routes") {
+        match route["reason"].as_str() {
+            None => line(&mut text, &format!("  {}: serves this request", word(route, "id"))),
+            Some(reason) => line(&mut text, &format!("  {}: no: {reason}", word(route, "id"))),
+        }
+    }
+    if let Some(others) = found["other_routes"].as_u64().filter(|others| *others > 0) {
+        line(&mut text, &format!("  {others} more have other paths, or are too many to name"));
+    }
+    if let Some(refused) = found["refused"].as_str() {
+        line(&mut text, &format!("answer: {refused}"));
+    }
+    if let Some(service) = found["service"]["key"].as_str() {
+        line(&mut text, &format!("service: {service}"));
+    }
+    plugins(&mut text, found);
+    upstream(&mut text, &found["upstream"]);
+    to_node(&mut text, &found["to_node"]);
+    text
+}
+
+fn plugins(text: &mut String, found: &Value) {
+    for (phase, names) in found["phases"].as_object().into_iter().flatten() {
+        let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        line(text, &format!("{phase}: {}", names.join(", ")));
+    }
+    if items(found, "plugins").next().is_some() {
+        line(text, "plugins:");
+    }
+    for one in items(found, "plugins") {
+        let mut row = format!("  {} ({})", word(one, "name"), word(one, "source"));
+        match one["reason"].as_str() {
+            Some(reason) => row.push_str(&format!(": left out: {reason}")),
+            None if one["filter"] == true => row.push_str(": _meta.filter holds"),
+            None => {}
+        }
+        line(text, &row);
+    }
+}
+
+fn upstream(text: &mut String, upstream: &Value) {
+    if upstream.is_null() {
+        return;
+    }
+    let mut row = format!("upstream: {}, {}", word(upstream, "key"), word(upstream, "type"));
+    if let Some(state) = upstream["circuit_breaker"].as_str() {
+        row.push_str(&format!(", circuit breaker {state}"));
+    }
+    row.push_str(&in_flight(upstream));
+    line(text, &row);
+    for member in items(upstream, "members").filter_map(Value::as_str) {
+        line(text, &format!("  member {member}"));
+    }
+    for node in items(upstream, "nodes") {
+        let mut row = format!("  {} weight {}, {}", word(node, "node"), node["weight"], word(node, "status"));
+        if node["state"] != "ready" {
+            row.push_str(&format!(", {}", word(node, "state")));
+        }
+        row.push_str(&in_flight(node));
+        if let Some(reason) = node["reason"].as_str() {
+            row.push_str(&format!(": {reason}"));
+        }
+        line(text, &row);
+    }
+}
+
+fn in_flight(of: &Value) -> String {
+    match &of["in_flight"] {
+        Value::Null => String::new(),
+        counts => format!(", {} of {} in flight", counts["now"], counts["max"]),
+    }
+}
+
+fn to_node(text: &mut String, request: &Value) {
+    if request.is_null() {
+        return;
+    }
+    line(text, &format!("to the node: {} {}", word(request, "method"), word(request, "path")));
+    for (name, value) in request["headers"].as_object().into_iter().flatten() {
+        line(text, &format!("  {name}: {}", value.as_str().unwrap_or_default()));
+    }
+    let plugins: Vec<&str> = items(request, "may_be_changed_by").filter_map(Value::as_str).collect();
+    if !plugins.is_empty() {
+        line(text, &format!("  may be changed by {}", plugins.join(", ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_explanation_fits_a_terminal() {
+        let found = json!({
+            "routes": [
+                {"id": "1", "matched": true, "reason": null},
+                {"id": "2", "matched": false, "reason": "method GET not in [POST], which is a reason with more words than a line has room for"},
+            ],
+            "other_routes": 7,
+            "service": {"key": "services/s"},
+            "refused": null,
+            "plugins": [
+                {"name": "key-auth", "source": "services/s", "filter": true},
+                {"name": "limit-count", "source": "routes/1", "reason": "_meta.disable"},
+            ],
+            "phases": {"rewrite": ["key-auth"], "log": ["prometheus", "http-logger"]},
+            "upstream": {"key": "upstreams/u", "type": "roundrobin", "circuit_breaker": "open", "in_flight": {"now": 1, "max": 9},
+                "nodes": [
+                    {"node": "127.0.0.1:80", "weight": 1, "status": "healthy", "state": "ready"},
+                    {"node": "127.0.0.2:80", "weight": 0, "status": "unhealthy", "state": "drain", "reason": "a\u{1b}b"},
+                ]},
+            "to_node": {"method": "GET", "path": "/a", "headers": {"Host": "a.com"}, "may_be_changed_by": ["key-auth"]},
+        });
+        let expected = "routes:\n  1: serves this request\n\
+            \x20 2: no: method GET not in [POST], which is a reason with more words than a line…\n\
+            \x20 7 more have other paths, or are too many to name\n\
+            service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
+            \x20 key-auth (services/s): _meta.filter holds\n\
+            \x20 limit-count (routes/1): left out: _meta.disable\n\
+            upstream: upstreams/u, roundrobin, circuit breaker open, 1 of 9 in flight\n\
+            \x20 127.0.0.1:80 weight 1, healthy\n\
+            \x20 127.0.0.2:80 weight 0, unhealthy, drain: a b\n\
+            to the node: GET /a\n  Host: a.com\n  may be changed by key-auth\n";
+        assert_eq!(told(&found), expected);
+        assert!(expected.lines().all(|line| line.chars().count() < 80));
+        let none =
+            json!({"routes": [], "other_routes": 0, "refused": "404: no route", "plugins": [], "phases": {}});
+        assert_eq!(told(&none), "routes:\nanswer: 404: no route\n");
+    }
+}
