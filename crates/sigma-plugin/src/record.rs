@@ -1,9 +1,10 @@
 //! What is known of an exchange when it is over; feeds counters, logs and metrics.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sigma_http::Fault;
 
+use crate::Phase;
 use crate::address::NodeAddr;
 
 /// Who made a response.
@@ -42,6 +43,8 @@ pub struct Record {
     pub fault: Option<Fault>,
     /// Attempts on nodes; kept only where `started` is set.
     pub attempts: Vec<Attempt>,
+    /// The hooks that waited, in the order in which they did; kept only where `started` is set.
+    pub waits: Vec<Wait>,
     /// The status of the node in each attempt, 0 if it gave none; always kept.
     pub upstream_statuses: Vec<u16>,
     /// How the upstream's nodes are spoken to, e.g. `https`; None before one is picked.
@@ -59,8 +62,9 @@ pub struct Record {
 impl Record {
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
-        let Record { attempts, upstream_statuses, .. } = self;
+        let Record { attempts, waits, upstream_statuses, .. } = self;
         attempts.clear();
+        waits.clear();
         upstream_statuses.clear();
         // Each in its place: a record made anew would be moved here through another one.
         (self.started, self.fault, self.upstream_scheme) = (None, None, None);
@@ -88,16 +92,49 @@ impl Record {
     }
 
     /// The connection of the last attempt stands: made for it, or kept from an earlier one.
-    pub fn connected(&mut self) {
+    pub fn connected(&mut self, is_kept: bool) {
         if let Some(attempt) = self.attempts.last_mut() {
-            attempt.connect_ms = attempt.elapsed_ms();
+            (attempt.connect_ms, attempt.reused) = (attempt.elapsed_ms(), is_kept);
+        }
+    }
+
+    /// The last attempt dialled. `at` is when the transport stood, before TLS; None if it never did, or if nobody
+    /// can say.
+    pub fn linked(&mut self, at: Option<Instant>) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.linked_ms = attempt.began.zip(at).map(|(began, at)| milliseconds(at - began));
+        }
+    }
+
+    /// A hook of a plugin has waited since `began`, in vain if the client has left; None where nobody asks.
+    pub fn waited(&mut self, plugin: &str, phase: Phase, began: Option<Instant>) {
+        if let Some(began) = began {
+            let ended = began + began.elapsed();
+            self.waits.push(Wait { plugin: plugin.into(), phase, began, ended });
         }
     }
 
     /// Milliseconds since the head was read.
     pub fn elapsed_ms(&self) -> Option<f64> {
-        self.started.map(|at| at.elapsed().as_secs_f64() * 1000.0)
+        self.started.map(|at| milliseconds(at.elapsed()))
     }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// A hook of a plugin that waited: for a service that it asked, a time, or the request's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The name of the plugin.
+    pub plugin: Box<str>,
+    /// The phase of the hook.
+    pub phase: Phase,
+    /// When it began to wait.
+    pub began: Instant,
+    /// When it went on, or was given up.
+    pub ended: Instant,
 }
 
 /// One attempt on a node.
@@ -111,6 +148,11 @@ pub struct Attempt {
     pub began: Option<Instant>,
     /// The node's status, 0 if it gave none.
     pub status: u16,
+    /// The connection was kept from an earlier request.
+    pub reused: bool,
+    /// Milliseconds until the transport of a new connection stood, before TLS; None if nobody can say, as for one
+    /// that was opened for several requests.
+    pub linked_ms: Option<f64>,
     /// Milliseconds until a connection stood.
     pub connect_ms: Option<f64>,
     /// Milliseconds until all of the request had left.
@@ -128,7 +170,62 @@ impl Attempt {
         Some(self.header_ms? - self.sent_ms?)
     }
 
-    fn elapsed_ms(&self) -> Option<f64> {
-        self.began.map(|at| at.elapsed().as_secs_f64() * 1000.0)
+    /// Milliseconds since it began.
+    pub fn elapsed_ms(&self) -> Option<f64> {
+        self.began.map(|at| milliseconds(at.elapsed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(began: Option<Instant>) -> Attempt {
+        Attempt {
+            addr: NodeAddr::Unix("/n".into()),
+            host: String::new(),
+            began,
+            reused: true,
+            linked_ms: None,
+            status: 0,
+            connect_ms: None,
+            sent_ms: None,
+            header_ms: None,
+            response_ms: None,
+        }
+    }
+
+    #[test]
+    fn an_attempt_knows_how_its_connection_came() {
+        let began = Instant::now();
+        let mut record = Record { attempts: vec![attempt(Some(began))], ..Record::default() };
+        record.linked(Some(began + Duration::from_millis(7)));
+        record.connected(false);
+        let last = &record.attempts[0];
+        assert_eq!((last.linked_ms, last.reused, last.connect_ms.is_some()), (Some(7.0), false, true));
+        // One that was opened for several says nothing of its transport.
+        record.linked(None);
+        record.connected(true);
+        let last = &record.attempts[0];
+        assert_eq!((last.linked_ms, last.reused), (None, true));
+        // Nobody asks.
+        let mut record = Record::default();
+        record.linked(Some(began));
+        record.connected(true);
+        assert!(record.attempts.is_empty());
+    }
+
+    #[test]
+    fn waits_are_kept_for_those_who_ask() {
+        let mut record = Record::default();
+        record.waited("opa", Phase::Access, None);
+        assert!(record.waits.is_empty());
+        let began = Instant::now();
+        record.waited("opa", Phase::Access, Some(began));
+        let [wait] = &record.waits[..] else { panic!("{record:?}") };
+        assert_eq!((&*wait.plugin, wait.phase, wait.began), ("opa", Phase::Access, began));
+        assert!(wait.ended >= began);
+        record.clear();
+        assert!(record.waits.is_empty());
     }
 }

@@ -439,6 +439,8 @@ mod tests {
             addr: NodeAddr::Tcp("[::1]:443".parse().unwrap()),
             host: "node.test".into(),
             began: None,
+            reused: false,
+            linked_ms: None,
             status: 200,
             sent_ms: None,
             connect_ms: Some(1.0),

@@ -85,6 +85,7 @@ pub(crate) fn target<'t>(
         shared,
         tls,
         introduction: &demands.introduction,
+        linked: None,
     };
     let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);
     Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.pool } }

@@ -26,6 +26,18 @@ pub struct Dial<'d> {
     pub tls: Option<DialTls<'d>>,
     /// Bytes in front of everything else, such as a PROXY header; empty for none.
     pub introduction: &'d [u8],
+    /// Told when the transport stands, before TLS.
+    pub linked: Option<Notice<'d>>,
+}
+
+/// Something to be called once.
+#[derive(Clone, Copy)]
+pub struct Notice<'d>(pub &'d dyn Fn());
+
+impl std::fmt::Debug for Notice<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Notice")
+    }
 }
 
 /// The TLS of an encrypted connection.
@@ -41,7 +53,7 @@ impl Dial<'_> {
     /// The manner alone, without whom the node takes the gateway for.
     pub(crate) fn in_general(&self) -> Dial<'static> {
         let Dial { scheme, timeout_ms, shared, .. } = *self;
-        Dial { scheme, timeout_ms, shared, tls: None, introduction: b"" }
+        Dial { scheme, timeout_ms, shared, tls: None, introduction: b"", linked: None }
     }
 
     /// Whether the node has the choice between connections of this kind and others.
@@ -101,6 +113,9 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
         Ok(stream)
     };
     let stream = in_time(deadline.bound(connecting).await)?;
+    if let Some(Notice(tell)) = dial.linked {
+        tell();
+    }
     let Some(tls) = &dial.tls else { return Ok(stream) };
     // One time for all of it: the handshake has what the connection left.
     let shaken = async {

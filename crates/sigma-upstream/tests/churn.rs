@@ -93,7 +93,14 @@ impl Worker {
         };
         let target = Target {
             endpoint,
-            dial: Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" },
+            dial: Dial {
+                scheme: Scheme::Grpc,
+                timeout_ms: 60_000,
+                shared,
+                tls: None,
+                introduction: b"",
+                linked: None,
+            },
             limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, burst_ms: 0, requests: 1000 },
         };
         let in_flight = InFlight::begin(&self.balancer, endpoint.id(), random);

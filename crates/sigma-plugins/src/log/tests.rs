@@ -70,6 +70,8 @@ fn routed(case: &mut Case) {
         addr: NodeAddr::Tcp(([127, 0, 0, 1], port).into()),
         host: String::new(),
         began: None,
+        reused: false,
+        linked_ms: None,
         status: 200,
         sent_ms: None,
         connect_ms: Some(0.4),

@@ -247,6 +247,8 @@ mod tests {
             addr: NodeAddr::Tcp(([127, 0, 0, 1], 1).into()),
             host: String::new(),
             began: None,
+            reused: false,
+            linked_ms: None,
             status,
             connect_ms: None,
             sent_ms: None,

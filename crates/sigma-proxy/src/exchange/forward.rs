@@ -1,5 +1,6 @@
 //! Balance and forward: attempts on nodes until one answers or none is left.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,9 @@ use sigma_plugin::address::NodeAddr;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
+use sigma_upstream::dial::{Dial, Notice};
 use sigma_upstream::endpoint::{Address, Endpoint};
+use sigma_upstream::pool::{InUse, Target};
 use sigma_wire::Connection;
 
 use super::delivery::Delivery;
@@ -211,7 +214,7 @@ impl Exchange<'_, '_> {
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
         if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
-            attempt.response_ms = elapsed_ms;
+            attempt.response_ms = attempt.elapsed_ms();
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };
         in_flight.end(Outcome { latency_ms, now_ms: deadline::now_ms() });
@@ -229,6 +232,8 @@ impl Exchange<'_, '_> {
                 host: endpoint.host.clone(),
                 began,
                 status: 0,
+                reused: false,
+                linked_ms: None,
                 connect_ms: None,
                 sent_ms: None,
                 header_ms: None,
@@ -251,14 +256,16 @@ impl Exchange<'_, '_> {
         let mut idle_allowed = true;
         loop {
             let mut connection = match idle_allowed.then(|| self.worker.checkout(&target())).flatten() {
-                Some(connection) => connection,
+                Some(connection) => {
+                    self.scratch.ctx.record.connected(true);
+                    connection
+                }
                 None => {
                     state.decision = after(Missing::Connection, plan.attempts.policy);
                     // Boxed, as handshakes need much room and most exchanges make none.
-                    Box::pin(async { self.worker.connect(&target()).await }).await?
+                    Box::pin(async { self.dial(target()).await }).await?
                 }
             };
-            self.scratch.ctx.record.connected();
             self.send_head(&mut connection, state.body.unwrap_or_default());
             if let Some(hedging) = self.hedging(plan, state) {
                 // Boxed, as few exchanges have any.
@@ -283,6 +290,21 @@ impl Exchange<'_, '_> {
                 Box::pin(self.write_again(plan, node, state, fault)).await?;
             }
         }
+    }
+
+    /// A new connection. Its steps are noted for those who ask.
+    async fn dial(&mut self, target: Target<'_>) -> Result<InUse, Fault> {
+        let linked = Cell::new(None);
+        let note = || linked.set(Some(Instant::now()));
+        let is_asked = self.scratch.ctx.record.started.is_some();
+        let dial = Dial { linked: is_asked.then_some(Notice(&note)), ..target.dial };
+        let made = self.worker.connect(&Target { dial, ..target }).await;
+        let record = &mut self.scratch.ctx.record;
+        record.linked(linked.get());
+        if made.is_ok() {
+            record.connected(false);
+        }
+        made
     }
 
     /// Makes a request one for its first node again, which was written for the second one meanwhile.

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::task::{self, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
@@ -124,6 +124,7 @@ impl Exchange<'_, '_> {
         }
         self.worker.counters.add(Counter::UpstreamHedges, 1);
         let in_flight = plan.attempts.begin(&other);
+        let asked = self.scratch.ctx.record.started.map(|_| Instant::now());
         self.address(plan, &other, state);
         let limits = &plan.view.answer_limits;
         let demands = self.demands(plan, plan.timeouts.connect_ms);
@@ -156,7 +157,7 @@ impl Exchange<'_, '_> {
         match first.await? {
             First::Seconds => {
                 self.worker.counters.add(Counter::UpstreamHedgesWon, 1);
-                self.note_attempt(&other, None);
+                self.note_attempt(&other, asked);
                 Ok(Some(Second { node: other, in_flight, connection: dialled }))
             }
             _ => Ok(None),

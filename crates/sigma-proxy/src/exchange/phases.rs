@@ -117,13 +117,30 @@ impl Exchange<'_, '_> {
                 Step::Next => continue,
                 Step::Reply(reply) => return Ok(Some(worded(entry, (*reply).into()))),
                 // Boxed, so that exchanges whose plugins never wait have no room for it.
-                step => Box::pin(self.settle(step, &view)).await?,
+                step => Box::pin(self.settle_noted(entry, phase, step, &view)).await?,
             };
             if let Some(draft) = step {
                 return Ok(Some(worded(entry, draft)));
             }
         }
         Ok(None)
+    }
+
+    /// Follows a step to its end. That it waited is noted for those who ask.
+    async fn settle_noted(
+        &mut self,
+        entry: &Entry,
+        phase: Phase,
+        step: Step,
+        view: &View,
+    ) -> Result<Option<Box<Draft>>, Fault> {
+        if matches!(step, Step::Stream(..) | Step::Takeover(..)) {
+            return self.settle(step, view).await;
+        }
+        let began = self.scratch.ctx.record.started.map(|_| Instant::now());
+        let settled = self.settle(step, view).await;
+        self.scratch.ctx.record.waited(entry.name(), phase, began);
+        settled
     }
 
     /// Follows a step to its end.

@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, HeaderId};
 use sigma_plugin::step::ResponseResume;
-use sigma_plugin::{BodyFilter, Context, Phase, Reply, ResponseStep};
+use sigma_plugin::{BodyFilter, Context, Entry, Phase, Reply, ResponseStep};
 use sigma_wire::{Departure, Downstream};
 
 use super::local_reply::{Draft, LocalReply};
@@ -60,7 +62,8 @@ impl InForce<'_, '_> {
         mut wait: Waiting,
     ) -> Result<Verdict, Fault> {
         loop {
-            let resume = poll_fn(|task| {
+            let began = ctx.record.started.map(|_| Instant::now());
+            let waited = poll_fn(|task| {
                 if let Poll::Ready(resume) = wait.as_mut().poll(task) {
                     return Poll::Ready(Ok(resume));
                 }
@@ -69,8 +72,12 @@ impl InForce<'_, '_> {
                     _ => Poll::Pending,
                 }
             })
-            .await?;
-            let step = resume(ctx, &self.worker.env(self.view));
+            .await;
+            // Whose turn was before the next one's.
+            if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)) {
+                ctx.record.waited(entry.name(), Phase::HeaderFilter, began);
+            }
+            let step = waited?(ctx, &self.worker.env(self.view));
             let waits = self.follow(step, ctx, &mut course).or_else(|| self.go_on(ctx, &mut course));
             match waits {
                 Some(next) => wait = next,
@@ -84,8 +91,7 @@ impl InForce<'_, '_> {
         if matches!(course.verdict, Verdict::Retry) {
             return None;
         }
-        let entries = self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter));
-        for entry in entries.skip(course.next) {
+        for entry in self.entries().skip(course.next) {
             course.next += 1;
             if !ctx.admits(entry) {
                 continue;
@@ -97,6 +103,10 @@ impl InForce<'_, '_> {
             }
         }
         None
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter))
     }
 
     fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {

@@ -43,7 +43,8 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         frame_bytes: 16_384,
         header_list_bytes: 16_384,
     };
-    let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" };
+    let dial =
+        Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"", linked: None };
     Target { endpoint, dial, limits: LIMITS }
 }
 

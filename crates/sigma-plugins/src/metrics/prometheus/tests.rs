@@ -61,6 +61,8 @@ impl World {
             addr: NodeAddr::Tcp(([127, 0, 0, 1], 1980).into()),
             host: String::new(),
             began: None,
+            reused: false,
+            linked_ms: None,
             status,
             connect_ms: None,
             sent_ms: None,
