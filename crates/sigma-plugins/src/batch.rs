@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -79,6 +79,36 @@ impl BatchSettings {
     /// Whether each entry is sent on its own.
     pub(crate) fn is_single(&self) -> bool {
         self.batch_max_size == 1
+    }
+}
+
+/// How entries become batches, and how these are sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Pace {
+    /// In the error log and in the metric `batch_process_entries`.
+    pub(crate) name: String,
+    /// A batch is sent when it has this many entries.
+    pub(crate) batch_max_size: usize,
+    /// A batch is sent when no entry came for this long.
+    pub(crate) inactive_timeout: Duration,
+    /// A batch is sent when its oldest entry is this old.
+    pub(crate) buffer_duration: Duration,
+    /// Further attempts after a failure.
+    pub(crate) max_retry_count: u32,
+    /// The pause before each further attempt.
+    pub(crate) retry_delay: Duration,
+}
+
+impl From<&BatchSettings> for Pace {
+    fn from(settings: &BatchSettings) -> Pace {
+        Pace {
+            name: settings.name.clone(),
+            batch_max_size: settings.batch_max_size,
+            inactive_timeout: seconds(settings.inactive_timeout),
+            buffer_duration: seconds(settings.buffer_duration),
+            max_retry_count: settings.max_retry_count,
+            retry_delay: seconds(settings.retry_delay),
+        }
     }
 }
 
@@ -219,7 +249,7 @@ impl Batches {
         node: &Node,
         plugin: &'static str,
         key: u64,
-        settings: &BatchSettings,
+        pace: impl Into<Pace>,
         limits: Limits,
         destination: impl FnOnce() -> Arc<dyn Destination>,
     ) -> Arc<Processor> {
@@ -235,12 +265,13 @@ impl Batches {
         }
         processors.retain(|_, known| known.strong_count() > 0);
         let processor = Arc::new(Processor {
-            settings: settings.clone(),
+            pace: pace.into(),
             max_pending: AtomicU64::new(limits.entries),
             max_bytes: limits.bytes,
             held: Arc::default(),
             backlog,
             gauge: Arc::default(),
+            hurried: Arc::default(),
             destination: destination(),
             queue: OnceLock::new(),
         });
@@ -253,7 +284,7 @@ impl Batches {
         let processors = self.processors.lock().unwrap_or_else(PoisonError::into_inner);
         let started = processors.values().filter_map(Weak::upgrade).filter_map(|processor| {
             let queue = processor.queue.get()?;
-            let labels = queue.labels.clone().filter(|_| !processor.settings.is_single())?;
+            let labels = queue.labels.clone().filter(|_| processor.pace.batch_max_size > 1)?;
             Some((labels, processor.gauge.load(Ordering::Relaxed)))
         });
         started.collect()
@@ -283,6 +314,8 @@ async fn flush_all(all: Weak<Batches>) {
 /// What a processor's task is told.
 enum Message {
     Entry(Vec<u8>),
+    /// Send what is buffered now.
+    Hurry,
     /// Send everything now, and say when it has gone.
     Flush(oneshot::Sender<()>),
 }
@@ -294,7 +327,7 @@ struct Queue {
 
 /// Batches of one configuration.
 pub(crate) struct Processor {
-    settings: BatchSettings,
+    pace: Pace,
     max_pending: AtomicU64,
     max_bytes: usize,
     /// Bytes of the entries that wait or are on their way.
@@ -302,6 +335,8 @@ pub(crate) struct Processor {
     backlog: Arc<Backlog>,
     /// Entries buffered.
     gauge: Arc<AtomicUsize>,
+    /// Somebody wants what is buffered sent, and the task does not know it yet.
+    hurried: Arc<AtomicBool>,
     destination: Arc<dyn Destination>,
     /// Begins with the first entry.
     queue: OnceLock<Queue>,
@@ -310,10 +345,15 @@ pub(crate) struct Processor {
 impl Processor {
     /// Takes an entry, or drops it. Never waits.
     pub(crate) fn push<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) {
+        self.offer(entry, source, env);
+    }
+
+    /// As [`Processor::push`]; says whether there was room.
+    pub(crate) fn offer<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) -> bool {
         let fits = self.held.load(Ordering::Relaxed) + entry.len() <= self.max_bytes;
         if !self.backlog.admit(fits.then_some(entry.len()), self.max_pending.load(Ordering::Relaxed)) {
             env.node.lose_lines(1);
-            return;
+            return false;
         }
         let queue = self.queue.get_or_init(|| self.start(&source.into(), env));
         self.held.fetch_add(entry.len(), Ordering::Relaxed);
@@ -324,21 +364,33 @@ impl Processor {
             self.held.fetch_sub(entry.len(), Ordering::Relaxed);
             self.backlog.release(&[entry]);
         }
+        true
+    }
+
+    /// Has what is buffered sent now, though its time has not come.
+    pub(crate) fn hurry(&self) {
+        // Once, however many ask: what waits to be told is bounded as well.
+        if let Some(queue) = self.queue.get()
+            && !self.hurried.swap(true, Ordering::Relaxed)
+        {
+            // An error means that the process ends, and that it is sent anyway.
+            let _ = queue.sender.send(Message::Hurry);
+        }
     }
 
     fn start(&self, source: &Source<'_>, env: &Env<'_>) -> Queue {
         let (sender, inbox) = mpsc::unbounded_channel();
         let labels = source.route.map(|route| BatchLabels {
-            name: self.settings.name.clone(),
+            name: self.pace.name.clone(),
             route_id: route.to_owned(),
             server_addr: source.server.map_or_else(String::new, |addr| addr.ip().to_canonical().to_string()),
         });
         let task = Task {
-            settings: self.settings.clone(),
+            pace: self.pace.clone(),
             outgoing: Outgoing {
-                name: self.settings.name.clone(),
-                max_retry_count: self.settings.max_retry_count,
-                retry_delay: seconds(self.settings.retry_delay),
+                name: self.pace.name.clone(),
+                max_retry_count: self.pace.max_retry_count,
+                retry_delay: self.pace.retry_delay,
                 backlog: Arc::clone(&self.backlog),
                 held: Arc::clone(&self.held),
                 destination: Arc::clone(&self.destination),
@@ -347,6 +399,7 @@ impl Processor {
                 complaints: Arc::default(),
             },
             gauge: Arc::clone(&self.gauge),
+            hurried: Arc::clone(&self.hurried),
             buffer: Vec::new(),
             first: Instant::now(),
             last: Instant::now(),
@@ -361,9 +414,10 @@ impl Processor {
 
 /// The work of a processor.
 struct Task {
-    settings: BatchSettings,
+    pace: Pace,
     outgoing: Outgoing,
     gauge: Arc<AtomicUsize>,
+    hurried: Arc<AtomicBool>,
     buffer: Vec<Vec<u8>>,
     /// When the oldest and the newest entry of the buffer came.
     first: Instant,
@@ -378,6 +432,10 @@ impl Task {
             tokio::select! {
                 message = inbox.recv() => match message {
                     Some(Message::Entry(entry)) => self.take(entry),
+                    Some(Message::Hurry) => {
+                        self.hurried.store(false, Ordering::Relaxed);
+                        self.flush();
+                    }
                     Some(Message::Flush(reply)) => {
                         self.flush();
                         while self.in_flight.join_next().await.is_some() {}
@@ -397,8 +455,8 @@ impl Task {
     }
 
     fn due(&self) -> Instant {
-        let idle = self.last + seconds(self.settings.inactive_timeout);
-        idle.min(self.first + seconds(self.settings.buffer_duration))
+        let idle = self.last + self.pace.inactive_timeout;
+        idle.min(self.first + self.pace.buffer_duration)
     }
 
     fn take(&mut self, entry: Vec<u8>) {
@@ -407,7 +465,7 @@ impl Task {
             self.first = self.last;
         }
         self.buffer.push(entry);
-        if self.buffer.len() >= self.settings.batch_max_size {
+        if self.buffer.len() >= self.pace.batch_max_size {
             self.flush();
         }
     }
