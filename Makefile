@@ -25,7 +25,7 @@ conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
 # Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
-# (Keycloak, CAS), OPA, and Knot for names. The first time, Go and Maven fetch and build them, which takes a quarter
+# (Keycloak, CAS), OPA, collectors of traces, and Knot for names. The first time, Go and Maven fetch and build them, which takes a quarter
 # of an hour. The tests need three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \

@@ -35,6 +35,9 @@ const JSON_FIELDS: [&str; 22] = [
     "fault",
 ];
 
+/// Members that a line has only where there is a value.
+const OPTIONAL_FIELDS: [&str; 2] = ["trace_id", "span_id"];
+
 /// Where the values of one line come from: a finished exchange.
 pub trait Entry {
     /// Appends the raw value of `field` to `out`; escaping is the format's work.
@@ -86,6 +89,8 @@ fn hint(suggestion: Option<&'static str>) -> String {
 enum Segment {
     Literal(Box<[u8]>),
     Value(Field),
+    /// A member of JSON with the comma before it, left out where there is no value.
+    Member(&'static str, Field),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +155,7 @@ impl AccessFormat {
                 (Segment::Literal(bytes), _) => out.extend_from_slice(bytes),
                 (Segment::Value(field), Style::Text) => text_value(field, entry, clock, out),
                 (Segment::Value(field), Style::Json) => json_value(field, entry, clock, out),
+                (Segment::Member(name, field), _) => json_member(name, field, entry, clock, out),
             }
         }
         out.push(b'\n');
@@ -162,6 +168,9 @@ fn json_segments() -> Result<Box<[Segment]>, FormatError> {
         let separator = if i == 0 { '{' } else { ',' };
         segments.push(Segment::Literal(format!("{separator}\"{name}\":").into_bytes().into()));
         segments.push(Segment::Value(lookup(name, 0, |_| false)?));
+    }
+    for name in OPTIONAL_FIELDS {
+        segments.push(Segment::Member(name, lookup(name, 0, |_| false)?));
     }
     segments.push(Segment::Literal(b"}".as_slice().into()));
     Ok(segments.into())
@@ -272,6 +281,19 @@ fn json_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>
     }
 }
 
+fn json_member(name: &str, field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>) {
+    let from = out.len();
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, ",\"{name}\":\"");
+    let value = out.len();
+    if raw_value(field, entry, clock, out) {
+        escape::json(out, value);
+        out.push(b'"');
+    } else {
+        out.truncate(from);
+    }
+}
+
 /// Digits with at most one fraction and no leading zero: what our own numbers look like.
 fn is_json_number(bytes: &[u8]) -> bool {
     let (whole, fraction) = match bytes.iter().position(|&b| b == b'.') {
@@ -363,6 +385,19 @@ mod tests {
                 r#""upstream_status":"502, 200","upstream_response_time":null,"fault":null}"#,
             ),
         );
+    }
+
+    #[test]
+    fn the_trace_is_a_member_where_there_is_one() {
+        let format = AccessFormat::compile("json", is_variable).unwrap();
+        let (clock, mut out) = (Clock::new(0), Vec::new());
+        format.render(&Values(&[("trace_id", b"4b\"f9"), ("span_id", b"00f0")]), &clock, &mut out);
+        let line = String::from_utf8(out).unwrap();
+        assert!(
+            line.ends_with(",\"fault\":null,\"trace_id\":\"4b\\\"f9\",\"span_id\":\"00f0\"}\n"),
+            "{line}"
+        );
+        check("$trace_id $span_id", "- -");
     }
 
     #[test]

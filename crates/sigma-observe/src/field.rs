@@ -85,6 +85,10 @@ pub enum Field {
     RouteName,
     /// `$service_id`: the id of the route's service.
     ServiceId,
+    /// `$trace_id`: the trace that the exchange is of, if a plugin publishes it.
+    TraceId,
+    /// `$span_id`: the span of the exchange in it.
+    SpanId,
     /// `$fault`: the RFC 9209 error type of an exchange that did not end as it should.
     Fault,
     /// Any other variable that an exchange has, by its name.
@@ -92,7 +96,7 @@ pub enum Field {
 }
 
 /// Names and fields; a field's own name stands before its aliases.
-static NAMES: [(&str, Field); 48] = [
+static NAMES: [(&str, Field); 50] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
     ("remote_user", Field::RemoteUser),
@@ -140,6 +144,8 @@ static NAMES: [(&str, Field); 48] = [
     ("route_id", Field::RouteId),
     ("route_name", Field::RouteName),
     ("service_id", Field::ServiceId),
+    ("trace_id", Field::TraceId),
+    ("span_id", Field::SpanId),
     ("fault", Field::Fault),
 ];
 

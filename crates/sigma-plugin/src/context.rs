@@ -354,7 +354,7 @@ impl Context {
     }
 
     /// The value of a variable that a plugin set.
-    pub(crate) fn held(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+    pub fn set_by_plugin(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let (_, value) = self.variables.iter().find(|(known, _)| *known == name)?;
         Some(match value {
             Held::Text(value) => Cow::Borrowed(value),

@@ -120,7 +120,7 @@ impl Context {
 
     /// Variables that are asked for too seldom to have a name of their own.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
-        if let Some(value) = self.held(name) {
+        if let Some(value) = self.set_by_plugin(name) {
             return Some(VarValue::Text(value));
         }
         if let Some(name) = name.strip_prefix("upstream_http_").or_else(|| name.strip_prefix("sent_http_")) {
@@ -451,8 +451,19 @@ mod tests {
     }
 
     /// What plugins set, or only their own entries have.
-    const OF_PLUGINS: [&str; 5] =
-        ["ext_authz_x", "jwt_auth_payload", "rate_limiting_info", "request_body", "resp_body"];
+    const OF_PLUGINS: [&str; 11] = [
+        "ext_authz_x",
+        "jwt_auth_payload",
+        "opentelemetry_context_traceparent",
+        "opentelemetry_span_id",
+        "opentelemetry_trace_id",
+        "rate_limiting_info",
+        "request_body",
+        "resp_body",
+        "zipkin_context_traceparent",
+        "zipkin_span_id",
+        "zipkin_trace_id",
+    ];
 
     #[test]
     fn every_variable_that_is_known_exists() {

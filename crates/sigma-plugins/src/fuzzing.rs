@@ -4,6 +4,7 @@
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::ldap::fuzzing::ldap;
 pub use crate::t1k::fuzzing::t1k;
+pub use crate::trace::fuzzing::trace_headers;
 
 #[cfg(test)]
 mod tests {
@@ -17,5 +18,6 @@ mod tests {
         check("structured_fields", super::structured_fields);
         check("t1k", super::t1k);
         check("tokens", super::tokens);
+        check("trace_headers", super::trace_headers);
     }
 }

@@ -25,6 +25,7 @@ mod service;
 mod t1k;
 #[cfg(test)]
 pub(crate) mod testing;
+mod trace;
 mod traffic;
 mod utc;
 

@@ -61,6 +61,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::MULTI_AUTH,
     &crate::security::OPA,
     &crate::auth::OPENID_CONNECT,
+    &crate::trace::OPENTELEMETRY,
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,

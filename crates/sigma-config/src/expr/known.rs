@@ -35,6 +35,9 @@ pub const NAMES: &[&str] = &[
     "jwt_auth_payload",
     "method",
     "msec",
+    "opentelemetry_context_traceparent",
+    "opentelemetry_span_id",
+    "opentelemetry_trace_id",
     "pid",
     "proxy_add_x_forwarded_for",
     "query_string",
@@ -88,6 +91,9 @@ pub const NAMES: &[&str] = &[
     "upstream_unresolved_host",
     "upstream_uri",
     "uri",
+    "zipkin_context_traceparent",
+    "zipkin_span_id",
+    "zipkin_trace_id",
 ];
 
 /// The beginnings of variables whose names go on with that of a header, an argument and so on.

@@ -2,4 +2,4 @@
 
 mod prometheus;
 
-pub(crate) use prometheus::PROMETHEUS;
+pub(crate) use prometheus::{PROMETHEUS, matched_uri};

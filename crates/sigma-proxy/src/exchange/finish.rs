@@ -227,10 +227,18 @@ impl Exchange<'_, '_> {
             Field::ServiceId => {
                 route.and_then(|r| r.facts.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
             }
+            Field::TraceId => self.trace(["opentelemetry_trace_id", "zipkin_trace_id"], out),
+            Field::SpanId => self.trace(["opentelemetry_span_id", "zipkin_span_id"], out),
             Field::Fault => {
                 self.scratch.ctx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes()))
             }
             _ => false,
         }
+    }
+
+    /// The first of these variables that a plugin has set.
+    fn trace(&self, names: [&str; 2], out: &mut Vec<u8>) -> bool {
+        let found = names.into_iter().find_map(|name| self.scratch.ctx.set_by_plugin(name));
+        found.is_some_and(|value| bytes(out, &value))
     }
 }

@@ -68,6 +68,7 @@ mod ticket_keys;
 mod tls;
 mod tls_material;
 mod tls_offer;
+mod tracing;
 mod upgrade;
 mod upstream_credentials;
 mod websocket;

@@ -66,9 +66,11 @@ const POLICIES: &str = "docs/policies.md";
 
 const LOGINS: &str = "docs/logins-and-tokens.md";
 
+const TRACING: &str = "docs/tracing.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    page == LOGINS || page == RECIPES || page == POLICIES || plugin_pages().iter().any(|known| known == page)
+    [LOGINS, RECIPES, POLICIES, TRACING].contains(&page) || plugin_pages().iter().any(|known| known == page)
 }
 
 /// Pages that are followed at the same time.
@@ -132,6 +134,13 @@ fn every_policy_does_what_it_shows() {
 #[test]
 fn every_login_and_token_does_what_it_shows() {
     follow_sections_of(LOGINS);
+}
+
+/// The page is one configuration, and what it tells of a request.
+#[test]
+fn the_way_of_a_request_is_seen() {
+    let page = read(TRACING);
+    Reader::follow(&Section::of(&page, TRACING, &page));
 }
 
 /// Follows the sections of a page, each of which is a whole configuration with commands.

@@ -169,7 +169,7 @@ impl FlowPlugin for Prometheus {
 }
 
 /// Which of a route's patterns a path meets. The router does not tell, and most routes have one.
-fn matched_uri<'r>(route: &'r RouteFacts, path: &[u8]) -> &'r str {
+pub(crate) fn matched_uri<'r>(route: &'r RouteFacts, path: &[u8]) -> &'r str {
     longest(&route.uris, |pattern| {
         let end = pattern.find([':', '*', '{']).unwrap_or(pattern.len());
         path.starts_with(&pattern.as_bytes()[..end]) && (end < pattern.len() || end == path.len())

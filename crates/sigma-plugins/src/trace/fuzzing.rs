@@ -1,0 +1,36 @@
+//! What must hold of contexts, whatever a client sends.
+
+use sigma_http::Headers;
+
+use super::b3::{self, B3Context, Incoming, Wish};
+use super::w3c::{self, SpanContext};
+
+/// Values of fields, with line feeds between them: what is read of one is written so that it reads the same, and what is
+/// passed on is within its bounds.
+pub fn trace_headers(input: &[u8]) {
+    let (mut headers, mut bytes) = (Headers::default(), 0);
+    for value in input.split(|byte| *byte == b'\n') {
+        bytes += value.len();
+        if let Some(context) = SpanContext::parse(value) {
+            assert_eq!(SpanContext::parse(&context.write()), Some(context));
+        }
+        if let Ok(Incoming { context: Some(B3Context { trace, span: Some(span), .. }), .. }) =
+            Incoming::of_single(value)
+        {
+            let written = b3::single(trace, span, Wish::Yes);
+            let again = Incoming::of_single(written.as_bytes()).map(|again| again.context);
+            assert_eq!(again, Ok(Some(B3Context { trace, span: Some(span), parent: None })), "{written}");
+        }
+        for name in [w3c::TRACESTATE, w3c::BAGGAGE, b3::TRACE, b3::SPAN, b3::SAMPLED, b3::FLAGS] {
+            headers.append(name, value);
+        }
+    }
+    if w3c::has_fit_state(&headers) || w3c::has_fit_baggage(&headers) {
+        assert!(bytes <= 8192, "more passes than may");
+    }
+    if let Incoming { context: Some(context), wish, .. } = Incoming::of_fields(&headers) {
+        let mut written = Headers::default();
+        b3::set_fields(&mut written, &context, wish.is_some_and(Wish::is_sampled));
+        assert_eq!(Incoming::of_fields(&written).context, Some(context));
+    }
+}

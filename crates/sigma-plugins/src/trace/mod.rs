@@ -1,0 +1,25 @@
+//! The way of a request through several services: contexts that travel with it, and spans that collectors get.
+//!
+//! Nothing here waits for a collector: a request draws ids when it comes, and when it is over its spans are made
+//! from what the gateway has recorded of it anyway, and handed to the batches.
+//!
+//! | file | question |
+//! |---|---|
+//! | `ids` | what names a trace and a span |
+//! | `w3c`, `b3` | how contexts stand in header fields |
+//! | `sampling` | which traces are kept |
+//! | `course` | what is told of an exchange |
+//! | `post` | how a collector is told |
+
+mod b3;
+mod course;
+mod ids;
+mod opentelemetry;
+mod post;
+mod sampling;
+mod w3c;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
+pub(crate) use opentelemetry::OPENTELEMETRY;

@@ -1,0 +1,265 @@
+//! Batches of spans on their way to a collector, over HTTP or gRPC.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message as _;
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+use sigma_plugin::machine::{Host, Machine};
+use tokio::sync::OnceCell;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+
+use super::otlp::{self, ExportRequest, ExportResponse, Resource};
+use crate::batch::{Destination, Refusal, Sending};
+use crate::trace::post::Collector;
+
+/// How often a batch is sent at most, and how long all of that may take with the pauses.
+const ATTEMPTS: u32 = 3;
+const OVERALL: Duration = Duration::from_secs(10);
+
+/// Failures in a row after which the collector is left alone, and for how long.
+const FAILURES: u64 = 5;
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+
+/// What is spoken to a collector.
+pub(super) enum Way {
+    Http(Collector, Url),
+    Grpc { endpoint: String, headers: HeaderMap, timeout: Duration, channel: OnceCell<Channel> },
+}
+
+/// A collector.
+pub(super) struct Exporter {
+    way: Way,
+    resource: Resource,
+    breaker: Breaker,
+}
+
+/// Why a batch was not taken.
+struct Failure {
+    reason: String,
+    /// The same batch may be taken later.
+    is_passing: bool,
+    /// How long the collector wants to be left alone.
+    retry_after: Option<Duration>,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure { reason, is_passing: true, retry_after: None }
+    }
+}
+
+impl Exporter {
+    pub(super) fn new(way: Way, resource: Resource) -> Exporter {
+        Exporter { way, resource, breaker: Breaker::default() }
+    }
+
+    /// Sends a batch, again after a pause if that may help.
+    async fn export(&self, spans: &[Vec<u8>]) -> Result<(), String> {
+        let uptime = || Host.uptime();
+        if !self.breaker.admits(uptime()) {
+            return Err("the collector has failed too often, and is left alone for some seconds".to_owned());
+        }
+        let request = otlp::request(self.resource.clone(), spans);
+        let began = uptime();
+        for attempt in 1.. {
+            let failure = match self.send(request.clone()).await {
+                Ok(answer) => {
+                    self.breaker.succeeded();
+                    tell_rejected(answer);
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            self.breaker.failed(uptime());
+            let pause = failure.retry_after.unwrap_or_else(|| pause(attempt));
+            let is_late = uptime() - began + pause > OVERALL;
+            if attempt == ATTEMPTS || !failure.is_passing || is_late {
+                return Err(failure.reason);
+            }
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, request: ExportRequest) -> Result<ExportResponse, Failure> {
+        match &self.way {
+            Way::Http(collector, url) => over_http(collector, url, &request).await,
+            Way::Grpc { endpoint, headers, timeout, channel } => {
+                let connect = || async { connected(endpoint, *timeout) };
+                let channel = channel.get_or_try_init(connect).await?.clone();
+                let late = |_| Failure::from(format!("{endpoint} did not answer in time"));
+                let call = over_grpc(channel, headers.clone(), request);
+                let answer = tokio::time::timeout(*timeout, call).await.map_err(late)?;
+                answer.map_err(|status| refused(endpoint, &status))
+            }
+        }
+    }
+}
+
+impl Destination for Exporter {
+    fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s> {
+        Box::pin(async move { self.export(entries).await.map_err(Refusal::from) })
+    }
+}
+
+async fn over_http(
+    collector: &Collector,
+    url: &Url,
+    request: &ExportRequest,
+) -> Result<ExportResponse, Failure> {
+    let answer = collector.post(url, "application/x-protobuf", request.encode_to_vec()).await?;
+    if answer.is_success() {
+        // One that is no message says nothing of spans that were refused.
+        return Ok(ExportResponse::decode(&answer.body[..]).unwrap_or_default());
+    }
+    let is_passing = matches!(answer.status, 429 | 502 | 503 | 504);
+    Err(Failure { reason: answer.reason(url), is_passing, retry_after: answer.retry_after })
+}
+
+/// A channel that connects when it is used, and again when the connection ends.
+fn connected(endpoint: &str, timeout: Duration) -> Result<Channel, Failure> {
+    let wrong = |error: tonic::transport::Error| Failure {
+        reason: format!("{endpoint} cannot be asked by gRPC: {error}"),
+        is_passing: false,
+        retry_after: None,
+    };
+    let place = Endpoint::from_shared(endpoint.to_owned()).map_err(wrong)?.connect_timeout(timeout);
+    let place = match endpoint.starts_with("https:") {
+        true => place.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?,
+        false => place,
+    };
+    Ok(place.connect_lazy())
+}
+
+async fn over_grpc(
+    channel: Channel,
+    headers: HeaderMap,
+    message: ExportRequest,
+) -> Result<ExportResponse, Status> {
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await.map_err(|error| Status::unavailable(causes(&error)))?;
+    let mut request = tonic::Request::new(message);
+    *request.metadata_mut() = MetadataMap::from_headers(headers);
+    let codec = ProstCodec::<ExportRequest, ExportResponse>::default();
+    Ok(grpc.unary(request, PathAndQuery::from_static(otlp::EXPORT), codec).await?.into_inner())
+}
+
+fn refused(endpoint: &str, status: &Status) -> Failure {
+    let (code, text) = (status.code(), status.message().escape_debug());
+    let is_passing = matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+    );
+    let reason = format!("{endpoint} answered with {code:?}: {text}");
+    Failure { reason, is_passing, retry_after: None }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |cause| cause.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// A collector may take a batch and leave some of it out: the rest is not sent again.
+fn tell_rejected(answer: ExportResponse) {
+    if let Some(partial) = answer.partial_success.filter(|partial| partial.rejected_spans > 0) {
+        let reason = partial.error_message.escape_debug();
+        tracing::error!(rejected = partial.rejected_spans, "the collector has refused spans: {reason}");
+    }
+}
+
+/// Before the attempt after this one: a random part of 2ⁿ seconds.
+fn pause(attempt: u32) -> Duration {
+    let mut byte = [0; 1];
+    // Without random bytes it is the whole time.
+    let share = match Host.fill_random(&mut byte) {
+        Ok(()) => f64::from(byte[0]) / 256.0,
+        Err(_) => 1.0,
+    };
+    Duration::from_secs(1 << (attempt - 1)).mul_f64(share)
+}
+
+/// Leaves a collector alone that fails again and again.
+#[derive(Debug, Default)]
+struct Breaker {
+    failures: AtomicU64,
+    /// When the last one was, in milliseconds of the process.
+    last_ms: AtomicU64,
+}
+
+impl Breaker {
+    /// Whether a batch may be sent. After a while one is, whose fate decides on the others.
+    fn admits(&self, uptime: Duration) -> bool {
+        let now_ms = uptime.as_millis() as u64;
+        let last_ms = self.last_ms.load(Ordering::Relaxed);
+        if self.failures.load(Ordering::Relaxed) < FAILURES {
+            return true;
+        }
+        if now_ms.saturating_sub(last_ms) < LEFT_ALONE.as_millis() as u64 {
+            return false;
+        }
+        self.last_ms.store(now_ms, Ordering::Relaxed);
+        true
+    }
+
+    fn succeeded(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
+    fn failed(&self, uptime: Duration) {
+        self.last_ms.store(uptime.as_millis() as u64, Ordering::Relaxed);
+        // Only the control thread's tasks count here, one at a time.
+        self.failures.store(self.failures.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_that_fails_is_left_alone_for_a_while() {
+        let (breaker, at) = (Breaker::default(), Duration::from_secs);
+        for _ in 0..4 {
+            breaker.failed(at(1));
+        }
+        assert!(breaker.admits(at(1)));
+        breaker.failed(at(1));
+        assert!(!breaker.admits(at(1)) && !breaker.admits(at(5)));
+        assert!(breaker.admits(at(6)), "one tries");
+        assert!(!breaker.admits(at(7)), "the others wait for it");
+        breaker.succeeded();
+        assert!(breaker.admits(at(7)));
+    }
+
+    #[test]
+    fn what_may_be_repeated() {
+        let check = |code: Code, expected: bool| {
+            assert_eq!(refused("http://h", &Status::new(code, "")).is_passing, expected, "{code:?}");
+        };
+        check(Code::Unavailable, true);
+        check(Code::ResourceExhausted, true);
+        check(Code::InvalidArgument, false);
+        check(Code::Unauthenticated, false);
+        check(Code::Unimplemented, false);
+    }
+
+    #[test]
+    fn pauses_grow_and_stay_within_bounds() {
+        for attempt in 1..4 {
+            assert!(pause(attempt) <= Duration::from_secs(1 << (attempt - 1)));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The messages of OTLP, as far as they are used.
+//!
+//! They are written by hand after `opentelemetry/proto/trace/v1/trace.proto` and those that it imports, so that no
+//! build needs a compiler of Protocol Buffers. The tags never change. A message that others hold in numbers is
+//! `bytes` there: it was encoded when its exchange was over, and is the same on the wire.
+
+use std::borrow::Cow;
+
+use prost::Message as _;
+
+/// The path of the method over gRPC.
+pub(super) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// Bytes of an attribute that is text; what is longer is cut. No attribute says more with a longer one, and a
+/// client chooses some of them.
+const TEXT_BYTES: usize = 4096;
+
+/// Flags of a span: it is known whether its parent is of another process, and it is.
+pub(super) const PARENT_KNOWN: u32 = 0x100;
+pub(super) const PARENT_REMOTE: u32 = 0x200;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ExportRequest {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(super) resource_spans: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ExportResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    pub(super) rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    pub(super) error_message: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) resource: Option<Resource>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(super) scope_spans: Vec<Vec<u8>>,
+    #[prost(string, tag = "3")]
+    pub(super) schema_url: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) scope: Option<Scope>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(super) spans: Vec<Vec<u8>>,
+    #[prost(string, tag = "3")]
+    pub(super) schema_url: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Scope {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(super) trace_state: String,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub(super) name: String,
+    #[prost(enumeration = "Kind", tag = "6")]
+    pub(super) kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub(super) start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    pub(super) end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(uint32, tag = "10")]
+    pub(super) dropped_attributes_count: u32,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) events: Vec<Event>,
+    #[prost(message, optional, tag = "15")]
+    pub(super) status: Option<Status>,
+    #[prost(fixed32, tag = "16")]
+    pub(super) flags: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum Kind {
+    Unspecified = 0,
+    Internal = 1,
+    Server = 2,
+    Client = 3,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Event {
+    #[prost(fixed64, tag = "1")]
+    pub(super) time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Status {
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+    #[prost(enumeration = "StatusCode", tag = "3")]
+    pub(super) code: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum StatusCode {
+    Unset = 0,
+    Ok = 1,
+    Error = 2,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
+    pub(super) value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Value {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        let mut end = text.len().min(TEXT_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        Value::Text(text[..end].to_owned())
+    }
+}
+
+impl From<Cow<'_, [u8]>> for Value {
+    fn from(bytes: Cow<'_, [u8]>) -> Value {
+        Value::from(&bytes[..])
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Value {
+        // What is cut off is not even looked at.
+        Value::from(&*String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]))
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Int(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(truth: bool) -> Value {
+        Value::Bool(truth)
+    }
+}
+
+/// Attributes of something. A key stands there once.
+#[derive(Debug, Default)]
+pub(super) struct Attributes(pub(super) Vec<KeyValue>);
+
+impl Attributes {
+    pub(super) fn add(&mut self, key: &str, value: impl Into<Value>) {
+        let value = Some(AnyValue { value: Some(value.into()) });
+        match self.0.iter_mut().find(|known| known.key == key) {
+            Some(known) => known.value = value,
+            None => self.0.push(KeyValue { key: key.to_owned(), value }),
+        }
+    }
+
+    /// Adds it if there is a value.
+    pub(super) fn add_some(&mut self, key: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.add(key, value);
+        }
+    }
+}
+
+/// A request with spans that were encoded before.
+pub(super) fn request(resource: Resource, spans: &[Vec<u8>]) -> ExportRequest {
+    let scope = Scope { name: "sigma".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let spans = ScopeSpans { scope: Some(scope), spans: spans.to_vec(), schema_url: String::new() };
+    let of_one = ResourceSpans {
+        resource: Some(resource),
+        scope_spans: vec![spans.encode_to_vec()],
+        schema_url: String::new(),
+    };
+    ExportRequest { resource_spans: vec![of_one.encode_to_vec()] }
+}

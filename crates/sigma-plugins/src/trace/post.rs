@@ -1,0 +1,101 @@
+//! A collector that is told by `POST`.
+
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use tokio::sync::OnceCell;
+
+/// Bytes of an answer that are read; what a collector says is short.
+const ANSWER_BYTES: usize = 16 * 1024;
+
+/// Bytes of an answer that the error log shows.
+const SHOWN_BYTES: usize = 512;
+
+/// How long a connection is kept for the next batch.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Where a collector is, and how it is told. The certificate of one with `https` is verified.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    headers: HeaderMap,
+    timeout: Duration,
+    /// Made with the first batch: it reads the system's certificates.
+    client: OnceCell<reqwest::Client>,
+}
+
+/// What a collector answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// How long it wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+    /// The beginning of its body.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// For the error log. The collector's text must not look like lines of it.
+    pub(crate) fn reason(&self, url: &reqwest::Url) -> String {
+        let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
+        let body = String::from_utf8_lossy(shown).escape_debug().to_string();
+        format!("{url} answered with status code[{}] body[{body}]", self.status)
+    }
+}
+
+impl Collector {
+    /// One that is sent these fields with everything, and answers within this time.
+    pub(crate) fn new(headers: HeaderMap, timeout: Duration) -> Collector {
+        Collector { headers, timeout, client: OnceCell::new() }
+    }
+
+    /// Sends a body.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no answer came.
+    pub(crate) async fn post(
+        &self,
+        url: &reqwest::Url,
+        content_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Answer, String> {
+        let content_type = HeaderValue::from_static(content_type);
+        let request = self.client().await?.post(url.clone()).header(CONTENT_TYPE, content_type).body(body);
+        let mut response =
+            request.send().await.map_err(|error| format!("failed to send to {url}: {}", causes(&error)))?;
+        let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let (status, retry_after) = (response.status().as_u16(), seconds.map(Duration::from_secs));
+        let mut body = Vec::new();
+        // The status says enough if the body does not come.
+        while body.len() < ANSWER_BYTES
+            && let Ok(Some(piece)) = response.chunk().await
+        {
+            body.extend_from_slice(&piece[..piece.len().min(ANSWER_BYTES - body.len())]);
+        }
+        Ok(Answer { status, retry_after, body })
+    }
+
+    async fn client(&self) -> Result<&reqwest::Client, String> {
+        let make = || async {
+            reqwest::Client::builder()
+                .default_headers(self.headers.clone())
+                .timeout(self.timeout)
+                .pool_idle_timeout(IDLE)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .build()
+                .map_err(|error| format!("the HTTP client cannot be made: {}", causes(&error)))
+        };
+        self.client.get_or_try_init(make).await
+    }
+}
+
+/// An error with everything that led to it, without the address that the message names already.
+fn causes(error: &reqwest::Error) -> String {
+    let all = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let texts: Vec<String> = all.map(ToString::to_string).collect();
+    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
+}
