@@ -84,6 +84,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::URI_BLOCKER,
     &crate::auth::WOLF_RBAC,
     &crate::traffic::workflow::WORKFLOW,
+    &crate::trace::ZIPKIN,
     &crate::rewrite::zstd::ZSTD,
 ];
 

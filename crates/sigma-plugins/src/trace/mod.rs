@@ -18,8 +18,10 @@ mod opentelemetry;
 mod post;
 mod sampling;
 mod w3c;
+mod zipkin;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 
 pub(crate) use opentelemetry::OPENTELEMETRY;
+pub(crate) use zipkin::ZIPKIN;

@@ -3,6 +3,7 @@
 //! The collectors stand here: each one decodes what it gets by itself, after the same descriptions.
 
 mod otlp;
+mod segments;
 
 use sigma_testkit::{Gateway, Message, Origin, Peer, until};
 
