@@ -29,6 +29,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::security::CSRF,
+    &crate::metrics::DATADOG,
     &crate::auth::DIGEST_AUTH,
     &crate::auth::DINGTALK_AUTH,
     &crate::log::ELASTICSEARCH_LOGGER,

@@ -2,6 +2,7 @@
 //!
 //! The collectors stand here: each one decodes what it gets by itself, after the same descriptions.
 
+mod metrics;
 mod otlp;
 mod segments;
 

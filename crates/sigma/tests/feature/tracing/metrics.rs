@@ -1,0 +1,75 @@
+//! DogStatsD.
+
+use std::net::UdpSocket;
+
+use sigma_testkit::{Origin, free_port};
+
+use super::{ask, comes, gateway};
+use crate::PATIENCE;
+
+fn config(agent: u16, batch: &str, origin: &Origin) -> String {
+    format!(
+        r#"
+plugin_metadata:
+  - {{ id: datadog, host: 127.0.0.1, port: {agent}, namespace: shop, constant_tags: ["env:test"] }}
+routes:
+  - id: orders
+    name: all-orders
+    uri: /orders/*
+    plugins:
+      datadog: {{ include_path: true, include_method: true, {batch} }}
+    upstream: {{ nodes: {{ "127.0.0.1:{}": 1 }} }}
+"#,
+        origin.port()
+    )
+}
+
+#[test]
+fn an_agent_gets_the_lines_of_a_request_in_one_datagram() {
+    let (agent, origin) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Origin::echo("a").unwrap());
+    agent.set_read_timeout(Some(PATIENCE)).unwrap();
+    let port = agent.local_addr().unwrap().port();
+    let gateway = gateway(&config(port, "batch_max_size: 2", &origin));
+    for _ in 0..2 {
+        ask(&gateway, "/orders/1", "");
+    }
+    for _ in 0..2 {
+        let mut room = [0; 65536];
+        let length = agent.recv(&mut room).unwrap();
+        let text = String::from_utf8(room[..length].to_vec()).unwrap();
+        let tags = "env:test,route_name:all-orders,path:/orders/*,method:GET,balancer_ip:127.0.0.1,\
+                    response_status:200,response_status_class:2xx,scheme:http";
+        let lines: Vec<(&str, &str)> = text.lines().map(|line| line.split_once(':').unwrap()).collect();
+        let names: Vec<&str> = lines.iter().map(|(name, _)| *name).collect();
+        assert_eq!(
+            names,
+            [
+                "shop.request.counter",
+                "shop.request.latency",
+                "shop.upstream.latency",
+                "shop.apisix.latency",
+                "shop.ingress.size",
+                "shop.egress.size"
+            ]
+        );
+        for ((_, rest), kind) in lines.iter().zip(["c", "h", "h", "h", "ms", "ms"]) {
+            let (value, rest) = rest.split_once('|').unwrap();
+            assert!(value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{value}");
+            assert_eq!(rest, format!("{kind}|#{tags}"));
+        }
+    }
+}
+
+/// Nobody listens: the traffic goes on, and the error log says what was lost.
+#[test]
+fn an_agent_that_is_away_is_nobodys_trouble() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway =
+        gateway(&config(free_port(), "batch_max_size: 3, max_retry_count: 1, retry_delay: 0", &origin));
+    for _ in 0..3 {
+        assert_eq!(ask(&gateway, "/orders/1", "").status(), 200);
+    }
+    comes(&gateway, || {
+        gateway.stderr().contains("failed to send metrics to dogstatsd server: host[127.0.0.1] port[")
+    });
+}
