@@ -74,6 +74,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
     &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,
+    &crate::trace::SKYWALKING,
     &crate::log::SKYWALKING_LOGGER,
     &crate::log::SPLUNK_HEC_LOGGING,
     &crate::rewrite::static_files::STATIC_FILES,

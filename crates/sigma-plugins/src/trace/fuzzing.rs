@@ -3,6 +3,7 @@
 use sigma_http::Headers;
 
 use super::b3::{self, B3Context, Incoming, Wish};
+use super::sw8::{self, Reference};
 use super::w3c::{self, SpanContext};
 
 /// Values of fields, with line feeds between them: what is read of one is written so that it reads the same, and what is
@@ -20,6 +21,12 @@ pub fn trace_headers(input: &[u8]) {
             let written = b3::single(trace, span, Wish::Yes);
             let again = Incoming::of_single(written.as_bytes()).map(|again| again.context);
             assert_eq!(again, Ok(Some(B3Context { trace, span: Some(span), parent: None })), "{written}");
+        }
+        if let Some(reference) = Reference::parse(value) {
+            assert_eq!(Reference::parse(reference.write().as_bytes()), Some(reference));
+        }
+        if let Some(correlation) = sw8::correlation(value) {
+            assert_eq!(sw8::correlation(correlation.as_bytes()).as_deref(), Some(&*correlation));
         }
         for name in [w3c::TRACESTATE, w3c::BAGGAGE, b3::TRACE, b3::SPAN, b3::SAMPLED, b3::FLAGS] {
             headers.append(name, value);

@@ -6,7 +6,7 @@
 //! | file | question |
 //! |---|---|
 //! | `ids` | what names a trace and a span |
-//! | `w3c`, `b3` | how contexts stand in header fields |
+//! | `w3c`, `b3`, `sw8` | how contexts stand in header fields |
 //! | `sampling` | which traces are kept |
 //! | `course` | what is told of an exchange |
 //! | `post` | how a collector is told |
@@ -17,6 +17,8 @@ mod ids;
 mod opentelemetry;
 mod post;
 mod sampling;
+mod skywalking;
+mod sw8;
 mod w3c;
 mod zipkin;
 
@@ -24,4 +26,5 @@ mod zipkin;
 pub(crate) mod fuzzing;
 
 pub(crate) use opentelemetry::OPENTELEMETRY;
+pub(crate) use skywalking::SKYWALKING;
 pub(crate) use zipkin::ZIPKIN;
