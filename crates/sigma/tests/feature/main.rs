@@ -28,6 +28,7 @@ mod history;
 mod live;
 mod load;
 mod load_shedding;
+mod log_shippers;
 mod logs;
 mod managed;
 mod members;
