@@ -2,6 +2,7 @@
 //! and Maven fetch and build them, which takes minutes.
 
 mod cas;
+mod clickhouse;
 mod collectors;
 mod keycloak;
 mod keycloak_saml;
