@@ -103,7 +103,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "taken when a worker meets new labels, and by the page of metrics",
@@ -264,7 +264,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",
                 "a file is read in spawn_blocking",
             ),
-            ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             ("crates/sigma-plugins/src/metrics/datadog.rs", "on the control thread"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (

@@ -10,10 +10,13 @@ mod http_logger;
 mod http_sender;
 mod lago;
 mod loki_logger;
+mod server;
 mod skywalking_logger;
 mod splunk_hec_logging;
 mod syslog;
+mod tcp_logger;
 mod tencent_cloud_cls;
+mod udp_logger;
 
 pub(crate) use clickhouse_logger::CLICKHOUSE_LOGGER;
 pub(crate) use elasticsearch_logger::ELASTICSEARCH_LOGGER;
@@ -25,7 +28,9 @@ pub(crate) use loki_logger::LOKI_LOGGER;
 pub(crate) use skywalking_logger::SKYWALKING_LOGGER;
 pub(crate) use splunk_hec_logging::SPLUNK_HEC_LOGGING;
 pub(crate) use syslog::SYSLOG;
+pub(crate) use tcp_logger::TCP_LOGGER;
 pub(crate) use tencent_cloud_cls::TENCENT_CLOUD_CLS;
+pub(crate) use udp_logger::UDP_LOGGER;
 
 use std::sync::Arc;
 

@@ -204,13 +204,13 @@ fn a_syslog_server_is_told_of_sessions_over_udp() {
 }
 
 /// `openssl s_server`, whose output is what it is sent.
-struct TlsServer {
+pub(crate) struct TlsServer {
     child: Child,
     output: std::path::PathBuf,
 }
 
 impl TlsServer {
-    fn start(port: u16, files: &Value, dir: &std::path::Path) -> TlsServer {
+    pub(crate) fn start(port: u16, files: &Value, dir: &std::path::Path) -> TlsServer {
         let output = dir.join("lines");
         let child = Command::new("openssl")
             .args(["s_server", "-quiet", "-accept", &format!("127.0.0.1:{port}")])
@@ -223,8 +223,12 @@ impl TlsServer {
         TlsServer { child, output }
     }
 
+    pub(crate) fn text(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap()
+    }
+
     fn lines(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(&self.output).unwrap();
+        let text = self.text();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().map(str::to_owned).collect()
     }

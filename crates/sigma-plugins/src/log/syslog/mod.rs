@@ -1,10 +1,8 @@
 //! `syslog`: entries of requests and sessions as lines of RFC 5424, to a server over TCP or UDP.
 
-mod server;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +13,14 @@ use sigma_config::Problem;
 use sigma_config::described::schema_of;
 
 use sigma_config::plugins::PluginScope;
-use sigma_net::tls::is_server_name;
-use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Phase, PhaseSet, Session,
-};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Session};
 
-use super::entry::{EntryConfig, Logger, Sink};
+use super::entry::{self, EntryConfig, Logger, Sink};
 use super::format::{Bodies, LogFormat};
-use crate::batch::{self, BatchSettings, Batches, Limits, Processor};
+use super::server::{self, Host, Place, Security, TcpServer, UdpServer};
+use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
 use crate::log_throttle::LogThrottle;
 use crate::utc;
-use server::{Security, Server};
 
 const NAME: &str = "syslog";
 
@@ -36,17 +30,12 @@ pub(crate) static SYSLOG: Descriptor = Descriptor {
     priority: 401,
     doc: DOC,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
+    phases: entry::PHASES,
     metadata_schema: Some(schema_of::<batch::Metadata>),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(requests(build)?)),
     flow: Some(Flow::of::<SessionConfig>(|build| Ok(Arc::new(Sessions::new(build)?)))),
-    variables: &[
-        VariablePlace::shown("log_format", VariableForm::LogFormat),
-        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
-        VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
-        VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
-    ],
+    variables: &entry::VARIABLES,
     ..Descriptor::of::<Config>()
 };
 
@@ -86,7 +75,7 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 struct Shipping {
     /// The server, a name or an address.
-    host: String,
+    host: Host,
     /// Its port.
     #[schemars(range(min = 1))]
     port: u16,
@@ -125,34 +114,42 @@ enum SockType {
 
 impl Shipping {
     fn check(&self) -> Result<(), String> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        if host.parse::<IpAddr>().is_err() && !is_server_name(host) {
-            return Err(format!("host: `{}` is neither a name nor an address", self.host));
-        }
         match self.tls && self.sock_type == SockType::Udp {
             true => Err("tls: there is none over udp; say `sock_type: tcp`".to_owned()),
             false => Ok(()),
         }
     }
 
-    fn security(&self) -> Security {
-        match (self.tls, self.ssl_verify) {
-            (false, _) => Security::Cleartext,
-            (true, false) => Security::Unverified,
-            (true, true) => Security::Verified,
-        }
-    }
-
     /// The processor of lines for this server, which equal configurations share.
     fn processor(&self, build: &Build<'_>, max_pending_entries: u64) -> Arc<Processor> {
         let timeout = Duration::from_millis(self.timeout);
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let place = Place { plugin: NAME, host: self.host.clone(), port: self.port, timeout };
+        let security = Security::of(self.tls, self.ssl_verify);
         let server = match self.sock_type {
-            SockType::Tcp => Server::tcp(host, self.port, self.security(), timeout, self.pool_size),
-            SockType::Udp => Server::udp(host, self.port, timeout),
+            SockType::Tcp => Server::Tcp(TcpServer::new(place, security).keeping(self.pool_size)),
+            SockType::Udp => Server::Udp(UdpServer::new(place, build.node)),
         };
         let limits = Limits { entries: max_pending_entries, bytes: self.drop_limit };
         Batches::processor(build.node, NAME, build.conf_hash(), &self.batch, limits, || Arc::new(server))
+    }
+}
+
+/// Where lines go.
+enum Server {
+    Tcp(TcpServer),
+    Udp(UdpServer),
+}
+
+impl Destination for Server {
+    fn send<'s>(&'s self, lines: &'s [Vec<u8>]) -> Sending<'s> {
+        Box::pin(async move {
+            // A datagram ends by itself.
+            let bare = |line: &'s Vec<u8>| line.strip_suffix(b"\n").unwrap_or(line);
+            match self {
+                Server::Tcp(server) => server.send(&lines.concat()).await,
+                Server::Udp(server) => server.send(lines.iter().map(bare)).await,
+            }
+        })
     }
 }
 
@@ -189,7 +186,6 @@ impl Configuration for SessionConfig {
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let mut found = Vec::new();
-    let is = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     if conf.get("flush_limit").is_some() {
         let message = "it has no effect: a batch is sent as soon as it is due";
         found.push(
@@ -197,14 +193,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
                 .hint("leave it out; `batch_max_size` says how large a batch becomes"),
         );
     }
-    if is("tls") && !is("ssl_verify") {
-        let message = "anybody may take the lines in the server's place";
-        found.push(Problem::new("tls", "unverified", message).hint("set `ssl_verify` to true"));
-    }
-    if is("ssl_verify") && !is("tls") {
-        let message = "it has no effect: the lines are sent in cleartext";
-        found.push(Problem::new("ssl_verify", "without_effect", message).hint("set `tls` to true"));
-    }
+    found.extend(server::warnings(conf, &["ssl_verify"]));
     found
 }
 
