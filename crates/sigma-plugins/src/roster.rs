@@ -49,6 +49,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::IP_RESTRICTION,
     &crate::auth::JWE_DECRYPT,
     &crate::auth::JWT_AUTH,
+    &crate::log::KAFKA_LOGGER,
     &crate::auth::KEY_AUTH,
     &crate::log::LAGO,
     &crate::auth::LDAP_AUTH,

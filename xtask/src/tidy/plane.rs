@@ -103,6 +103,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
@@ -204,6 +205,7 @@ const BANS: &[Ban] = &[
                 "only for those whose configuration names a variable of time",
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",

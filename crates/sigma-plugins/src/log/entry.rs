@@ -21,7 +21,7 @@ use crate::condition;
 use crate::log_throttle::LogThrottle;
 
 /// Header fields and query arguments that an entry shows at most.
-const MAX_FIELDS: usize = 100;
+pub(super) const MAX_FIELDS: usize = 100;
 
 /// When a logger takes part.
 pub(super) const PHASES: PhaseSet =
@@ -72,6 +72,18 @@ pub(super) struct EntryConfig {
     /// Bytes of the response body that are shown at most.
     #[schemars(range(min = 1), extend("default" = 524_288))]
     max_resp_body_bytes: usize,
+}
+
+impl EntryConfig {
+    /// The same, whose entries have the usual fields.
+    pub(super) fn without_formats(self) -> EntryConfig {
+        EntryConfig { formats: Formats::default(), ..self }
+    }
+
+    /// Bytes of the request body that are shown at most.
+    pub(super) fn max_request_body(&self) -> usize {
+        self.max_req_body_bytes
+    }
 }
 
 fn request_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {

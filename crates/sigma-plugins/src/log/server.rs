@@ -1,5 +1,6 @@
 //! Servers that take entries over TCP, TLS or UDP.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::batch::Refusal;
 use crate::log_throttle::LogThrottle;
 
 /// A server's name or address, an IPv6 address without brackets.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub(super) struct Host(#[schemars(with = "String")] Box<str>);
 
@@ -32,6 +33,12 @@ impl TryFrom<String> for Host {
             return Err(format!("host: `{text}` is neither a name nor an address"));
         }
         Ok(Host(host.into()))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -51,6 +58,7 @@ enum Act {
     ConnectTcp,
     Shake,
     SendTcp,
+    Receive,
     ConnectUdp,
     SendUdp,
 }
@@ -62,6 +70,7 @@ impl Act {
             Act::ConnectTcp => ("connect to TCP server", "err: "),
             Act::Shake => ("perform TLS handshake to TCP server", "err: "),
             Act::SendTcp => ("send data to TCP server", "err: "),
+            Act::Receive => ("receive data from TCP server", "err: "),
             Act::ConnectUdp => ("connect to UDP server", "err: "),
             Act::SendUdp => ("send data to UDP server", "err:"),
         }
@@ -159,6 +168,11 @@ impl TcpServer {
         if security == Security::Cleartext {
             place.warn_of_cleartext();
         }
+        TcpServer::quiet(place, security)
+    }
+
+    /// The same, of which nobody is warned.
+    pub(super) fn quiet(place: Place, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
         TcpServer { place, security, server_name, tls, waiting, pool_size: 0 }
@@ -175,13 +189,13 @@ impl TcpServer {
     }
 
     /// A connection that waits and was not closed meanwhile.
-    fn kept(&self) -> Option<Stream> {
+    pub(super) fn kept(&self) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         std::iter::from_fn(|| waiting.pop()).find_map(|mut stream| stream.is_quiet().then_some(stream))
     }
 
     /// A new connection.
-    async fn connect(&self) -> Result<Stream, String> {
+    pub(super) async fn connect(&self) -> Result<Stream, String> {
         let stream = self.place.in_time(Act::ConnectTcp, self.place.connect()).await?;
         if self.security == Security::Cleartext {
             return Ok(stream);
@@ -216,8 +230,34 @@ impl TcpServer {
         self.place.in_time(Act::SendTcp, sent).await
     }
 
+    /// Sends a message, and receives another one of at most `longest` bytes; both begin with their length in
+    /// four bytes, which is not in what is given and returned.
+    pub(super) async fn ask(
+        &self,
+        stream: &mut Stream,
+        message: &[u8],
+        longest: usize,
+    ) -> Result<Vec<u8>, String> {
+        let length = u32::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
+        self.write(stream, &[&length.to_be_bytes(), message].concat()).await?;
+        let received = async {
+            let length = stream.read_u32().await.map_err(|error| error.to_string())? as usize;
+            if length > longest {
+                return Err(format!("the answer is longer than {longest} bytes"));
+            }
+            let mut answer = Vec::new();
+            // Memory is taken as bytes come, whatever the length promises.
+            stream.take(length as u64).read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
+            match answer.len() == length {
+                true => Ok(answer),
+                false => Err("the connection ended within an answer".to_owned()),
+            }
+        };
+        self.place.in_time(Act::Receive, received).await
+    }
+
     /// Keeps a connection for later.
-    fn keep(&self, stream: Stream) {
+    pub(super) fn keep(&self, stream: Stream) {
         let mut waiting = lock(&self.waiting);
         if waiting.len() < self.pool_size {
             waiting.push(stream);

@@ -13,7 +13,7 @@ use crate::tls_material::with_environment;
 use crate::{PATIENCE, SIGMA};
 
 /// One route to `origin` with these plugins, and these settings.
-fn config(origin: &Origin, plugins: Value, settings: Value) -> String {
+pub(crate) fn config(origin: &Origin, plugins: Value, settings: Value) -> String {
     let mut whole = settings;
     whole["workers"] = 2.into();
     whole["listeners"] = json!([{ "address": "{listen}" }]);
@@ -67,7 +67,7 @@ impl Collector {
 }
 
 /// How many lines of logs were lost.
-fn lost(gateway: &Gateway) -> u64 {
+pub(crate) fn lost(gateway: &Gateway) -> u64 {
     let mut status = Peer::connect(&gateway.status_address()).unwrap().with_deadline(PATIENCE);
     let text = status.get("/status/counters").unwrap().text();
     let line = text.lines().find_map(|line| line.strip_prefix("sigma_access_lines_dropped_total "));

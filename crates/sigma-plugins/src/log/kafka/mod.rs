@@ -1,0 +1,352 @@
+//! `kafka-logger`: entries as messages of a Kafka topic.
+
+mod producer;
+mod queue;
+mod sasl;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sigma_config::Problem;
+use sigma_config::described::schema_of;
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
+
+use super::entry::{self, EntryConfig, Formats, Logger, Sink};
+use super::server::{Host, Security};
+use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use producer::{Broker, Producer, Settings};
+use queue::{Bounds, Message, Queue};
+use sasl::{Mechanism, Sasl};
+
+const NAME: &str = "kafka-logger";
+
+/// The longest name that a topic has, and what is in one.
+const LONGEST_TOPIC: usize = 249;
+
+/// `kafka-logger`.
+pub(crate) static KAFKA_LOGGER: Descriptor = Descriptor {
+    name: NAME,
+    priority: 403,
+    example: EXAMPLE,
+    phases: entry::PHASES,
+    metadata_schema: Some(schema_of::<batch::Metadata>),
+    warnings: Some(warnings),
+    build: |build| Ok(Arc::new(logger(build)?)),
+    variables: &entry::VARIABLES,
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      kafka-logger:
+        brokers: [{ host: 127.0.0.1, port: 9092 }]
+        kafka_topic: requests
+        log_format: { uri: $uri, status: $status, client: $remote_addr }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
+
+/// Publishes log entries to a topic of Kafka.
+///
+/// Each batch is one message, a JSON array, or one object with `batch_max_size: 1`. Messages with a `key` go to
+/// the partition that its CRC-32 names, others to one after the other. Brokers from 0.11 on are spoken to, by
+/// the partition's leader; topics that are not there are asked for, and made if the brokers do that.
+///
+/// Requests never wait for it. With `producer_type: sync` a batch is sent when a broker has it; what none takes
+/// is retried `max_retry_count` times. With `async` messages are collected, and what no broker takes, after
+/// four further attempts, is lost and counted. What exceeds `max_pending_entries` of the plugin metadata,
+/// `producer_max_buffering` or 64 MiB is dropped. What is still buffered when the gateway stops is sent once.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(transform = batch::named("kafka logger"), transform = either_brokers)]
+struct Config {
+    #[serde(flatten)]
+    entry: EntryConfig,
+    /// Brokers, each of which knows the others.
+    #[serde(default)]
+    #[schemars(length(min = 1), extend("uniqueItems" = true))]
+    brokers: Option<Vec<BrokerConfig>>,
+    /// The same in an older form: hosts and their ports.
+    #[schemars(extend("minProperties" = 1))]
+    broker_list: Option<BTreeMap<Host, u16>>,
+    /// The topic.
+    kafka_topic: String,
+    /// What the partition is chosen by, and the key of the messages.
+    key: Option<String>,
+    /// Whether a batch is sent when a broker has it (`sync`), or when it waits to be sent.
+    #[schemars(extend("default" = "async"))]
+    producer_type: ProducerType,
+    /// Whether the leader of the partition has to have a message (1), or all replicas that are in sync (-1).
+    #[schemars(extend("default" = 1, "enum" = [1, -1]))]
+    required_acks: i16,
+    /// Seconds that connecting to a broker may take, and each answer.
+    #[schemars(range(min = 1), extend("default" = 3))]
+    timeout: u64,
+    /// The message: a JSON entry, or the head of the request as text (`origin`), with the body behind it if
+    /// `include_req_body` says so.
+    #[schemars(extend("default" = "default"))]
+    meta_format: MetaFormat,
+    /// Encrypts connections.
+    tls: Option<TlsConfig>,
+    /// Without effect: each configuration has a producer of its own.
+    #[serde(rename = "cluster_name")]
+    #[schemars(range(min = 1), extend("default" = 1))]
+    _cluster_name: u64,
+    /// With `async`: messages that are sent at once.
+    #[schemars(range(min = 1), extend("default" = 200))]
+    producer_batch_num: usize,
+    /// With `async`: bytes of messages that are sent at once, or one message.
+    #[schemars(extend("default" = 1_048_576))]
+    producer_batch_size: usize,
+    /// With `async`: messages that may wait; more are refused.
+    #[schemars(range(min = 1), extend("default" = 50_000))]
+    producer_max_buffering: usize,
+    /// With `async`: seconds that a message waits for others.
+    #[schemars(range(min = 1), extend("default" = 1))]
+    producer_time_linger: u64,
+    /// Seconds after which brokers are asked again where the partitions are.
+    #[schemars(range(min = 1), extend("default" = 30))]
+    meta_refresh_interval: u64,
+    /// Without effect: messages have their time, as with 2 and later versions.
+    #[serde(rename = "api_version")]
+    #[schemars(extend("default" = 1, "enum" = [0, 1, 2]))]
+    _api_version: u8,
+    #[serde(flatten)]
+    batch: BatchSettings,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct BrokerConfig {
+    /// The broker, a name or an address.
+    host: Host,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    port: u16,
+    /// How the gateway logs in there, and at brokers that this one tells of.
+    sasl_config: Option<Sasl>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct TlsConfig {
+    /// Checks the certificates of brokers.
+    #[schemars(extend("default" = false))]
+    verify: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ProducerType {
+    Async,
+    Sync,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum MetaFormat {
+    Default,
+    Origin,
+}
+
+/// Exactly one of the two lists of brokers.
+fn either_brokers(schema: &mut schemars::Schema) {
+    schema.insert(
+        "oneOf".to_owned(),
+        serde_json::json!([
+            { "required": ["broker_list", "kafka_topic"] },
+            { "required": ["brokers", "kafka_topic"] },
+        ]),
+    );
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let topic = &self.kafka_topic;
+        if topic.is_empty() || topic.len() > LONGEST_TOPIC || !topic.chars().all(is_part) {
+            return Err("kafka_topic: a name has at most 249 letters, digits and `.`, `_`, `-`".to_owned());
+        }
+        self.brokers
+            .iter()
+            .flatten()
+            .filter_map(|broker| broker.sasl_config.as_ref())
+            .try_for_each(Sasl::check)
+    }
+}
+
+fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let is_clear = conf.get("tls").is_none();
+    let says_plain = |broker: &Value| {
+        broker.get("sasl_config").is_some_and(|sasl| {
+            sasl.get("mechanism").is_none_or(|mechanism| mechanism == Mechanism::Plain.name())
+        })
+    };
+    let brokers = conf.get("brokers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if is_clear && let Some(at) = brokers.iter().position(says_plain) {
+        let message = "the password is sent in cleartext";
+        let place = format!("brokers[{at}].sasl_config");
+        found.push(Problem::new(place, "cleartext", message).hint("add `tls`, or use SCRAM-SHA-256"));
+    }
+    if !is_clear && conf.pointer("/tls/verify") != Some(&Value::Bool(true)) {
+        let message = "anybody may take the entries in the brokers' place";
+        found.push(Problem::new("tls", "unverified", message).hint("set `tls.verify` to true"));
+    }
+    for (field, message) in [
+        ("cluster_name", "it has no effect: each configuration has a producer of its own"),
+        ("api_version", "it has no effect: messages are sent as brokers from 0.11 on have them"),
+    ] {
+        if conf.get(field).is_some() {
+            found.push(Problem::new(field, "without_effect", message).hint("leave it out"));
+        }
+    }
+    if conf.get("meta_format").is_some_and(|format| format == "origin") && conf.get("log_format").is_some() {
+        let message = "it has no effect: messages are the head of the request";
+        found.push(
+            Problem::new("log_format", "without_effect", message).hint("leave it out, or `meta_format`"),
+        );
+    }
+    found
+}
+
+fn logger(build: &Build<'_>) -> Result<Logger<Messages>, String> {
+    let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
+    let key = build.conf_hash();
+    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
+    let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, || {
+        Arc::new(Destiny::new(&config, build)) as Arc<dyn Destination>
+    });
+    let single = config.batch.is_single();
+    Ok(match config.meta_format {
+        MetaFormat::Default => {
+            Logger::new(config.entry, metadata.formats, Messages { processor, origin: None })
+        }
+        MetaFormat::Origin => {
+            let origin = Some(Origin { single, most_body: config.entry.max_request_body() });
+            Logger::new(config.entry.without_formats(), Formats::default(), Messages { processor, origin })
+        }
+    })
+}
+
+/// Makes entries of exchanges.
+struct Messages {
+    processor: Arc<Processor>,
+    /// Entries are heads of requests.
+    origin: Option<Origin>,
+}
+
+/// How heads of requests are entries.
+struct Origin {
+    /// Each is sent alone, as it is.
+    single: bool,
+    /// Bytes of a body that are shown.
+    most_body: usize,
+}
+
+impl Sink for Messages {
+    fn take(&self, entry: Map<String, Value>, ctx: &Context, env: &Env<'_>) {
+        let Some(origin) = &self.origin else { return self.processor.take(entry, ctx, env) };
+        let shows_body = entry.get("request").is_some_and(|request| request.get("body").is_some());
+        let body = shows_body.then(|| ctx.seen_request_body(origin.most_body)).flatten();
+        let head = head(ctx, &body.unwrap_or_default());
+        let bytes = match origin.single {
+            true => head,
+            false => Value::from(String::from_utf8_lossy(&head)).to_string().into_bytes(),
+        };
+        self.processor.push(bytes, ctx, env);
+    }
+}
+
+/// The head of a request as text, and the body behind it.
+fn head(ctx: &Context, body: &[u8]) -> Vec<u8> {
+    let request = &ctx.request;
+    let line = [request.method_token(), request.path_and_query(), request.version.as_str().as_bytes()];
+    let mut out = line.join(&b' ');
+    out.extend_from_slice(b"\r\n");
+    for (name, value) in request.headers.iter().take(entry::MAX_FIELDS) {
+        out.extend_from_slice(&name.to_ascii_lowercase());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(body);
+    out
+}
+
+/// Where batches go.
+struct Destiny {
+    /// A batch is one entry, and no list.
+    single: bool,
+    way: Way,
+}
+
+enum Way {
+    /// Batches wait for their brokers.
+    Sync(Producer),
+    /// Messages wait, and no batch does.
+    Async(Arc<Queue>),
+}
+
+impl Destiny {
+    fn new(config: &Config, build: &Build<'_>) -> Destiny {
+        let listed = config.broker_list.iter().flatten();
+        let listed = listed.map(|(host, port)| Broker { host: host.clone(), port: *port, sasl: None });
+        let named = config.brokers.iter().flatten().map(|broker| Broker {
+            host: broker.host.clone(),
+            port: broker.port,
+            sasl: broker.sasl_config.clone().map(Arc::new),
+        });
+        let producer = Producer::new(Settings {
+            plugin: NAME,
+            brokers: named.chain(listed).collect(),
+            security: Security::of(config.tls.is_some(), config.tls.as_ref().is_some_and(|tls| tls.verify)),
+            topic: config.kafka_topic.clone(),
+            key: config.key.clone(),
+            acks: config.required_acks,
+            timeout: batch::seconds(config.timeout),
+            refresh: batch::seconds(config.meta_refresh_interval),
+        });
+        let bounds = Bounds {
+            group: config.producer_batch_num,
+            group_bytes: config.producer_batch_size,
+            waiting: config.producer_max_buffering,
+            linger: batch::seconds(config.producer_time_linger).max(Duration::from_secs(1)),
+        };
+        let way = match config.producer_type {
+            ProducerType::Sync => Way::Sync(producer),
+            ProducerType::Async => Way::Async(Queue::new(producer, bounds, build.node)),
+        };
+        Destiny { single: config.batch.is_single(), way }
+    }
+}
+
+impl Destination for Destiny {
+    fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s> {
+        Box::pin(async move {
+            let value = entry::json_list(entries, self.single);
+            match &self.way {
+                Way::Sync(producer) => {
+                    producer.send(&[&value]).await.map_err(|(_, reason)| Refusal::from(reason))
+                }
+                Way::Async(queue) => {
+                    let message = Message { value, entries: entries.len() as u64 };
+                    queue.push(message).map_err(Refusal::from)
+                }
+            }
+        })
+    }
+}
