@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::expr::Expr;
 use crate::forms::CidrText;
 
 pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
@@ -215,6 +216,19 @@ pub struct AccessLog {
     /// The same for sessions of `stream_routes`, text with variables of sessions; unset: they are not logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_format: Option<String>,
+    /// Conditions on variables, as `vars` of routes has them: only exchanges for which they hold have a line.
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<serde_json::Value>>")]
+    pub condition: Option<Expr>,
+    /// The same for sessions, with their variables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<serde_json::Value>>")]
+    pub stream_if: Option<Expr>,
+    /// Of so many exchanges or sessions that could have a line one has it, chosen at random.
+    #[schemars(range(min = 1))]
+    pub sample_one_in: u32,
+    /// Whether all that end with a fault, or with a status from 500 on, have one nevertheless.
+    pub sample_errors: bool,
     /// Bytes buffered per worker before a line is handed to the writer.
     pub buffer_bytes: u32,
     /// Longest time that a line stays in the buffer.
@@ -230,9 +244,22 @@ impl Default for AccessLog {
             path: "off".into(),
             format: DEFAULT_ACCESS_FORMAT.into(),
             stream_format: None,
+            condition: None,
+            stream_if: None,
+            sample_one_in: 1,
+            sample_errors: true,
             buffer_bytes: 16_384,
             flush_ms: 3_000,
         }
+    }
+}
+
+impl AccessLog {
+    /// Whether what ended is in the sample, by chance or as an error.
+    pub fn samples(&self, is_error: bool, random: impl FnOnce() -> u64) -> bool {
+        self.sample_one_in <= 1
+            || (is_error && self.sample_errors)
+            || random().is_multiple_of(u64::from(self.sample_one_in))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::field::Field;
 const JSON_WORD: &str = "json";
 
 /// The members of a JSON line, in this order. A member's name is its variable's.
-const JSON_FIELDS: [&str; 22] = [
+const JSON_FIELDS: [&str; 23] = [
     "time_iso8601",
     "remote_addr",
     "remote_port",
@@ -32,6 +32,7 @@ const JSON_FIELDS: [&str; 22] = [
     "upstream_addr",
     "upstream_status",
     "upstream_response_time",
+    "upstream_attempts",
     "fault",
 ];
 
@@ -41,6 +42,8 @@ const OPTIONAL_FIELDS: [&str; 2] = ["trace_id", "span_id"];
 /// Where the values of one line come from: a finished exchange.
 pub trait Entry {
     /// Appends the raw value of `field` to `out`; escaping is the format's work.
+    ///
+    /// `UpstreamAttempts` is appended as JSON, which JSON lines hold as it is.
     ///
     /// Returns false, with `out` untouched, when the exchange has no such value. Is not asked for
     /// the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock, nor for
@@ -265,6 +268,12 @@ fn text_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>
 
 fn json_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>) {
     let from = out.len();
+    if field.is_json() {
+        if !raw_value(field, entry, clock, out) {
+            out.extend_from_slice(b"null");
+        }
+        return;
+    }
     if field.is_number() {
         if raw_value(field, entry, clock, out) && is_json_number(&out[from..]) {
             return;
@@ -330,6 +339,7 @@ mod tests {
         ("sent_http_content_type", b"text/plain"),
         ("upstream_http_server", b"origin"),
         ("upstream_status", b"502, 200"),
+        ("upstream_attempts", br#"[{"node":"a:1","status":502}]"#),
         ("remote_port", b"not a number"),
         ("args", b""),
     ]);
@@ -382,7 +392,8 @@ mod tests {
                 r#""http_referer":null,"http_user_agent":"x\ny"#,
                 "\u{fffd}",
                 r#"","route_id":null,"service_id":null,"upstream_addr":null,"#,
-                r#""upstream_status":"502, 200","upstream_response_time":null,"fault":null}"#,
+                r#""upstream_status":"502, 200","upstream_response_time":null,"#,
+                r#""upstream_attempts":[{"node":"a:1","status":502}],"fault":null}"#,
             ),
         );
     }

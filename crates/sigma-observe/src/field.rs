@@ -69,6 +69,8 @@ pub enum Field {
     UpstreamConnectTime,
     /// `$upstream_header_time`: seconds with milliseconds to the head of the answer, per attempt.
     UpstreamHeaderTime,
+    /// `$upstream_attempts`: all attempts as a JSON list of objects.
+    UpstreamAttempts,
     /// `$upstream_host`: the `Host` sent upstream.
     UpstreamHost,
     /// `$upstream_scheme`: the scheme towards the node.
@@ -96,7 +98,7 @@ pub enum Field {
 }
 
 /// Names and fields; a field's own name stands before its aliases.
-static NAMES: [(&str, Field); 50] = [
+static NAMES: [(&str, Field); 51] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
     ("remote_user", Field::RemoteUser),
@@ -136,6 +138,7 @@ static NAMES: [(&str, Field); 50] = [
     ("upstream_response_time", Field::UpstreamResponseTime),
     ("upstream_connect_time", Field::UpstreamConnectTime),
     ("upstream_header_time", Field::UpstreamHeaderTime),
+    ("upstream_attempts", Field::UpstreamAttempts),
     ("upstream_host", Field::UpstreamHost),
     ("upstream_scheme", Field::UpstreamScheme),
     ("upstream_uri", Field::UpstreamUri),
@@ -179,6 +182,11 @@ impl Field {
             .min_by_key(|(_, distance)| *distance)?;
         // A third of the letters wrong is still a slip; more is another word.
         (distance <= name.len().div_ceil(3)).then_some(known)
+    }
+
+    /// Whether the value is JSON itself.
+    pub(crate) fn is_json(&self) -> bool {
+        matches!(self, Field::UpstreamAttempts)
     }
 
     /// Whether JSON lines write this value bare. Values with one part per attempt are text: `502, 200`.

@@ -26,6 +26,12 @@ pub struct Client {
     pub port: u16,
     /// The direct peer's address.
     pub peer: Option<IpAddr>,
+    /// The direct peer's port; 0 if unknown.
+    pub peer_port: u16,
+    /// The direct peer and `local` are what a PROXY header said.
+    pub is_proxied: bool,
+    /// When the connection was accepted; see [`crate::variables::tick`].
+    pub opened: u32,
     /// The address that was connected to.
     pub local: Option<SocketAddr>,
     /// Number of the connection, unique in its worker.
@@ -47,6 +53,12 @@ pub struct Tls {
     pub ja4: Option<String>,
     /// The cipher suite's name.
     pub cipher: String,
+    /// How the key was agreed on; empty if that is not known.
+    pub key_exchange: &'static str,
+    /// The protocol above TLS that was agreed on.
+    pub alpn: Option<String>,
+    /// The session goes on from an earlier connection.
+    pub is_resumed: bool,
     /// `SUCCESS`, `NONE` or `FAILED`.
     pub client_verify: String,
     /// Subject of the client's certificate (RFC 4514).
@@ -71,6 +83,9 @@ impl Tls {
         match name {
             "protocol" => Some(self.protocol),
             "cipher" => Some(&self.cipher),
+            "curve" => Some(self.key_exchange).filter(|name| !name.is_empty()),
+            "alpn_protocol" => self.alpn.as_deref(),
+            "session_reused" => Some(if self.is_resumed { "r" } else { "." }),
             "server_name" => self.server_name.as_deref(),
             "ja4" => self.ja4.as_deref(),
             "client_verify" => Some(&self.client_verify),

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::described::schema_of;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Chunk;
@@ -20,8 +20,9 @@ use sigma_http::Chunk;
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
+use crate::record::whole_ms;
 use crate::traffic::Traffic;
-use crate::variables::{address, number, of_process, owned, seconds, text};
+use crate::variables::{address, number, of_process, open_ms, owned, proxied, seconds, text};
 use crate::{Build, Configuration, Entry, Env};
 
 /// An instance of a plugin on stream routes: one configuration, parsed. Hooks run on a worker's thread
@@ -143,6 +144,16 @@ pub struct Tried {
     pub connect_ms: Option<f64>,
 }
 
+impl Course {
+    /// The nodes that were tried as logs show them, a list; None if there were none.
+    pub fn shown_nodes(&self) -> Option<Value> {
+        let shown =
+            |node: &Tried| json!({ "node": node.addr, "connect_time": node.connect_ms.map(whole_ms) });
+        let shown: Vec<Value> = self.nodes.iter().map(shown).collect();
+        (!shown.is_empty()).then_some(Value::Array(shown))
+    }
+}
+
 /// The data of one session that hooks see and change.
 #[derive(Default)]
 pub struct Session {
@@ -193,8 +204,11 @@ impl Session {
             "bytes_sent" => number(course.sent),
             "session_time" => owned(seconds(course.elapsed_ms)),
             "connection" => number(self.client.connection),
+            "connection_time" => owned(seconds(open_ms(&self.client))),
+            "realip_remote_port" if self.client.peer_port != 0 => number(self.client.peer_port),
             "upstream_bytes_received" => number(course.upstream_received),
             "upstream_bytes_sent" => number(course.upstream_sent),
+            "upstream_attempts" => owned(course.shown_nodes()?.to_string()),
             "upstream_addr" => self.nodes(|node| node.addr.to_string()),
             "upstream_connect_time" => self.nodes(|node| node.connect_ms.map_or("-".into(), seconds)),
             "ssl_preread_server_name" => {
@@ -205,6 +219,7 @@ impl Session {
                 std::net::IpAddr::V4(ip) => owned(ip.octets()),
                 std::net::IpAddr::V6(ip) => owned(ip.octets()),
             },
+            name if name.starts_with("proxy_protocol_") => proxied(&self.client, name),
             name => match name.strip_prefix("ssl_") {
                 Some(fact) => self.client.tls.as_ref()?.fact(fact).and_then(|value| text(value.as_bytes())),
                 None => of_process(name),

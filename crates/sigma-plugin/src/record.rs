@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use sigma_http::Fault;
 
 use crate::Phase;
@@ -114,6 +115,12 @@ impl Record {
         }
     }
 
+    /// The attempts as logs show them, a list; None if there were none.
+    pub fn shown_attempts(&self) -> Option<Value> {
+        let shown: Vec<Value> = self.attempts.iter().map(Attempt::shown).collect();
+        (!shown.is_empty()).then_some(Value::Array(shown))
+    }
+
     /// Milliseconds since the head was read.
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.started.map(|at| milliseconds(at.elapsed()))
@@ -164,6 +171,17 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// As logs show it: the node, its status, and the times in seconds, each `null` if it never came.
+    pub fn shown(&self) -> Value {
+        json!({
+            "node": self.addr.to_string(),
+            "status": (self.status != 0).then_some(self.status),
+            "connect_time": self.connect_ms.map(whole_ms),
+            "header_time": self.header_ms.map(whole_ms),
+            "response_time": self.response_ms.map(whole_ms),
+        })
+    }
+
     /// Milliseconds that the node took for the head of its answer once it had the whole request: a client
     /// that sends slowly is not in it. None if it has not answered, or answered before.
     pub fn waited_ms(&self) -> Option<f64> {
@@ -228,4 +246,9 @@ mod tests {
         record.clear();
         assert!(record.waits.is_empty());
     }
+}
+
+/// Seconds, with whole milliseconds.
+pub(crate) fn whole_ms(ms: f64) -> f64 {
+    ms.round() / 1000.0
 }

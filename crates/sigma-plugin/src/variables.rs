@@ -12,9 +12,9 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_observe::date::Clock;
 
-use crate::Context;
 use crate::address::{IpText, NodeAddr};
 use crate::record::{Attempt, Source};
+use crate::{Client, Context};
 
 pub(crate) fn text(value: &[u8]) -> Option<VarValue<'_>> {
     Some(VarValue::Text(Cow::Borrowed(value)))
@@ -126,6 +126,9 @@ impl Context {
         if let Some(name) = name.strip_prefix("upstream_http_").or_else(|| name.strip_prefix("sent_http_")) {
             return joined(&self.response.headers, &name.replace('_', "-")).map(VarValue::Text);
         }
+        if let Some(name) = name.strip_prefix("upstream_cookie_") {
+            return set_cookie(&self.response.headers, name).and_then(text);
+        }
         if let Some(name) = name.strip_prefix("upstream_") {
             return self.upstream_variable(name);
         }
@@ -138,6 +141,9 @@ impl Context {
         if let Some(name) = name.strip_prefix("geoip_") {
             return self.client.geography.as_ref()?.fact(self.client.addr?, name).map(VarValue::Text);
         }
+        if name.starts_with("proxy_protocol_") {
+            return proxied(&self.client, name);
+        }
         let record = &self.record;
         match name {
             "status" if record.status != 0 => number(record.status),
@@ -148,6 +154,9 @@ impl Context {
             "request_length" => number(record.bytes_received),
             "request_time" => owned(seconds(record.elapsed_ms()?)),
             "connection" => number(self.client.connection),
+            "connection_time" => owned(seconds(open_ms(&self.client))),
+            "realip_remote_port" if self.client.peer_port != 0 => number(self.client.peer_port),
+            "http2" if self.request.version.as_str() == "HTTP/2.0" => text(b"h2"),
             "connection_requests" => number(record.connection_requests),
             "https" => self.client.tls.as_ref().and_then(|_| text(b"on")),
             "server_name" => Some(VarValue::Text(self.host_name())),
@@ -161,6 +170,7 @@ impl Context {
                 IpAddr::V6(ip) => owned(ip.octets()),
             },
             "document_uri" => text(&self.uri),
+            "request_body" => owned(self.seen_request_body(SHOWN_BODY_BYTES)?),
             "proxy_add_x_forwarded_for" => {
                 let mut chain = joined(&self.request.headers, "x-forwarded-for")
                     .map_or(Vec::new(), |chain| [&*chain, b", "].concat());
@@ -184,6 +194,7 @@ impl Context {
         match name {
             "addr" => self.attempts(|attempt| attempt.addr.to_string()),
             // Attempts are kept only for those who log.
+            "attempts" => owned(self.record.shown_attempts()?.to_string()),
             "status" if self.record.attempts.is_empty() && self.record.source == Source::Upstream => {
                 number(self.response.status)
             }
@@ -222,6 +233,49 @@ impl Context {
     }
 }
 
+/// Bytes of a request body that the variable has; as many as loggers show by default.
+const SHOWN_BODY_BYTES: usize = 524_288;
+
+/// How finely it is known when a connection was accepted: as workers' clocks tick.
+const TICK_MS: u64 = 50;
+
+/// A time as connections keep it, which are many: it comes around after six years.
+pub fn tick(unix_ms: u64) -> u32 {
+    (unix_ms / TICK_MS) as u32
+}
+
+/// Milliseconds since the connection was accepted.
+pub(crate) fn open_ms(client: &Client) -> f64 {
+    let ticks = tick(now().unix_ms()).wrapping_sub(client.opened);
+    // A clock that was set back is before the beginning.
+    (u64::from(ticks.cast_signed().max(0).cast_unsigned()) * TICK_MS) as f64
+}
+
+/// `$proxy_protocol_…`: what the PROXY header before the connection said.
+pub fn proxied<'a>(client: &Client, name: &str) -> Option<VarValue<'a>> {
+    if !client.is_proxied {
+        return None;
+    }
+    match name {
+        "proxy_protocol_addr" => owned(IpText::of(client.peer?).as_bytes()),
+        "proxy_protocol_port" => number(client.peer_port),
+        "proxy_protocol_server_addr" => owned(IpText::of(client.local?.ip()).as_bytes()),
+        "proxy_protocol_server_port" => number(client.local?.port()),
+        _ => None,
+    }
+}
+
+/// The value of a cookie that a response sets.
+fn set_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+    let fields = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
+    let mut set = fields.filter_map(|(_, field)| {
+        let pair = field.split(|b| *b == b';').next()?;
+        let at = pair.iter().position(|b| *b == b'=')?;
+        Some((pair[..at].trim_ascii(), pair[at + 1..].trim_ascii()))
+    });
+    set.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+}
+
 /// The name of this machine; the same for as long as the process lives.
 static HOSTNAME: OnceLock<String> = OnceLock::new();
 
@@ -232,19 +286,21 @@ pub(crate) fn set_hostname(name: &str) {
 
 /// Variables that are the same for every exchange, but for the time.
 pub fn of_process(name: &str) -> Option<VarValue<'static>> {
-    let clock = || {
-        let mut clock = Clock::new(0);
-        clock.set_system(SystemTime::now());
-        clock
-    };
     match name {
         "hostname" => HOSTNAME.get().and_then(|name| text(name.as_bytes())),
         "pid" => number(std::process::id()),
-        "msec" => owned(seconds(clock().unix_ms() as f64)),
-        "time_iso8601" => owned(*clock().time_iso8601()),
-        "time_local" => owned(*clock().time_local()),
+        "nginx_version" => text(env!("CARGO_PKG_VERSION").as_bytes()),
+        "msec" => owned(seconds(now().unix_ms() as f64)),
+        "time_iso8601" => owned(*now().time_iso8601()),
+        "time_local" => owned(*now().time_local()),
         _ => None,
     }
+}
+
+fn now() -> Clock {
+    let mut clock = Clock::new(0);
+    clock.set_system(SystemTime::now());
+    clock
 }
 
 /// Seconds with milliseconds, as nginx prints times.
@@ -396,11 +452,16 @@ mod tests {
             addr: Some([127, 0, 0, 1].into()),
             port: 1,
             peer: Some([127, 0, 0, 1].into()),
+            peer_port: 1,
+            is_proxied: true,
+            opened: tick(now().unix_ms()),
             local: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
             connection: 1,
             tls: Some(Rc::new(Tls {
                 server_name: some(),
                 protocol: "TLSv1.3",
+                key_exchange: "X25519",
+                alpn: some(),
                 ja4: some(),
                 client_subject: some(),
                 client_issuer: some(),
@@ -432,6 +493,8 @@ mod tests {
         }));
         ctx.response.status = 200;
         ctx.response.headers.append("X", b"1");
+        ctx.response.headers.append("Set-Cookie", b"y=2; x=3");
+        ctx.response.headers.append("Set-Cookie", b" x = 1 ; Path=/");
         ctx.record.started = Some(Instant::now());
         ctx.record.status = 200;
         ctx.record.upstream_scheme = Some("https");
@@ -451,26 +514,28 @@ mod tests {
     }
 
     /// What plugins set, or only their own entries have.
-    const OF_PLUGINS: [&str; 11] = [
+    const OF_PLUGINS: [&str; 10] = [
         "ext_authz_x",
         "jwt_auth_payload",
         "opentelemetry_context_traceparent",
         "opentelemetry_span_id",
         "opentelemetry_trace_id",
         "rate_limiting_info",
-        "request_body",
         "resp_body",
         "zipkin_context_traceparent",
         "zipkin_span_id",
         "zipkin_trace_id",
     ];
 
+    /// What requests over HTTP/2 alone have.
+    const OF_HTTP2: &str = "http2";
+
     #[test]
     fn every_variable_that_is_known_exists() {
         let ctx = exchange();
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}x"));
         for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
-            if !OF_PLUGINS.contains(&&*name) {
+            if !OF_PLUGINS.contains(&&*name) && name != OF_HTTP2 {
                 assert!(ctx.get(&VarName::parse(&name)).is_some(), "{name}");
             }
         }
@@ -491,6 +556,17 @@ mod tests {
         check("upstream_unresolved_host", "node.test");
         check("upstream_scheme", "https");
         check("request_completion", "OK");
+        check("upstream_cookie_x", "1");
+        check("proxy_protocol_addr", "127.0.0.1");
+        check("proxy_protocol_server_port", "80");
+        check("realip_remote_port", "1");
+        check("ssl_session_reused", ".");
+        check("ssl_curve", "X25519");
+        check("request_body", "x=1");
+        check(
+            "upstream_attempts",
+            r#"[{"node":"[::1]:443","status":200,"connect_time":0.001,"header_time":0.001,"response_time":0.001}]"#,
+        );
         check("pid", &std::process::id().to_string());
         check("proxy_add_x_forwarded_for", "127.0.0.1");
         check("binary_remote_addr", "\x7f\0\0\x01");

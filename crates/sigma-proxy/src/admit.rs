@@ -114,6 +114,7 @@ fn believe(header: &Header, origin: &mut Origin) {
         Header::Ip { source, destination, .. } => {
             origin.peer = Peer::from_tcp(*source);
             origin.local = Some(*destination);
+            origin.is_proxied = true;
         }
         Header::Unix { .. } => origin.peer = Peer::Unix,
         Header::Own => {}

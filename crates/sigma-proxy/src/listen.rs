@@ -54,7 +54,8 @@ pub(crate) async fn accept_loop(
                 let listener = view.snapshot.listener_number(name.as_deref());
                 let local = fixed_addr.or_else(|| stream.local_addr());
                 let entered = Entered(Rc::clone(&worker));
-                let origin = Origin { peer, local, listener, connection: worker.enter() };
+                let origin = Origin::new(peer, local, worker.enter(), &worker.clock.borrow());
+                let origin = Origin { listener, ..origin };
                 let open = Rc::clone(&open.0);
                 match view.snapshot.listener(&place).cloned() {
                     None => {

@@ -155,7 +155,7 @@ impl Course<'_> {
         head: &mut RequestHead,
         decision: &mut Decision,
     ) -> Result<Answer, Fault> {
-        let own = Origin { peer: Peer::Unix, local: None, listener: 0, connection: 0 };
+        let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
         let connect_ms = upstream.timeouts.connect_ms;
         let demands = Demands { connect_ms, ..Demands::of(head, upstream, own) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);

@@ -59,7 +59,13 @@ impl Expr {
     /// see [`VarName::unknown`].
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
-        self.root.find(&|name| name.unknown().is_some())?.unknown()
+        self.wrong(VarName::unknown)
+    }
+
+    /// The first reason that `why` has against a variable in it.
+    #[must_use]
+    pub fn wrong(&self, why: impl Fn(&VarName) -> Option<String>) -> Option<String> {
+        why(self.root.find(&|name| why(name).is_some())?)
     }
 
     /// Whether the condition holds for these variables. Stops at the first operand that decides. It does
@@ -83,6 +89,8 @@ impl PartialEq for Expr {
         self.source == other.source
     }
 }
+
+impl Eq for Expr {}
 
 impl fmt::Debug for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

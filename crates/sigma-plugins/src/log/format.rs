@@ -16,6 +16,9 @@ const MAX_DEPTH: usize = 5;
 pub(super) trait Subject: Variables {
     /// What the attempts took, in milliseconds, as far as they came.
     fn upstream_times(&self, time: UpstreamTime) -> Vec<f64>;
+
+    /// The attempts, as a list of objects.
+    fn upstream_attempts(&self) -> Option<Value>;
 }
 
 /// What an attempt takes until something.
@@ -35,6 +38,10 @@ impl Subject for Context {
         };
         self.record.attempts.iter().filter_map(of).collect()
     }
+
+    fn upstream_attempts(&self) -> Option<Value> {
+        self.record.shown_attempts()
+    }
 }
 
 impl Subject for Session {
@@ -43,6 +50,10 @@ impl Subject for Session {
             UpstreamTime::Connect => self.course.nodes.iter().filter_map(|node| node.connect_ms).collect(),
             UpstreamTime::Header | UpstreamTime::Response => Vec::new(),
         }
+    }
+
+    fn upstream_attempts(&self) -> Option<Value> {
+        self.course.shown_nodes()
     }
 }
 
@@ -58,6 +69,8 @@ enum Item {
     ResponseBody,
     /// The sum of the attempts' times, in seconds.
     UpstreamTime(UpstreamTime),
+    /// The list of the attempts.
+    UpstreamAttempts,
     /// A variable that is a number.
     Number(VarName),
     Literal(Value),
@@ -146,6 +159,7 @@ impl Item {
         match name {
             "request_body" => Item::RequestBody,
             "resp_body" => Item::ResponseBody,
+            "upstream_attempts" => Item::UpstreamAttempts,
             "upstream_response_time" => Item::UpstreamTime(UpstreamTime::Response),
             "upstream_connect_time" => Item::UpstreamTime(UpstreamTime::Connect),
             "upstream_header_time" => Item::UpstreamTime(UpstreamTime::Header),
@@ -168,6 +182,7 @@ impl Item {
             Item::Number(name) => of.get(name).map(|value| number_of(json_of(value))),
             Item::RequestBody => bodies.request.map(Value::from),
             Item::ResponseBody => bodies.response.map(Value::from),
+            Item::UpstreamAttempts => of.upstream_attempts(),
             Item::UpstreamTime(time) => {
                 let times = of.upstream_times(*time);
                 // Whole milliseconds, as nginx keeps them.

@@ -38,6 +38,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings};
 use sigma_config::{Config, Problem, resources};
 use sigma_observe::access::{AccessFormat, FormatError};
+use sigma_observe::field::Field;
 use sigma_plugin::{Chain, Consumers, Node, Roster};
 
 use crate::route::Router;
@@ -451,8 +452,13 @@ fn https_port(settings: &Settings) -> Option<u16> {
 
 /// Whether an exchange may have a variable of this name that the access log has no field for.
 fn is_variable(name: &str) -> bool {
-    // Bodies are there for loggers that collect them.
-    !matches!(name, "request_body" | "resp_body") && VarName::parse(name).unknown().is_none()
+    // The response's body is there for loggers that collect it.
+    name != "resp_body" && VarName::parse(name).unknown().is_none()
+}
+
+/// Whether the access log has a field of this name, which need not be a variable elsewhere.
+fn is_field(name: &VarName) -> bool {
+    Field::from_name(&name.to_string()).is_some()
 }
 
 /// Whether a session may have a variable of this name.
@@ -465,9 +471,18 @@ fn formats(
     settings: &Settings,
     failures: &mut Vec<Failure>,
 ) -> (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>) {
-    let AccessLog { path, format, stream_format, .. } = &settings.access_log;
+    let AccessLog { path, format, stream_format, condition, stream_if, .. } = &settings.access_log;
     if path == "off" {
         return (None, None);
+    }
+    let of_exchanges = |name: &VarName| name.unknown().filter(|_| !is_field(name));
+    let of_sessions = |name: &VarName| name.unknown_of(Subject::Session);
+    for (field, wrong) in [
+        ("if", condition.as_ref().and_then(|condition| condition.wrong(of_exchanges))),
+        ("stream_if", stream_if.as_ref().and_then(|condition| condition.wrong(of_sessions))),
+    ] {
+        let problem = wrong.map(|reason| Problem::new(format!("access_log.{field}"), "condition", reason));
+        failures.extend(problem.map(|problem| Failure { key: None, problem }));
     }
     let mut kept = |field: &str, format: Result<AccessFormat, FormatError>| {
         let format = format.map_err(|error| {

@@ -6,6 +6,9 @@ mod tls;
 use std::net::SocketAddr;
 
 use sigma_net::{Peer, Stream};
+use sigma_observe::date::Clock;
+use sigma_plugin::context::Client;
+use sigma_plugin::variables::tick;
 
 pub(crate) use limits::{answer_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
@@ -19,6 +22,35 @@ pub(crate) struct Origin {
     pub(crate) listener: u16,
     /// Number of the connection, unique in its worker.
     pub(crate) connection: u64,
+    /// When it was accepted; see [`tick`].
+    pub(crate) opened: u32,
+    /// `peer` and `local` are what a PROXY header said.
+    pub(crate) is_proxied: bool,
+}
+
+impl Origin {
+    /// A connection that has just come, in the worker of this clock.
+    pub(crate) fn new(peer: Peer, local: Option<SocketAddr>, connection: u64, clock: &Clock) -> Origin {
+        let opened = tick(clock.unix_ms());
+        Origin { peer, local, listener: 0, connection, opened, is_proxied: false }
+    }
+
+    /// The client as plugins and logs see it, as long as nobody believes another.
+    pub(crate) fn client(&self) -> Client {
+        let (addr, port) = (self.peer.ip(), self.peer.port().unwrap_or(0));
+        Client {
+            addr,
+            port,
+            peer: addr,
+            peer_port: port,
+            is_proxied: self.is_proxied,
+            opened: self.opened,
+            local: self.local,
+            connection: self.connection,
+            tls: None,
+            geography: None,
+        }
+    }
 }
 
 /// A client's connection as its exchanges know it.

@@ -31,18 +31,27 @@ impl Exchange<'_, '_> {
         counters.add(Counter::BytesIn, record.bytes_received);
         counters.add(Counter::BytesOut, record.bytes_sent);
         self.log_phase();
-        if let Some(format) = &self.view.snapshot.access_format
-            && let Some(sink) = self.worker.log.borrow_mut().as_mut()
-        {
-            if !self.stage.is_guided() && format.asks_for_variables() {
-                // Left over from an exchange before, of somebody else.
-                self.scratch.ctx.client = client(&self.down, &self.view);
-            }
+        self.write_line();
+        // Memory that waits for another exchange would keep databases that nobody asks any more.
+        self.scratch.ctx.client.geography = None;
+    }
+
+    /// Its line in the access log, if it is to have one.
+    fn write_line(&mut self) {
+        let Some(format) = &self.view.snapshot.access_format else { return };
+        let log = &self.view.snapshot.settings.access_log;
+        if !self.stage.is_guided() && (format.asks_for_variables() || log.condition.is_some()) {
+            // Left over from an exchange before, of somebody else.
+            self.scratch.ctx.client = client(&self.down, &self.view);
+        }
+        let record = &self.scratch.ctx.record;
+        let is_error = record.status >= 500 || record.fault.is_some();
+        let wanted = log.condition.as_ref().is_none_or(|condition| condition.eval(&Shown(self)))
+            && log.samples(is_error, || self.worker.local.random());
+        if wanted && let Some(sink) = self.worker.log.borrow_mut().as_mut() {
             let clock = self.worker.clock.borrow();
             sink.line(|out| format.render(self, &clock, out));
         }
-        // Memory that waits for another exchange would keep databases that nobody asks any more.
-        self.scratch.ctx.client.geography = None;
     }
 
     fn attempts(&self, out: &mut Vec<u8>, mut value: impl FnMut(&Attempt, &mut Vec<u8>)) -> bool {
@@ -53,6 +62,27 @@ impl Exchange<'_, '_> {
             value(attempt, out);
         }
         !self.scratch.ctx.record.attempts.is_empty()
+    }
+}
+
+/// An exchange as the access log shows it, for its condition.
+struct Shown<'e, 'x, 'c>(&'e Exchange<'x, 'c>);
+
+impl Variables for Shown<'_, '_, '_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let ctx = &self.0.scratch.ctx;
+        match Field::from_name(&name.to_string()) {
+            // The log takes them from a clock.
+            None | Some(Field::TimeLocal | Field::TimeIso8601 | Field::Msec) => ctx.get(name),
+            Some(Field::RequestTimeMs) => {
+                let ms = ctx.record.elapsed_ms()? as u64;
+                Some(VarValue::Text(ms.to_string().into_bytes().into()))
+            }
+            Some(field) => {
+                let mut text = Vec::new();
+                self.0.write(&field, &mut text).then(|| VarValue::Text(text.into()))
+            }
+        }
     }
 }
 
@@ -95,6 +125,7 @@ impl Entry for Exchange<'_, '_> {
             | Field::UpstreamResponseTime
             | Field::UpstreamConnectTime
             | Field::UpstreamHeaderTime
+            | Field::UpstreamAttempts
             | Field::UpstreamHost
             | Field::UpstreamScheme
             | Field::UpstreamUri
@@ -168,6 +199,10 @@ impl Exchange<'_, '_> {
             Field::UpstreamHeaderTime => self.attempts(out, |a, out| {
                 seconds(out, a.header_ms);
             }),
+            Field::UpstreamAttempts => {
+                let shown = self.scratch.ctx.record.shown_attempts();
+                shown.is_some_and(|list| bytes(out, list.to_string().as_bytes()))
+            }
             Field::UpstreamHost => header(out, &head.headers, "host"),
             Field::UpstreamScheme => self.upstream_scheme().is_some_and(|scheme| bytes(out, scheme)),
             Field::UpstreamUri => {

@@ -316,16 +316,7 @@ fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
 
 /// Where the request came from, for plugins.
 fn client(down: &websocket::Client<'_>, view: &View) -> Client {
-    let origin = down.origin();
-    Client {
-        addr: origin.peer.ip(),
-        port: origin.peer.port().unwrap_or(0),
-        peer: origin.peer.ip(),
-        local: origin.local,
-        connection: origin.connection,
-        tls: down.tls(),
-        geography: view.geography.clone(),
-    }
+    Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() }
 }
 
 fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalPath<'h>, Fault> {

@@ -7,10 +7,11 @@ use sigma_config::Config;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
+use sigma_observe::date::Clock;
 use sigma_plugin::address::IpText;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process};
+use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
 
 use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
@@ -81,7 +82,12 @@ impl<'r> RequestView<'r> {
         if let Some(name) = name.strip_prefix("geoip_") {
             return self.geography?.fact(self.origin.peer.ip()?, name).map(VarValue::Text);
         }
+        if name.starts_with("proxy_protocol_") {
+            return proxied(&self.origin.client(), name);
+        }
         match name {
+            "http2" if self.head.version.as_str() == "HTTP/2.0" => text("h2"),
+            "realip_remote_port" => self.get(&VarName::RemotePort),
             "https" => self.tls.and_then(|_| text("on")),
             "server_name" => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             "remote_user" => {
@@ -240,7 +246,7 @@ pub(crate) fn explain(
 ) -> Result<Vec<(String, Explanation)>, &'static str> {
     let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-    let origin = Origin { peer, local: None, listener: 0, connection: 0 };
+    let origin = Origin::new(peer, None, 0, &Clock::new(0));
     Ok(snapshot.explain(config, &RequestView::new(head, &path, origin)))
 }
 
@@ -249,7 +255,7 @@ pub(crate) fn explain(
 pub(crate) fn find(snapshot: &Snapshot, head: &RequestHead) -> Option<u32> {
     let path = super::normal_path(head, snapshot).ok()?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-    let origin = Origin { peer, local: None, listener: 0, connection: 0 };
+    let origin = Origin::new(peer, None, 0, &Clock::new(0));
     match snapshot.router.find(&RequestView::new(head, &path, origin), &mut Default::default()) {
         crate::route::Outcome::Route(number) => Some(number),
         _ => None,
@@ -280,7 +286,7 @@ mod tests {
         let path = normalized(head.raw_path(), UriOptions::default()).expect("a path");
         let peer = Peer::Ip(([10, 0, 0, 1], 5).into());
         let local = Some(([10, 0, 0, 2], 443).into());
-        let origin = Origin { peer, local, listener: 0, connection: 0 };
+        let origin = Origin::new(peer, local, 0, &Clock::new(0));
         let tls = Tls {
             server_name: Some("a.com".into()),
             protocol: "TLSv1.3",

@@ -10,6 +10,7 @@ use sigma_config::Config;
 use sigma_config::resources::{self, PassHost};
 use sigma_http::{HeaderId, RequestHead};
 use sigma_net::Peer;
+use sigma_observe::date::Clock;
 use sigma_plugin::context::Tls;
 use sigma_plugin::{Consumer, Entry, Phase, RunPolicy};
 
@@ -120,7 +121,7 @@ pub fn explain_live(
     let head = parsed(&text, question.fields.len() + 1)?;
     let client = question.client.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     let listener = number_of(&snapshot.listener_names, question.listener.as_deref());
-    let origin = Origin { peer: Peer::Ip(client), local: None, listener, connection: 0 };
+    let origin = Origin { listener, ..Origin::new(Peer::Ip(client), None, 0, &Clock::new(0)) };
     let tls = Tls {
         server_name: Some(question.host.split(':').next().unwrap_or_default().to_owned()),
         protocol: "TLSv1.3",

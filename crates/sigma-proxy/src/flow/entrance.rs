@@ -34,15 +34,7 @@ impl Flow<'_> {
         let worker = self.worker;
         let early = introduced(worker, &mut stream, &mut self.origin, listener).await;
         let mut early = early.ok_or(End::Nothing)?;
-        self.session.client = Client {
-            addr: self.origin.peer.ip(),
-            port: self.origin.peer.port().unwrap_or(0),
-            peer: self.origin.peer.ip(),
-            local: self.origin.local,
-            connection: self.origin.connection,
-            tls: None,
-            geography: view.geography.clone(),
-        };
+        self.session.client = Client { geography: view.geography.clone(), ..self.origin.client() };
         let mut greeting = None;
         if let Some(tls) = &listener.tls {
             let read = greeted(worker, &mut stream, &early, self.origin, tls).await.ok_or(End::Nothing)?;

@@ -43,7 +43,10 @@ impl Flow<'_> {
         for entry in &self.plugins {
             entry.plugin.log(&self.session, &env);
         }
+        let log = &view.snapshot.settings.access_log;
         if let Some(format) = &view.snapshot.stream_format
+            && log.stream_if.as_ref().is_none_or(|condition| condition.eval(&self.session))
+            && log.samples(status >= 500, || self.worker.local.random())
             && let Some(sink) = self.worker.log.borrow_mut().as_mut()
         {
             let clock = self.worker.clock.borrow();

@@ -147,3 +147,108 @@ fn any_variable_can_be_logged() {
     let line = await_lines(&gateway, "access.log", 2).remove(1);
     assert!(line.starts_with(&format!("400|-|{address}|")) && line.ends_with("|-|-|-"), "{line}");
 }
+
+/// Lines with the path alone, and these settings of the access log.
+fn paths(settings: &str) -> String {
+    format!("access_log:\n  path: \"{{dir}}/access.log\"\n  format: '$uri'\n  flush_ms: 50\n  {settings}")
+}
+
+#[test]
+fn only_what_is_asked_for_has_a_line() {
+    let origin = Origin::echo("a").unwrap();
+    let condition = r#"if: [["arg_keep", "==", "1"], ["status", "<", 400], ["http_x_a", "~~", "^y"]]"#;
+    let gateway = in_front_of(&origin, &paths(condition));
+    let mut client = gateway.connect().unwrap();
+    for (target, field) in [("/1?keep=0", "y"), ("/2?keep=1", "n"), ("/3?keep=1", "yes"), ("/4", "y")] {
+        client.ask(format!("GET {target} HTTP/1.1\r\nHost: h\r\nX-A: {field}\r\n\r\n")).unwrap();
+    }
+    // One worker's lines are in order.
+    client.ask("GET /5?keep=1 HTTP/1.1\r\nHost: h\r\nX-A: y\r\n\r\n").unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 2), ["/3", "/5"]);
+}
+
+#[test]
+fn a_sample_has_all_errors_in_it_unless_they_are_not_wanted() {
+    let origin = Origin::answer(|message| {
+        let status = if message.head.line.contains("/bad") { "503 No" } else { "200 OK" };
+        format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    });
+    let origin = origin.unwrap();
+    let ask = |settings: &str| {
+        let gateway = in_front_of(&origin, &paths(settings));
+        let mut client = gateway.connect().unwrap();
+        for path in ["/good", "/bad"].repeat(20) {
+            client.get(path).unwrap();
+        }
+        drop(client);
+        let file = gateway.dir().join("access.log");
+        // Its folder ends with it.
+        let kept = tempfile::tempdir().unwrap();
+        let link = kept.path().join("access.log");
+        fs::hard_link(&file, &link).unwrap();
+        assert!(gateway.stop().unwrap().success());
+        fs::read_to_string(link).unwrap()
+    };
+    assert_eq!(ask("sample_one_in: 1000000000"), "/bad\n".repeat(20));
+    assert_eq!(ask("sample_one_in: 1000000000\n  sample_errors: false"), "");
+    assert_eq!(ask("sample_one_in: 1"), "/good\n/bad\n".repeat(20));
+    let half = ask("sample_one_in: 2\n  sample_errors: false").lines().count();
+    assert!((1..40).contains(&half), "{half}");
+}
+
+#[test]
+fn a_condition_on_nothing_is_refused() {
+    for (settings, expected) in [
+        (r#"if: [["stats", "==", 200]]"#, "there is no variable `stats`; did you mean `status`?"),
+        (r#"stream_if: [["uri", "==", "/"]]"#, "a session over TCP or UDP has no variable of a request"),
+        (r#"if: [["status", "~", 200]]"#, "invalid operator '~'"),
+        ("sample_one_in: 0", "access_log.sample_one_in"),
+    ] {
+        let text = crate::catch_all(&paths(settings), "{ \"127.0.0.1:1\": 1 }", "");
+        let error = Gateway::start(crate::SIGMA, &text).unwrap_err();
+        assert!(format!("{error:#}").contains(expected), "{expected}: {error:#}");
+    }
+    // A field of the log need not be a variable elsewhere.
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, &paths(r#"if: [["request_time_ms", "<", 3600000]]"#));
+    gateway.connect().unwrap().get("/p").unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 1), ["/p"]);
+}
+
+#[test]
+fn json_lines_list_the_attempts() {
+    let origin = Origin::echo("a").unwrap();
+    let settings = "access_log:\n  path: \"{dir}/access.log\"\n  format: json\n  flush_ms: 50";
+    let gateway = in_front_of(&origin, settings);
+    gateway.connect().unwrap().get("/p").unwrap();
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let attempt = &json["upstream_attempts"][0];
+    assert_eq!(attempt["node"], format!("127.0.0.1:{}", origin.port()), "{line}");
+    assert_eq!(attempt["status"], 200);
+    for time in ["connect_time", "header_time", "response_time"] {
+        assert!((0.0..60.0).contains(&attempt[time].as_f64().unwrap()), "{time}: {line}");
+    }
+}
+
+#[test]
+fn what_a_proxy_said_of_the_client_can_be_logged() {
+    let origin = Origin::echo("a").unwrap();
+    let format = "$proxy_protocol_addr:$proxy_protocol_port $proxy_protocol_server_addr:$proxy_protocol_server_port $realip_remote_port $connection_time $http2 $nginx_version";
+    let config = format!(
+        "workers: 1\naccess_log: {{ path: \"{{dir}}/access.log\", flush_ms: 50, format: '{format}' }}\n\
+         listeners: [{{ address: \"{{listen}}\", proxy_protocol: {{ trusted: [127.0.0.1] }} }}]\n\
+         routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {} }} }}]\n",
+        crate::nodes(&[&origin])
+    );
+    let gateway = Gateway::start(crate::SIGMA, &config).unwrap();
+    let mut client = gateway.connect().unwrap();
+    client.send("PROXY TCP4 192.0.2.7 192.0.2.8 4000 443\r\n").unwrap();
+    assert_eq!(client.get("/p").unwrap().status(), 200);
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    let (told, rest) = line.split_once(" 4000 ").unwrap();
+    assert_eq!(told, "192.0.2.7:4000 192.0.2.8:443");
+    let (open, rest) = rest.split_once(' ').unwrap();
+    assert!((0.0..60.0).contains(&open.parse::<f64>().unwrap()), "{line}");
+    assert_eq!(rest, format!("- {}", env!("CARGO_PKG_VERSION")));
+}

@@ -141,16 +141,8 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     worker.counters.add(Counter::StreamSessions, 1);
     let local = SocketAddr::new(way.local.unwrap_or(hall.bound.ip()), hall.bound.port());
     let (peer, connection) = (Peer::from_tcp(way.peer), worker.next_connection());
-    let origin = Origin { peer, local: Some(local), listener: 0, connection };
-    let client = Client {
-        addr: peer.ip(),
-        port: way.peer.port(),
-        peer: peer.ip(),
-        local: origin.local,
-        connection,
-        tls: None,
-        geography: view.geography.clone(),
-    };
+    let origin = Origin::new(peer, Some(local), connection, &worker.clock.borrow());
+    let client = Client { geography: view.geography.clone(), ..origin.client() };
     let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
     let mut session = Session::default();
     (session.client, session.transport) = (client, Transport::Udp);

@@ -81,7 +81,7 @@ fn simulate(seed: u64) -> Result<(), String> {
 
 /// A connection that a worker has accepted, until it ends.
 fn accepted(worker: &Rc<Worker>, open: &Open, near: stream::GatewayEnd) -> impl Future<Output = ()> + use<> {
-    let origin = Origin { peer: Peer::Unix, local: None, listener: 0, connection: worker.enter() };
+    let origin = Origin::new(Peer::Unix, None, worker.enter(), &worker.clock.borrow());
     let stream = Stream::Simulated(Box::new(near));
     serve(Entered(Rc::clone(worker)), Admitted { stream, early: Chunk::empty(), origin }, Rc::clone(&open.0))
 }
