@@ -10,6 +10,7 @@ pub mod date;
 pub mod error_lines;
 mod escape;
 pub mod field;
+pub mod figures;
 pub mod log_buffer;
 mod log_output;
 pub mod throttle;

@@ -72,7 +72,7 @@ impl IpText {
 }
 
 /// Where a node is. It becomes text only for those who ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NodeAddr {
     /// An address and a port.
     Tcp(SocketAddr),

@@ -19,6 +19,7 @@ use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
 
 use crate::compile::{Compiler, Sessions};
+use crate::live::LiveReporter;
 use crate::snapshot::Snapshot;
 
 /// An error that names the listener, and what may be done.
@@ -102,6 +103,7 @@ pub struct Inheritance {
     counters: Vec<Arc<WorkerCounters>>,
     health: HealthReporter,
     node: Arc<Node>,
+    live: LiveReporter,
     /// Those that are bound already.
     found: Arc<Sockets>,
 }
@@ -119,8 +121,15 @@ impl Inheritance {
     /// is where workers report to, `node` what plugins share.
     pub fn new(workers: usize, health: HealthReporter, node: Arc<Node>) -> Inheritance {
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        let found = Arc::default();
-        Inheritance { listening: Vec::new(), sessions: None, counters, health, node, found }
+        let (live, found) = (LiveReporter::default(), Arc::default());
+        Inheritance { listening: Vec::new(), sessions: None, counters, health, node, live, found }
+    }
+
+    /// The same with workers that tell what requests are like while somebody looks.
+    #[must_use]
+    pub fn watched(mut self, live: LiveReporter) -> Inheritance {
+        self.live = live;
+        self
     }
 
     /// The same with sockets that another process has bound: they are listened on before any others.
@@ -160,6 +169,11 @@ impl Inheritance {
     /// The place where workers report what they see of nodes.
     pub(crate) fn health(&self) -> &HealthReporter {
         &self.health
+    }
+
+    /// The place where workers tell what requests are like.
+    pub(crate) fn live(&self) -> &LiveReporter {
+        &self.live
     }
 
     /// The data that plugins of all workers share.

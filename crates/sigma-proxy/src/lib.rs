@@ -22,6 +22,7 @@ mod heartbeat;
 pub mod inheritance;
 mod judge;
 mod listen;
+pub mod live;
 mod outbound;
 mod pressure;
 mod retry;

@@ -27,6 +27,7 @@ use crate::datagrams::Datagrams;
 use crate::drain::Drain;
 use crate::exchange::{OwnName, Scratch};
 use crate::guards::{Guards, OwnGuards};
+use crate::live::{Live, LiveReporter};
 use crate::outbound::Calls;
 use crate::pressure::{Pressure, Strain, is_refused};
 use crate::retry::{Load, Recent};
@@ -47,6 +48,8 @@ pub(crate) struct View {
     pub(crate) answer_limits: HeadLimits,
     /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
     pub(crate) geography: Option<Rc<Geography>>,
+    /// Somebody asks how long exchanges took: a plugin of all routes, or the access log.
+    pub(crate) is_timed: bool,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
@@ -56,7 +59,8 @@ impl View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
         let answer_limits = answer_limits(&snapshot.settings);
         let geography = snapshot.geography.clone().map(Rc::new);
-        View { snapshot, server_limits, answer_limits, geography, merged: RefCell::default() }
+        let is_timed = snapshot.global.asks_for_course() || snapshot.access_format.is_some();
+        View { snapshot, server_limits, answer_limits, geography, is_timed, merged: RefCell::default() }
     }
 
     /// A route's chain together with the plugins of a consumer.
@@ -154,6 +158,8 @@ pub(crate) struct Worker {
     /// Bounds the TLS handshakes under way.
     handshakes: RefCell<Rc<Handshakes>>,
     connection_numbers: Cell<u64>,
+    /// What requests are like, while an operator looks.
+    pub(crate) live: Live,
     /// A connection ended: accepting may go on, draining may be over.
     pub(crate) released: Notify,
 }
@@ -174,6 +180,7 @@ impl Worker {
         log: Option<LogSink>,
         health: HealthReporter,
         plugins: (Arc<Node>, Local),
+        live: LiveReporter,
         seed: u64,
     ) -> Rc<Worker> {
         set_buffer_size(&snapshot);
@@ -200,6 +207,7 @@ impl Worker {
             connections: Cell::new(0),
             datagrams: Datagrams::default(),
             connection_numbers: Cell::new(0),
+            live: Live::new(live),
             released: Notify::new(),
         })
     }
@@ -381,6 +389,7 @@ impl Worker {
 
     /// To be called once per tick of the worker's clock.
     pub(crate) fn tick(&self) {
+        self.live.tick();
         let mut clock = self.clock.borrow_mut();
         clock.set_system(std::time::SystemTime::now());
         if self.strain.tick(deadline::now_ms(), &self.view().snapshot.settings.load_shedding) {

@@ -10,6 +10,7 @@ mod explain;
 pub(crate) mod history;
 pub(crate) mod identity;
 mod listener;
+pub(crate) mod live;
 mod measures;
 pub(crate) mod niubix;
 mod nodes;

@@ -16,6 +16,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
+use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_plugin::facts::Measure;
@@ -25,6 +26,7 @@ use sigma_upstream::health::checker::TargetStatus;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
+use crate::operators::live::Live;
 use crate::operators::nodes::{add_reason, node_of, status_name};
 use crate::operators::{certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
@@ -50,6 +52,7 @@ pub(crate) const STOPPING: &str = "the process is stopping";
 /// The running gateway.
 pub(crate) struct Running {
     counters: Vec<Arc<WorkerCounters>>,
+    live: Arc<Live>,
     node: Arc<Node>,
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
@@ -66,6 +69,7 @@ impl Running {
     /// One that is not ready yet, and where its commands go.
     pub(crate) fn new(
         counters: Vec<Arc<WorkerCounters>>,
+        live: Arc<Live>,
         node: Arc<Node>,
         publisher: Arc<Publisher>,
         store: Option<Arc<dyn Store>>,
@@ -73,6 +77,7 @@ impl Running {
     ) -> Running {
         Running {
             counters,
+            live,
             node,
             publisher,
             store,
@@ -262,6 +267,18 @@ impl Inspect for Running {
         }
     }
 
+    fn live(&self) -> Value {
+        let mut seen = self.live.look();
+        let counters = self.totals().render_json(&fault_names());
+        seen["since_start"] = json!({
+            "uptime_seconds": self.started.elapsed().as_secs(),
+            "workers": self.counters.len(),
+            // What is rendered is JSON.
+            "counters": serde_json::from_str::<Value>(&counters).unwrap_or_default(),
+        });
+        seen
+    }
+
     fn reload(&self) -> Asked<'_, Result<(), String>> {
         Box::pin(async {
             let (reply, answer) = oneshot::channel();
@@ -271,6 +288,11 @@ impl Inspect for Running {
             }
         })
     }
+}
+
+/// The names of faults, by the number of their kind.
+pub(crate) fn fault_names() -> Vec<&'static str> {
+    FaultKind::ALL.iter().map(|kind| kind.error_type()).collect()
 }
 
 /// The status of a configuration that comes from a file.

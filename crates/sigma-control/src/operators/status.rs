@@ -8,12 +8,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
-use sigma_http::FaultKind;
 
 use crate::operators::control_api::{self, Inspect};
 use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
-use crate::operators::running::Running;
+use crate::operators::running::{Running, fault_names};
 
 pub(crate) fn router(running: Arc<Running>) -> Router {
     Router::new()
@@ -21,11 +20,6 @@ pub(crate) fn router(running: Arc<Running>) -> Router {
         .route("/status/ready", get(ready))
         .route("/status/counters", get(counters))
         .with_state(running)
-}
-
-/// The names of faults, by the number of their kind.
-pub(crate) fn fault_names() -> Vec<&'static str> {
-    FaultKind::ALL.iter().map(|kind| kind.error_type()).collect()
 }
 
 async fn status(State(running): State<Arc<Running>>) -> Response {

@@ -22,7 +22,7 @@ use super::chronicle::Chronicle;
 use super::examine;
 use super::handover::{self, Links, Origin, State};
 use crate::operators::OpenError;
-use crate::operators::status::fault_names;
+use crate::operators::running::fault_names;
 use crate::serving::acme::Keeper;
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::Endpoints;

@@ -16,8 +16,7 @@ use tokio::sync::oneshot;
 
 use super::handover::{self, Channel, Estate, State};
 use crate::operators::entrances::Entrances;
-use crate::operators::running::Running;
-use crate::operators::status::fault_names;
+use crate::operators::running::{Running, fault_names};
 use crate::serving::publisher::Publisher;
 use crate::store::Store;
 

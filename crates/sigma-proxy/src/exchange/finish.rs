@@ -30,6 +30,10 @@ impl Exchange<'_, '_> {
         }
         counters.add(Counter::BytesIn, record.bytes_received);
         counters.add(Counter::BytesOut, record.bytes_sent);
+        if self.worker.live.is_watched() {
+            let route = self.stage.route(&self.view.snapshot);
+            self.worker.live.note(route.map(|route| &route.facts), &self.scratch.ctx.record);
+        }
         self.log_phase();
         self.write_line();
         // Memory that waits for another exchange would keep databases that nobody asks any more.

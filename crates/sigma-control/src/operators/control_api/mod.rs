@@ -80,6 +80,10 @@ pub trait Inspect: Send + Sync {
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
 
+    /// What requests are like: since the start, and in a window of the last seconds, which begins when somebody
+    /// asks. Each question keeps the workers counting for some seconds.
+    fn live(&self) -> Value;
+
     /// Reads the configuration file again, as SIGHUP does.
     fn reload(&self) -> Asked<'_, Result<(), String>>;
 }

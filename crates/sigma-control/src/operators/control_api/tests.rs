@@ -48,6 +48,10 @@ impl Inspect for Fake {
         }
     }
 
+    fn live(&self) -> Value {
+        json!({})
+    }
+
     fn certificates(&self) -> Vec<Value> {
         vec![json!({"resource": "ssls/1"})]
     }

@@ -36,6 +36,7 @@ use super::usage::Usage;
 use super::watch_over::{ENDED, WatchOver};
 use crate::operators::audit::Audit;
 use crate::operators::entrances::Entrances;
+use crate::operators::live::Live;
 use crate::operators::running::{Command, Running, STOPPING};
 use crate::operators::{self, Records};
 use crate::serving::acme::Ordered;
@@ -163,7 +164,9 @@ impl Supervisor {
         tokio::spawn(inbox.run());
         let cpus = sigma_net::limits::usable_cpus();
         let workers = worker_count(settings, cpus.len());
+        let (watched, tables) = sigma_proxy::live::channel();
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node))
+            .watched(watched)
             .with_sockets(Arc::clone(&before.sockets));
         before.count_on(inheritance.counters());
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
@@ -187,7 +190,9 @@ impl Supervisor {
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (counters, node) = (inheritance.counters().to_vec(), Arc::clone(&plugins.node));
-        let running = Arc::new(Running::new(counters, node, Arc::clone(&publisher), store.clone(), tell));
+        let live = Live::begin(tables);
+        let running = Running::new(counters, live, node, Arc::clone(&publisher), store.clone(), tell);
+        let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
         let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));

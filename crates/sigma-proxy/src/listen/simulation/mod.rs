@@ -37,6 +37,7 @@ use super::{Entered, Open, serve};
 use crate::admit::Admitted;
 use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
 use crate::connection::Origin;
+use crate::live::LiveReporter;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 use message::STALL_MS;
@@ -96,7 +97,15 @@ fn worker(world: &World, seed: u64) -> Rc<Worker> {
 fn serving(snapshot: Arc<Snapshot>, seed: u64) -> Rc<Worker> {
     let (health, _) = passive_channel(1);
     let plugins = (Arc::default(), Local::new(0, seed));
-    Worker::new(snapshot, Arc::new(WorkerCounters::default()), None, health, plugins, seed)
+    Worker::new(
+        snapshot,
+        Arc::new(WorkerCounters::default()),
+        None,
+        health,
+        plugins,
+        LiveReporter::default(),
+        seed,
+    )
 }
 
 fn snapshots() -> Vec<Arc<Snapshot>> {
