@@ -16,6 +16,7 @@ pub(crate) mod niubix;
 mod nodes;
 mod orders;
 pub(crate) mod pages;
+mod questions;
 mod registries;
 pub(crate) mod running;
 pub(crate) mod status;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
+use sigma_plugin::docs::reference;
 
 use self::admin::AdminState;
 use self::audit::{Audit, audited};
@@ -118,12 +120,18 @@ pub(crate) async fn serve(
         }
         let identity = Identity::of(&admin).await.map_err(OpenError::AdminTls)?;
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
+        let roster = Arc::clone(&plugins);
         let trial = Trial::new(Arc::clone(&plugins), settings);
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
         state.trial = Some(trial);
         state.history = history.clone();
         state.explainer = Some(Arc::clone(&explainer));
+        state.asked = Some({
+            let running = Arc::clone(running);
+            Arc::new(move |question| questions::answer(&*running, question))
+        });
+        state.documentation = Arc::new(move |name| Some(reference(&**roster.get(name)?)));
         state.has_streams = {
             let running = Arc::clone(running);
             Arc::new(move || running.has_streams())

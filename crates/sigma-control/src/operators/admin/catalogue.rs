@@ -12,7 +12,7 @@ use super::AdminState;
 use super::call::{Arguments, Call};
 use super::collection::{COLLECTIONS, Class, Collection};
 use super::decoration;
-use super::reply::{Outcome, Refusal, Reply};
+use super::reply::{Content, Outcome, Refusal, Reply};
 
 /// The schema of what a collection holds.
 pub(crate) fn schema_of(class: Class) -> &'static Value {
@@ -22,7 +22,7 @@ pub(crate) fn schema_of(class: Class) -> &'static Value {
     }
 }
 
-fn only_get(call: &Call) -> Result<(), Refusal> {
+pub(crate) fn only_get(call: &Call) -> Result<(), Refusal> {
     if call.method == Method::GET {
         return Ok(());
     }
@@ -109,6 +109,18 @@ pub(crate) fn plugin(state: &AdminState, name: &str, call: &Call) -> Outcome {
         _ => schema,
     };
     Ok(Reply::json(StatusCode::OK, schema))
+}
+
+/// `GET /plugins/{name}/documentation`: its page of the reference, in Markdown.
+pub(crate) fn documentation(state: &AdminState, name: &str, call: &Call) -> Outcome {
+    only_get(call)?;
+    match (state.documentation)(name) {
+        Some(page) => {
+            let content = Content::Typed("text/markdown; charset=utf-8", page);
+            Ok(Reply { content, ..Reply::empty(StatusCode::OK) })
+        }
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, format_args!("there is no plugin {name}"))),
+    }
 }
 
 /// `GET /plugins?all=true`.

@@ -161,6 +161,8 @@ pub(crate) enum Target {
     Schema(String),
     /// `schema/plugins/{name}` and `plugins/{name}`.
     Plugin(String),
+    /// `plugins/{name}/documentation`.
+    Documentation(String),
     /// `plugins`.
     Plugins,
     /// `plugins/list`.
@@ -177,12 +179,43 @@ pub(crate) enum Target {
     Explain,
     /// `history` and what is below it.
     History(Past),
+    /// `caller`.
+    Caller,
+    /// What the running gateway is asked: `live`, `nodes` and the like.
+    Process(Question),
     /// `/openapi.json`.
     OpenApi,
     /// A collection that does not exist.
     UnknownCollection(String),
     /// Nothing.
     Nothing,
+}
+
+/// What the running gateway can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// `live`: what requests are like.
+    Live,
+    /// `nodes`: the nodes of every upstream, and how they do.
+    Nodes,
+    /// `certificates`: those that are shown, and when they expire.
+    Certificates,
+    /// `revision`: what is served, and what is not.
+    Revision,
+}
+
+impl Question {
+    /// The roster: each by its path segment.
+    pub(crate) const ALL: [(&'static str, Question); 4] = [
+        ("live", Question::Live),
+        ("nodes", Question::Nodes),
+        ("certificates", Question::Certificates),
+        ("revision", Question::Revision),
+    ];
+
+    fn of_segment(segment: &str) -> Option<Question> {
+        Question::ALL.into_iter().find(|(name, _)| *name == segment).map(|(_, question)| question)
+    }
 }
 
 /// Reads a path as it stands in the request line, without the query.
@@ -203,6 +236,8 @@ pub(crate) fn target(path: &str) -> Target {
         ["plugins"] => Target::Plugins,
         ["plugins", "list"] => Target::PluginNames,
         ["plugins", "reload"] => Target::PluginReload,
+        ["caller"] => Target::Caller,
+        ["plugins", name, "documentation"] => Target::Documentation(owned(name)),
         ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
         ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
         ["schema", "validate", collection] => Target::Validate(owned(collection)),
@@ -216,7 +251,11 @@ pub(crate) fn target(path: &str) -> Target {
         ["explain"] => Target::Explain,
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
         ["schema" | "plugins" | "configs", ..] => Target::Nothing,
-        [segment, rest @ ..] => place(segment, None, rest),
+        [segment, rest @ ..] => match Question::of_segment(segment) {
+            Some(question) if rest.is_empty() => Target::Process(question),
+            Some(_) => Target::Nothing,
+            None => place(segment, None, rest),
+        },
     }
 }
 
@@ -294,6 +333,11 @@ mod tests {
         check("/apisix/admin/history/7/diff/5", "History(Between(7, 5))");
         check("/apisix/admin/history/-1", "Nothing");
         check("/apisix/admin/history/x/rollback", "Nothing");
+        check("/apisix/admin/plugins/limit-count/documentation", r#"Documentation("limit-count")"#);
+        check("/apisix/admin/caller", "Caller");
+        check("/apisix/admin/live", "Process(Live)");
+        check("/apisix/admin/nodes/", "Process(Nodes)");
+        check("/apisix/admin/live/1", "Nothing");
         check("/apisix/adminx", "Nothing");
         check("/elsewhere", "Nothing");
     }

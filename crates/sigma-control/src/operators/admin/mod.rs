@@ -17,6 +17,7 @@
 //! | `configs` | the whole configuration at once |
 //! | `history`, `rollback` | what was changed by whom, and the way back |
 //! | `catalogue`, `openapi` | what may be written, and how to call |
+//! | `process` | what the running gateway says of itself |
 //! | `reply` | the shape of answers |
 
 mod access;
@@ -32,6 +33,7 @@ mod history;
 mod key;
 mod openapi;
 mod patch;
+mod process;
 mod read;
 mod reply;
 mod rollback;
@@ -69,11 +71,15 @@ use crate::serving::trial::Trial;
 use crate::store::history::{Author, By};
 use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
+pub(crate) use collection::Question;
 pub use key::{KeyFile, KeyFileError, settle_key};
 
 use call::{Arguments, Call, Preconditions};
 use collection::{Place, Target};
 use reply::{Outcome, Refusal, Reply};
+
+/// The documentation of a plugin by its name.
+pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// What the Admin API works with.
 pub struct AdminState {
@@ -87,6 +93,10 @@ pub struct AdminState {
     pub settings: Admin,
     /// What stands before the store's keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
+    /// What the running gateway says of itself; None where nothing is served.
+    pub(crate) asked: Option<Arc<dyn Fn(Question) -> Value + Send + Sync>>,
+    /// The page of a plugin in the reference, in Markdown.
+    pub documentation: Arc<Documentation>,
     /// Tries what is written before it is stored; None: whatever passes its check is stored.
     pub trial: Option<Trial>,
     /// What becomes of fields that do not exist.
@@ -131,6 +141,8 @@ impl AdminState {
             keyring,
             settings,
             key_prefix: "/apisix".to_owned(),
+            asked: None,
+            documentation: Arc::new(|_| None),
             trial: None,
             unknown_fields: UnknownFields::default(),
             router: RouterKind::default(),
@@ -319,12 +331,15 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
         Target::History(wanted) => history::serve(state, &call, wanted).await,
         Target::Configs => configs::whole(state, &call, &head.headers, body).await,
         Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
+        Target::Caller => process::caller(state, &call),
+        Target::Process(question) => process::answer(state, question, &call),
         other => {
             let text = call::read(state, &head.headers, body, limit).await?;
             let call = Call { body: call::decoded(&text)?, ..call };
             match other {
                 Target::Schema(name) => catalogue::schema(state, &name, &call),
                 Target::Plugin(name) => catalogue::plugin(state, &name, &call),
+                Target::Documentation(name) => catalogue::documentation(state, &name, &call),
                 Target::Plugins => catalogue::plugins(state, &call),
                 Target::PluginNames => catalogue::names(state, &call),
                 Target::PluginReload => catalogue::reload(&call),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::kind::Kind;
 
 use super::catalogue::schema_of;
-use super::collection::{COLLECTIONS, Class, Collection, DECORATIONS, ROOT};
+use super::collection::{COLLECTIONS, Class, Collection, DECORATIONS, Question, ROOT};
 use super::reply::{Outcome, Reply};
 
 /// `GET /openapi.json`.
@@ -272,15 +272,23 @@ fn others() -> Vec<(String, Value)> {
     let get = |summary: &str, parameters: &[Value]| {
         operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
     };
+    let page =
+        json!({"description": "Markdown.", "content": {"text/markdown": {"schema": {"type": "string"}}}});
+    let documentation =
+        operation("Documentation of a plugin".to_owned(), std::slice::from_ref(&name), &[("200", page)]);
     let replaced =
         [("202", answer("Replaced.", None)), ("204", answer("It is this configuration already.", None))];
     let dry_run = write_parameters()[1].clone();
     let put = operation("Replace the whole configuration".to_owned(), &[digest, dry_run], &replaced);
     let validate = operation("Check a resource".to_owned(), std::slice::from_ref(&name), &[("200", empty)]);
     let check = operation("Check a configuration".to_owned(), &[], &[("200", any("It is valid."))]);
+    let asked =
+        Question::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
+        ("caller", json!({"get": get("What the caller may do", &[])})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
+        ("plugins/{name}/documentation", json!({"get": documentation})),
         ("schema/{name}", json!({"get": get("Schema of a resource", &[name])})),
         ("schema/validate/{name}", json!({"post": with_body(validate, "configs")})),
         (
@@ -293,6 +301,7 @@ fn others() -> Vec<(String, Value)> {
         ("configs/validate", json!({"post": with_body(check, "configs")})),
     ]
     .into_iter()
+    .chain(asked)
     .map(|(path, item)| (format!("{ROOT}/{path}"), item))
     .collect()
 }
@@ -333,6 +342,15 @@ fn history() -> Vec<(String, Value)> {
     .into_iter()
     .map(|(path, item)| (format!("{ROOT}/{path}"), item))
     .collect()
+}
+
+fn summary(question: Question) -> &'static str {
+    match question {
+        Question::Live => "What requests are like right now",
+        Question::Nodes => "The nodes of every upstream, and how they do",
+        Question::Certificates => "The certificates that are shown, and when they expire",
+        Question::Revision => "What is served, and what is not",
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,44 @@
+//! What the running gateway says of itself, in its own words: for the dashboard, and for whoever would otherwise
+//! need the Control API, which asks for no key.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use sigma_config::settings::{AdminApiVersion, AdminRole};
+
+use super::AdminState;
+use super::call::Call;
+use super::catalogue::only_get;
+use super::collection::Question;
+use super::reply::{Outcome, Refusal, Reply};
+
+/// `GET` of one of [`Question::ALL`].
+pub(crate) fn answer(state: &AdminState, question: Question, call: &Call) -> Outcome {
+    only_get(call)?;
+    match &state.asked {
+        Some(asked) => Ok(fresh(asked(question))),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+    }
+}
+
+/// `GET /caller`: what a caller may do, and what answers look like.
+pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
+    only_get(call)?;
+    Ok(fresh(json!({
+        "role": match call.role {
+            AdminRole::Admin => "admin",
+            AdminRole::Viewer => "viewer",
+        },
+        "key_required": state.settings.key_required,
+        "api_version": match state.settings.api_version {
+            AdminApiVersion::V3 => "v3",
+            AdminApiVersion::V2 => "v2",
+        },
+        "streams": (state.has_streams)(),
+        "version": env!("CARGO_PKG_VERSION"),
+    })))
+}
+
+/// Figures of a moment ago are wrong.
+fn fresh(body: Value) -> Reply {
+    Reply::json(StatusCode::OK, body).with("cache-control", "no-store")
+}

@@ -1,0 +1,22 @@
+//! What the Admin API asks the running gateway.
+
+use serde_json::{Value, json};
+
+use crate::operators::admin::Question;
+use crate::operators::control_api::{Inspect, shown};
+
+/// The answer, which is read from what is published and waits for nothing.
+pub(crate) fn answer(inspect: &dyn Inspect, question: Question) -> Value {
+    match question {
+        Question::Live => inspect.live(),
+        Question::Nodes => {
+            let all = inspect.nodes().into_iter();
+            all.map(|(upstream, nodes)| json!({"upstream": upstream, "nodes": nodes})).collect()
+        }
+        Question::Certificates => json!({
+            "certificates": inspect.certificates(),
+            "orders": inspect.orders().unwrap_or_default(),
+        }),
+        Question::Revision => shown(&inspect.revisions()),
+    }
+}
