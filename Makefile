@@ -25,14 +25,17 @@ conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
 # Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
-# (Keycloak, CAS), OPA, ClickHouse, collectors of traces, and Knot for names. The first time, Go and Maven fetch and
-# build them, which takes a quarter of an hour. The tests need three GiB of memory.
+# (Keycloak, CAS), OPA, ClickHouse, collectors of traces, and Knot for names; and the dashboard in Chromium. The first
+# time, Go and Maven fetch and build them, which takes a quarter of an hour. The tests need three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \
 	command -v java >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
 	command -v clickhouse-server >/dev/null || missing+=(clickhouse-server); \
 	command -v knotd >/dev/null || missing+=(knot); \
+	command -v chromium >/dev/null || missing+=(chromium); \
+	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
+	command -v node >/dev/null || missing+=(nodejs); \
 	$(install_missing)
 	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
 

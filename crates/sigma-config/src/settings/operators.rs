@@ -182,6 +182,8 @@ pub struct Admin {
     /// cleartext.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<AdminTls>,
+    /// Serve the dashboard below `/ui`, to the peers of `allow`.
+    pub ui: bool,
 }
 
 impl Default for Admin {
@@ -197,6 +199,7 @@ impl Default for Admin {
             cors: true,
             api_version: AdminApiVersion::default(),
             tls: None,
+            ui: true,
         }
     }
 }

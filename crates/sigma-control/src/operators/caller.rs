@@ -49,13 +49,19 @@ fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<String> 
 }
 
 impl Trusted {
+    /// Refuses, with the reason, a name that a stranger may have made resolve to an address of the operator.
+    pub(crate) fn check_host(&self, headers: &HeaderMap) -> Result<(), String> {
+        match text(headers, header::HOST).filter(|host| !self.has_host(host)) {
+            None => Ok(()),
+            Some(host) => Err(format!(
+                "without a key this may not be called by the name {host:?}: use an IP address, or list the name in `operators.hosts`"
+            )),
+        }
+    }
+
     /// Refuses, with the reason, what a stranger's page may have sent.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
-        if let Some(host) = text(headers, header::HOST).filter(|host| !self.has_host(host)) {
-            return Err(format!(
-                "without a key this may not be called by the name {host:?}: use an IP address, or list the name in `operators.hosts`"
-            ));
-        }
+        self.check_host(headers)?;
         if self.is_foreign(headers) {
             return Err("without a key this may not be called by web pages: list their origins in \
                  `operators.origins`"

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
+use sigma_plugin::Roster;
 use sigma_plugin::docs::reference;
 
 use self::admin::AdminState;
@@ -127,15 +128,7 @@ pub(crate) async fn serve(
         state.trial = Some(trial);
         state.history = history.clone();
         state.explainer = Some(Arc::clone(&explainer));
-        state.asked = Some({
-            let running = Arc::clone(running);
-            Arc::new(move |question| questions::answer(&*running, question))
-        });
-        state.documentation = Arc::new(move |name| Some(reference(&**roster.get(name)?)));
-        state.has_streams = {
-            let running = Arc::clone(running);
-            Arc::new(move || running.has_streams())
-        };
+        ask(&mut state, running, roster);
         state.unknown_fields = settings.compat.unknown_fields;
         state.router = settings.router.http;
         if store_settings.kind == StoreKind::Etcd {
@@ -154,6 +147,14 @@ pub(crate) async fn serve(
     pages::serve(running, plugins, &limits, entrances).await?;
     entrances.are_bound();
     Ok(())
+}
+
+/// Lets an Admin API ask the running gateway, and its plugins for their documentation.
+fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
+    let [has_streams, asked] = [(); 2].map(|()| Arc::clone(running));
+    state.has_streams = Arc::new(move || has_streams.has_streams());
+    state.asked = Some(Arc::new(move |question| questions::answer(&*asked, question)));
+    state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 
 /// What stands before the keys of resources: those of a file have nothing before them.

@@ -4,6 +4,7 @@
 mod cas;
 mod clickhouse;
 mod collectors;
+mod dashboard;
 mod keycloak;
 mod keycloak_saml;
 mod knot;

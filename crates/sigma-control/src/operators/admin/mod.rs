@@ -18,6 +18,7 @@
 //! | `history`, `rollback` | what was changed by whom, and the way back |
 //! | `catalogue`, `openapi` | what may be written, and how to call |
 //! | `process` | what the running gateway says of itself |
+//! | `dashboard` | the page for browsers |
 //! | `reply` | the shape of answers |
 
 mod access;
@@ -26,6 +27,7 @@ mod catalogue;
 mod collection;
 mod configs;
 mod credentials;
+mod dashboard;
 mod decode;
 mod decoration;
 mod filter;
@@ -52,6 +54,7 @@ use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::any;
 use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::Kind;
@@ -226,9 +229,18 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The API as a service; it needs the peer's address ([`ConnectInfo`]).
+/// The API as a service, and the dashboard beside it; it needs the peer's address ([`ConnectInfo`]).
 pub fn router(state: AdminState) -> Router {
-    Router::new().fallback(serve).with_state(Arc::new(state))
+    let state = Arc::new(state);
+    let api = Router::new().fallback(serve);
+    let router = match state.settings.ui {
+        true => api
+            .route("/ui", any(dashboard::serve))
+            .route("/ui/{*path}", any(dashboard::serve))
+            .route("/ui/", any(dashboard::serve)),
+        false => api,
+    };
+    router.with_state(state)
 }
 
 async fn serve(

@@ -1,0 +1,102 @@
+// Calls of the Admin API. The key is sent in `X-API-KEY` and nowhere else, and is kept until the tab is closed.
+
+const ROOT = "../apisix/admin/";
+const KEY = "sigma.key";
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+  }
+}
+
+export function setKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+/** What the API says of a refusal: it has more than one form. */
+function reasonOf(status, body) {
+  if (typeof body === "string" && body.trim()) return body.trim();
+  const errors = Array.isArray(body?.errors) ? body.errors.map((one) => one.error ?? JSON.stringify(one)) : [];
+  const said = [body?.error_msg ?? body?.message, body?.description, ...errors].filter(Boolean);
+  return said.length ? said.join(": ") : `the gateway answered ${status}`;
+}
+
+async function read(response) {
+  const text = await response.text();
+  if (!(response.headers.get("content-type") ?? "").startsWith("application/json")) return text;
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    throw new ApiError(response.status, "the answer is no JSON");
+  }
+}
+
+/** One call: `path` is below `/apisix/admin/`. Answers `{body, etag, warnings}`. */
+export async function call(method, path, { body, ifMatch, signal } = {}) {
+  const headers = { Accept: "application/json" };
+  if (hasKey()) headers["X-API-KEY"] = sessionStorage.getItem(KEY);
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (ifMatch) headers["If-Match"] = ifMatch;
+  const options = { method, headers, signal, credentials: "omit", cache: "no-store", redirect: "error" };
+  if (body !== undefined) options.body = JSON.stringify(body);
+  let response;
+  try {
+    response = await fetch(ROOT + path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "the gateway does not answer");
+  }
+  const said = await read(response);
+  if (!response.ok) throw new ApiError(response.status, reasonOf(response.status, said));
+  const warnings = response.headers.get("x-sigma-warning");
+  return { body: said, etag: response.headers.get("etag"), warnings };
+}
+
+/** A path with its parts encoded. */
+export function path(...parts) {
+  return parts.flatMap((part) => String(part).split("/")).map(encodeURIComponent).join("/");
+}
+
+export function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+export async function get(where, signal) {
+  return (await call("GET", where, { signal })).body;
+}
+
+/** The same, or undefined where this gateway has no such call. */
+export async function getIfAny(where, signal) {
+  try {
+    return await get(where, signal);
+  } catch (error) {
+    if (error.status === 404) return undefined;
+    throw error;
+  }
+}
+
+/**
+ * A page of a collection, in either form of the API: `{items: [{key, value, ...}], total}`. One below a resource is
+ * not there while it is empty.
+ */
+export async function list(collection, parameters, signal) {
+  const ask = collection.includes("/") ? getIfAny : get;
+  const body = (await ask(collection + query(parameters), signal)) ?? {};
+  const items = body.list ?? body.node?.nodes;
+  return { items: Array.isArray(items) ? items : [], total: body.total ?? body.count ?? 0 };
+}
+
+/** One resource, with the tag that a change of it names. */
+export async function one(where, signal) {
+  const { body, etag } = await call("GET", where, { signal });
+  const entry = body.node ?? body;
+  return { value: entry.value, modified: entry.modifiedIndex, etag };
+}

@@ -1,0 +1,115 @@
+// The frame around the views: who is logged in, the menu, and which view is shown.
+
+import { call, hasKey, setKey } from "./api.js";
+import { COLLECTIONS } from "./lib/resources.js";
+import { follow, go, to } from "./router.js";
+import { getCaller, setCaller } from "./store.js";
+import { fill, h } from "./ui/dom.js";
+import { badge, button, link, problem } from "./ui/page.js";
+import { listen, show as showShortcuts } from "./ui/shortcuts.js";
+import * as certificates from "./views/certificates.js";
+import * as gateway from "./views/gateway.js";
+import * as history from "./views/history.js";
+import * as live from "./views/live.js";
+import { askForKey } from "./views/login.js";
+import * as nodes from "./views/nodes.js";
+import * as plugins from "./views/plugins.js";
+import * as resource from "./views/resource.js";
+import * as resources from "./views/resources.js";
+import * as tester from "./views/tester.js";
+
+/** Each has `show(main, place, signal)`; what it begins ends with the signal. */
+const VIEWS = { live, nodes, resources, resource, tester, history, certificates, plugins, gateway };
+
+const MENU = [
+  [to("live"), "Live"],
+  [to("nodes"), "Nodes"],
+  [to("tester"), "Tester"],
+  [to("history"), "History"],
+  [to("certificates"), "Certificates"],
+  [to("plugins"), "Plugins"],
+  [to("gateway"), "Gateway"],
+];
+
+const header = document.getElementById("header");
+const main = document.getElementById("main");
+
+function drawHeader() {
+  const caller = getCaller();
+  if (!caller) return fill(header, h("span", { class: "brand" }, "Sigma"));
+  const shown = COLLECTIONS.filter((one) => !one.streams || caller.streams);
+  const collections = shown.map((one) => h("li", {}, link(one.title, to("resources", one.segment))));
+  const others = MENU.map(([href, title]) => h("li", {}, link(title, href)));
+  const leave = caller.key_required && button("Log out", logOut, { kind: "quiet" });
+  const nav = h("nav", { "aria-label": "Views" }, h("ul", {}, others), h("h2", {}, "Resources"), h("ul", {}, collections));
+  const menu = h("details", { class: "menu", open: matchMedia("(min-width: 60rem)").matches }, h("summary", {}, "Menu"), nav);
+  return fill(
+    header,
+    h(
+      "div",
+      { class: "bar" },
+      link("Sigma", to("live"), { class: "brand" }),
+      badge(caller.role),
+      h("span", { class: "spacer" }),
+      button("Keys", showShortcuts, { kind: "quiet", shortcut: "?", "aria-label": "Keyboard shortcuts" }),
+      leave,
+    ),
+    menu,
+  );
+}
+
+function markMenu(hash) {
+  for (const one of header.querySelectorAll("nav a")) {
+    const href = one.getAttribute("href");
+    const isHere = hash === href || hash.startsWith(`${href}/`);
+    if (isHere) one.setAttribute("aria-current", "page");
+    else one.removeAttribute("aria-current");
+  }
+  // On a narrow page the menu would stay over what was chosen.
+  const menu = header.querySelector(".menu");
+  if (menu && !matchMedia("(min-width: 60rem)").matches) menu.open = false;
+}
+
+async function show(place, signal) {
+  if (!getCaller()) return;
+  const view = VIEWS[place.name];
+  if (!view) return go(to("live"));
+  markMenu(location.hash);
+  const root = h("div", { class: "view" });
+  fill(main, root);
+  try {
+    await view.show(root, place, signal);
+  } catch (error) {
+    if (signal.aborted || error.name === "AbortError") return;
+    if (error.status === 401) return logOut();
+    root.append(problem(error));
+  }
+  if (!signal.aborted && document.activeElement === document.body) main.focus({ preventScroll: true });
+}
+
+function logOut() {
+  setKey(null);
+  // What was shown, and what was kept of answers, goes with the page.
+  location.reload();
+}
+
+/** Finds out who calls; asks for a key until one is good. */
+async function enter() {
+  for (let refusal = null; ; ) {
+    try {
+      setCaller((await call("GET", "caller")).body);
+      return;
+    } catch (error) {
+      if (error.status !== 401) refusal = error;
+      else refusal = hasKey() ? new Error("The gateway does not know this key.") : null;
+      setKey(null);
+      drawHeader();
+      setKey(await askForKey(main, refusal));
+    }
+  }
+}
+
+await enter();
+drawHeader();
+listen();
+follow(show);

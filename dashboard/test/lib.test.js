@@ -1,0 +1,169 @@
+// The modules without a page: `node --test dashboard/test/`.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { diff, folded, text } from "../lib/diff.js";
+import { place } from "../lib/errors.js";
+import * as format from "../lib/format.js";
+import { blocks, spans } from "../lib/markdown.js";
+import { equal, getAt, setAt, shown } from "../lib/pointer.js";
+import { collectionOf, idOf, summary } from "../lib/resources.js";
+import { blank, fieldOf, membersOf } from "../lib/schema.js";
+import { ceiling } from "../ui/chart.js";
+import { parse, to } from "../router.js";
+
+test("a difference turns one text into the other, with the fewest changes", () => {
+  const check = (before, after, expected) => {
+    const lines = diff(before, after);
+    assert.equal(lines.map(({ sign }) => sign).join(""), expected, `${before} ${after}`);
+    const side = (without) => lines.filter(({ sign }) => sign !== without).map(({ line }) => line).join("\n");
+    assert.deepEqual([side("+"), side("-")], [before, after]);
+  };
+  check("", "", "");
+  check("a", "a", " ");
+  check("", "a\nb", "++");
+  check("a\nb", "", "--");
+  check("a\nb\nc", "a\nx\nc", " -+ ");
+  check("a\nb\nc\nd", "b\nc\nd\ne", "-   +");
+  check("a\na\na", "a\na", "  -");
+});
+
+test("what is equal is folded away", () => {
+  const lines = diff(text({ a: [1, 2, 3, 4, 5, 6, 7, 8], b: 1 }), text({ b: 2, a: [1, 2, 3, 4, 5, 6, 7, 8] }));
+  const short = folded(lines, 1);
+  assert.deepEqual(short.map(({ sign }) => sign), ["…", " ", "-", "+", " "]);
+  assert.equal(short[0].skipped, lines.length - 4);
+  assert.deepEqual(folded(diff("a", "a")), [{ sign: "…", skipped: 1 }]);
+});
+
+test("the order of members is no difference", () => {
+  assert.equal(text({ b: 1, a: { d: 1, c: 2 } }), text({ a: { c: 2, d: 1 }, b: 1 }));
+  assert.ok(equal({ a: [1, { b: 2 }] }, { a: [1, { b: 2 }] }));
+  for (const other of [{ a: [1] }, { a: [1, { b: 3 }] }, [], null, { a: [1, { b: 2 }], c: 1 }]) {
+    assert.ok(!equal({ a: [1, { b: 2 }] }, other));
+  }
+});
+
+test("sentences of the API name their place", () => {
+  const check = (message, path, reason) => assert.deepEqual(place(message), { path, reason }, message);
+  check("no such thing", [], "no such thing");
+  check('invalid configuration: property "uri" is required', ["uri"], 'property "uri" is required');
+  check(
+    'invalid configuration: property "methods" validation failed: failed to validate item 2: matches none of the enum values',
+    ["methods", 1],
+    "matches none of the enum values",
+  );
+  check(
+    'invalid configuration: property "upstream" validation failed: property "checks" validation failed: property "active" validation failed: expected 255 to be at most 254',
+    ["upstream", "checks", "active"],
+    "expected 255 to be at most 254",
+  );
+  check(
+    'invalid configuration: property "labels" validation failed: failed to validate env (matching ".*"): wrong type: expected string, got table',
+    ["labels", "env"],
+    "wrong type: expected string, got table",
+  );
+  check(
+    'failed to check the configuration of plugin limit-count err: property "count" is required',
+    ["plugins", "limit-count", "count"],
+    'property "count" is required',
+  );
+  check("invalid configuration: additional properties forbidden, found urii", ["urii"], "additional properties forbidden, found urii");
+  check("unknown plugin [nothing]", ["plugins", "nothing"], "unknown plugin [nothing]");
+});
+
+test("places are read and written without touching what is around", () => {
+  const value = { a: { b: [1, 2] }, c: 3 };
+  assert.equal(getAt(value, ["a", "b", 1]), 2);
+  assert.equal(getAt(value, ["a", "x", 1]), undefined);
+  assert.deepEqual(setAt(value, ["a", "b", 0], 9), { a: { b: [9, 2] }, c: 3 });
+  assert.deepEqual(setAt(value, ["c"], undefined), { a: { b: [1, 2] } });
+  assert.deepEqual(setAt({ a: { b: 1 }, c: 3 }, ["a", "b"], undefined), { c: 3 });
+  assert.deepEqual(setAt(undefined, ["a", 0, "b"], 1), { a: [{ b: 1 }] });
+  assert.deepEqual(setAt(value, ["a", "b", 0], undefined), { a: { b: [2] }, c: 3 });
+  assert.deepEqual(value, { a: { b: [1, 2] }, c: 3 });
+  assert.equal(shown(["upstream", "nodes", 0, "host"]), "upstream.nodes[0].host");
+});
+
+test("schemas become fields", () => {
+  const kind = (schema, value, name) => fieldOf(schema, value, name).kind;
+  assert.equal(kind({ type: "string" }), "text");
+  assert.equal(kind({ type: "integer", minimum: 1 }), "number");
+  assert.equal(kind({ type: "boolean", default: true }), "truth");
+  assert.equal(kind({ enum: [1, 0] }), "choice");
+  assert.equal(kind({ type: "array", items: { type: "string" } }), "list");
+  assert.equal(kind({ type: "array" }), "json");
+  assert.equal(kind({ type: "object", properties: { a: { type: "string" } } }), "object");
+  assert.equal(kind({ type: "object" }, {}, "plugins"), "plugins");
+  assert.equal(kind({ type: "object" }), "json");
+  assert.equal(kind({}), "json");
+  const nodes = {
+    anyOf: [
+      { type: "object", patternProperties: { ".*": { type: "integer", minimum: 0 } } },
+      { type: "array", items: { type: "object", properties: { host: { type: "string" }, port: { type: "integer" } }, required: ["host"] } },
+    ],
+  };
+  assert.equal(kind(nodes), "map");
+  assert.equal(kind(nodes, { "a:1": 1 }), "map");
+  assert.equal(kind(nodes, [{ host: "a" }]), "list");
+  assert.deepEqual(blank(fieldOf(nodes, []).item), { host: "" });
+  assert.deepEqual(fieldOf({ type: "integer", maximum: 2 ** 63 }).max, undefined);
+});
+
+test("members stand in the order in which they matter", () => {
+  const schema = { properties: { id: {}, far: { type: "string" }, set: { type: "string" }, must: { type: "string" } }, required: ["must"] };
+  assert.deepEqual(membersOf(schema, { set: "x" }).map(({ name }) => name), ["must", "set", "far"]);
+});
+
+test("figures are short", () => {
+  assert.equal(format.count(1234567), "1,234,567");
+  assert.equal(format.rate(0.1234), "0.123/s");
+  assert.equal(format.percent(1, 3), "33.3 %");
+  assert.equal(format.percent(0, 0), "0 %");
+  assert.equal(format.milliseconds(null), "–");
+  assert.equal(format.milliseconds(1.2345), "1.23 ms");
+  assert.equal(format.milliseconds(12345), "12.3 s");
+  assert.equal(format.bytes(0), "0 B");
+  assert.equal(format.bytes(1536), "1.5 KiB");
+  assert.equal(format.duration(0), "0 s");
+  assert.equal(format.duration(61), "1 min 1 s");
+  assert.equal(format.duration(90061), "1 d 1 h");
+  assert.equal(format.duration(86401), "1 d");
+  assert.match(format.time(0), /^19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d$/);
+});
+
+test("charts have round tops", () => {
+  for (const [most, top] of [[0, 1], [NaN, 1], [0.3, 0.5], [1, 1], [11, 20], [499, 500], [501, 1000]]) {
+    assert.ok(Math.abs(ceiling(most) - top) < 1e-9, `${most}`);
+  }
+});
+
+test("the reference of plugins is read", () => {
+  const found = blocks("# name\n\nA `b` [c](d.md).\nMore.\n\n- one\n- two\n\n| a | b |\n|---|---|\n| `x\\|y` | z |\n\n```yaml\n# no heading\n```\n");
+  assert.deepEqual(found.map(({ kind }) => kind), ["heading", "paragraph", "list", "table", "code"]);
+  assert.deepEqual(found[1].text, [{ code: false, text: "A " }, { code: true, text: "b" }, { code: false, text: " c. More." }]);
+  assert.deepEqual(found[3].rows, [[[{ code: true, text: "x|y" }], [{ code: false, text: "z" }]]]);
+  assert.equal(found[4].text, "# no heading");
+  assert.deepEqual(spans("<b>"), [{ code: false, text: "<b>" }]);
+  assert.deepEqual(blocks("```\nnever closed").map(({ text: inner }) => inner), ["never closed"]);
+});
+
+test("addresses name views and are made again", () => {
+  const { name, parts, query } = parse(to("resource", "consumers/jack/credentials", "a b"));
+  assert.deepEqual([name, parts], ["resource", ["consumers/jack/credentials", "a b"]]);
+  assert.equal(query.get("key"), null);
+  assert.equal(parse("#/history?key=routes%2F1").query.get("key"), "routes/1");
+  assert.deepEqual(parse("").name, "");
+  assert.deepEqual(parse("#/a/%E0").parts, ["%E0"]);
+});
+
+test("collections are known by their paths", () => {
+  assert.equal(collectionOf("routes").word, "route");
+  assert.deepEqual([collectionOf("consumers/jack/credentials").word, collectionOf("consumers/jack/credentials").parent], ["credential", "jack"]);
+  for (const none of ["", "nothing", "routes/1", "routes/1/credentials"]) assert.equal(collectionOf(none), undefined, none);
+  assert.equal(idOf("routes", "/apisix/routes/1"), "1");
+  assert.equal(idOf("secrets", "/apisix/secrets/vault/1"), "vault/1");
+  assert.equal(summary("routes", { uri: "/a", methods: ["GET"], upstream: { nodes: { "a:1": 1 } } }), "GET /a → a:1");
+  assert.equal(summary("upstreams", { nodes: [{ host: "a", port: 1 }, { host: "b" }] }), "a:1, b");
+});

@@ -1,0 +1,48 @@
+// Questions in front of the page. Escape closes them, and the focus goes back to where it was.
+
+import { diff, folded, text } from "../lib/diff.js";
+import { h } from "./dom.js";
+import { button } from "./page.js";
+
+/** Shows a dialog; resolves to what was chosen, undefined if it was left. */
+export function ask(title, content, choices) {
+  return new Promise((resolve) => {
+    let chosen;
+    const dialog = h("dialog", { "aria-label": title });
+    const choose = (value) => () => {
+      chosen = value;
+      dialog.close();
+    };
+    const buttons = choices.map(({ label, value, kind }) => button(label, choose(value), { kind }));
+    dialog.append(
+      h("h2", {}, title),
+      h("div", { class: "dialog-body", tabindex: "0" }, content),
+      h("div", { class: "actions" }, buttons, button(choices.length > 0 ? "Cancel" : "Close", () => dialog.close())),
+    );
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(chosen);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    buttons[0]?.focus();
+  });
+}
+
+/** The difference between two values, with words where colours would be alone. */
+export function difference(before, after) {
+  const lines = folded(diff(text(before), text(after)));
+  if (!lines.some(({ sign }) => sign === "+" || sign === "-")) return h("p", { class: "note" }, "Nothing differs.");
+  const row = ({ sign, line, skipped }) => {
+    if (sign === "…") return h("div", { class: "skipped" }, `… ${skipped} equal lines`);
+    const tone = { "+": "added", "-": "removed" }[sign] ?? "";
+    const word = { "+": "added: ", "-": "removed: " }[sign];
+    return h("div", { class: tone }, word && h("span", { class: "visually-hidden" }, word), `${sign} ${line}`);
+  };
+  return h("div", { class: "diff" }, lines.map(row));
+}
+
+/** Asks before something is stored; shows what changes. */
+export async function confirmChange(title, before, after, { label = "Save", kind = "primary", more } = {}) {
+  return (await ask(title, [more, difference(before, after)], [{ label, value: true, kind }])) === true;
+}

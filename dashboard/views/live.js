@@ -1,0 +1,115 @@
+// What requests are like right now.
+
+import { get } from "../api.js";
+import * as format from "../lib/format.js";
+import { to } from "../router.js";
+import { chart } from "../ui/chart.js";
+import { fill, h } from "../ui/dom.js";
+import { badge, figures, heading, link, note, poll, section } from "../ui/page.js";
+import { table } from "../ui/table.js";
+
+/** Seconds that charts show. */
+const SECONDS = 60;
+
+export function show(root, _place, signal) {
+  const body = h("div", {});
+  root.append(heading("Live traffic"), body);
+  return poll(signal, 2, () => get("live", signal), body, (seen) => fill(body, draw(seen)));
+}
+
+function draw(seen) {
+  return [now(seen), charts(seen.series), byRoute(seen), byNode(seen), sinceStart(seen.since_start)];
+}
+
+function errorsOf(row) {
+  return row.client_errors + row.server_errors;
+}
+
+function now({ window, watched_seconds, percentile_error_percent }) {
+  const { total } = window;
+  const length = format.duration(window.seconds);
+  const about = watched_seconds > 1 ? `The last ${length}.` : "Counting has just begun: it goes on while somebody looks.";
+  return section(
+    "Now",
+    figures([
+      ["Requests", format.rate(total.rate)],
+      ["Client errors", format.percent(total.client_errors, total.requests)],
+      ["Server errors", format.percent(total.server_errors, total.requests), total.server_errors > 0 ? "bad" : ""],
+      ["p50", format.milliseconds(total.p50_ms)],
+      ["p90", format.milliseconds(total.p90_ms)],
+      ["p99", format.milliseconds(total.p99_ms)],
+    ]),
+    note(about, ` Times are exact to ${percentile_error_percent} %.`),
+  );
+}
+
+/** The values of each of the last seconds; those without requests are 0, or unknown. */
+function charts(series) {
+  const bySecond = new Map(series.map((second) => [second.age, second]));
+  const ages = Array.from({ length: SECONDS }, (_, at) => SECONDS - at);
+  const values = (read, without) => ages.map((age) => (bySecond.has(age) ? read(bySecond.get(age)) : without));
+  const line = (name, tone, read, without = 0) => ({ name, tone, values: values(read, without) });
+  const requests = [
+    line("requests", "one", (second) => second.requests),
+    line("errors", "bad", errorsOf),
+  ];
+  const times = [
+    line("p50", "one", (second) => second.p50_ms, null),
+    line("p90", "two", (second) => second.p90_ms, null),
+    line("p99", "three", (second) => second.p99_ms, null),
+  ];
+  return h(
+    "div",
+    { class: "columns" },
+    h("section", { class: "card" }, chart("Requests per second, last minute", requests, format.rate)),
+    h("section", { class: "card" }, chart("Latency, last minute", times, format.milliseconds)),
+  );
+}
+
+const COLUMNS = [
+  { title: "Requests", numeric: true, value: (row) => format.count(row.requests) },
+  { title: "Rate", numeric: true, value: (row) => format.rate(row.rate) },
+  { title: "4xx", numeric: true, value: (row) => format.count(row.client_errors) },
+  { title: "5xx", numeric: true, value: (row) => (row.server_errors ? badge(format.count(row.server_errors), "bad") : "0") },
+  { title: "Faults", numeric: true, value: (row) => format.count(row.faults) },
+  { title: "p50", numeric: true, value: (row) => format.milliseconds(row.p50_ms) },
+  { title: "p99", numeric: true, value: (row) => format.milliseconds(row.p99_ms) },
+];
+
+function byRoute({ window }) {
+  const named = { title: "Route", value: (row) => link(row.name ? `${row.id} (${row.name})` : row.id, to("resource", "routes", row.id)) };
+  const more = window.unlisted > 0 && note(`${format.count(window.unlisted)} requests are of further routes or nodes.`);
+  return section("By route", table("Figures by route", [named, ...COLUMNS], window.routes, { empty: "No route has served a request." }), more);
+}
+
+function byNode({ window }) {
+  const named = { title: "Node", value: (row) => (row.address.startsWith(row.host) ? row.address : `${row.host} (${row.address})`) };
+  return section(
+    "By node",
+    table("Figures by node", [named, ...COLUMNS], window.nodes, { empty: "No node was asked." }),
+    note("Each attempt counts; times are until the head of the node's answer."),
+  );
+}
+
+function sinceStart({ uptime_seconds, workers, counters }) {
+  const faults = Object.entries(counters.faults).sort((a, b) => b[1] - a[1]);
+  return section(
+    "Since the start",
+    figures([
+      ["Up for", format.duration(uptime_seconds)],
+      ["Workers", format.count(workers)],
+      ["Requests", format.count(counters.requests)],
+      ["2xx", format.count(counters.responses_2xx)],
+      ["4xx", format.count(counters.responses_4xx)],
+      ["5xx", format.count(counters.responses_5xx)],
+      ["Connections now", format.count(counters.connections_active)],
+      ["Received", format.bytes(counters.bytes_in)],
+      ["Sent", format.bytes(counters.bytes_out)],
+    ]),
+    faults.length > 0 &&
+      table("Faults since the start", [
+        { title: "Fault", value: ([name]) => name },
+        { title: "Count", numeric: true, value: ([, many]) => format.count(many) },
+      ], faults),
+  );
+}

@@ -1,0 +1,204 @@
+// One resource: a form and its JSON, what would change, and its end. A part of the address that is empty is a new one.
+
+import { call, one, path as encoded, query } from "../api.js";
+import { place as placeOf } from "../lib/errors.js";
+import { collectionOf, draft, written } from "../lib/resources.js";
+import { equal, isObject, shown as shownPath } from "../lib/pointer.js";
+import { go, to } from "../router.js";
+import { mayWrite, once } from "../store.js";
+import { confirmChange } from "../ui/dialog.js";
+import { announce, fill, h } from "../ui/dom.js";
+import { Form } from "../ui/form.js";
+import { button, heading, link, note, problem } from "../ui/page.js";
+
+export async function show(root, place, signal) {
+  const path = place.parts[0];
+  const id = place.parts.slice(1).join("/");
+  const collection = collectionOf(path);
+  if (!collection) return root.append(heading("Nothing here"), note(`There is no collection ${path}.`));
+  const isNew = id === "";
+  const [schema, found] = await Promise.all([
+    schemaOf(collection, id),
+    isNew ? { value: draft(collection.segment) } : one(encoded(path, id), signal),
+  ]);
+  if (signal.aborted) return;
+  const editor = new Editor({ path, id, collection, schema, isNew, before: isNew ? undefined : written(found.value), etag: found.etag });
+  editor.value = written(found.value);
+  root.append(...editor.draw());
+}
+
+/** The schema of a collection; secrets and metadata have one for each manager and plugin. */
+async function schemaOf(collection, id) {
+  try {
+    if (collection.plugin) return id ? await once(`schema/${encoded("plugins", id)}?schema_type=${collection.plugin}`) : {};
+    return collection.schema ? await once(`schema/${collection.schema}`) : {};
+  } catch (error) {
+    if (error.status === 400 || error.status === 404) return {};
+    throw error;
+  }
+}
+
+class Editor {
+  constructor(about) {
+    Object.assign(this, about);
+    this.readOnly = !mayWrite();
+    this.errors = h("div", {});
+    this.hasForm = isObject(this.schema.properties);
+  }
+
+  draw() {
+    const { collection, id, isNew, readOnly } = this;
+    this.form = this.hasForm && new Form(this.schema, this.value, { changed: (value) => this.changed(value), readOnly, scope: scopeOf(collection) });
+    this.text = h("textarea", {
+      id: "json", class: "code", rows: 24, spellcheck: "false", readonly: readOnly, "aria-describedby": "json-error",
+      on: { input: () => this.typed() },
+    });
+    this.textError = h("p", { id: "json-error", class: "field-error", hidden: true });
+    const title = isNew ? `New ${collection.word}` : `${collection.word[0].toUpperCase()}${collection.word.slice(1)} ${id}`;
+    return [
+      heading(title, link(collection.title, to("resources", ...this.path.split("/")))),
+      this.errors,
+      isNew && this.idField(),
+      this.tabs(),
+      this.actions(),
+    ].filter(Boolean);
+  }
+
+  idField() {
+    // A consumer's name stands in its body.
+    if (this.collection.id) return null;
+    const hint = this.collection.idHint ?? (this.collection.post ? "Left empty, one is made up." : "Required.");
+    this.idInput = h("input", { id: "id", type: "text", autocomplete: "off", spellcheck: "false", "aria-describedby": "id-hint" });
+    return h("div", { class: "field card" }, h("label", { for: "id" }, "Id"), this.idInput, h("p", { class: "hint", id: "id-hint" }, hint));
+  }
+
+  tabs() {
+    const raw = h("div", { class: "field" }, h("label", { for: "json" }, "JSON"), this.text, this.textError);
+    const panels = [this.form && ["Form", this.form.element], ["JSON", raw]].filter(Boolean);
+    const bodies = panels.map(([name, body]) => h("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}` }, body));
+    const tabs = panels.map(([name], at) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, on: { click: () => choose(at) } }, name));
+    const choose = (chosen) => {
+      tabs.forEach((tab, at) => {
+        tab.setAttribute("aria-selected", String(at === chosen));
+        tab.tabIndex = at === chosen ? 0 : -1;
+      });
+      bodies.forEach((body, at) => (body.hidden = at !== chosen));
+      this.showsForm = panels[chosen][0] === "Form";
+      if (this.showsForm) this.form.show(this.value);
+      else this.text.value = JSON.stringify(this.value, null, 2);
+      this.complain(null);
+    };
+    const turn = (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
+      choose(next);
+      tabs[next].focus();
+    };
+    this.showForm = () => this.form && choose(0);
+    choose(0);
+    return h("section", { class: "card" }, h("div", { role: "tablist", "aria-label": "How it is shown", on: { keydown: turn } }, tabs), bodies);
+  }
+
+  actions() {
+    if (this.readOnly) return note("The key of a viewer changes nothing, and sees no secrets.");
+    return h(
+      "div",
+      { class: "actions sticky" },
+      button("Review and save", () => this.save(), { kind: "primary", "data-key": "s", shortcut: "s" }),
+      !this.isNew && button("Delete", () => this.remove(), { kind: "danger" }),
+    );
+  }
+
+  changed(value) {
+    this.value = value;
+  }
+
+  typed() {
+    try {
+      const value = JSON.parse(this.text.value);
+      if (!isObject(value)) throw new SyntaxError("a resource is an object");
+      this.value = value;
+      this.complain(null);
+    } catch (error) {
+      this.complain(error.message);
+    }
+  }
+
+  /** What is wrong with the text; null for nothing. */
+  complain(reason) {
+    this.textError.textContent = reason ?? "";
+    this.textError.hidden = !reason;
+    this.text.setAttribute("aria-invalid", String(Boolean(reason)));
+    this.isUnreadable = Boolean(reason);
+  }
+
+  /** Where it is written, and how. A new one without an id is given one. */
+  target() {
+    const { path, id, isNew, collection } = this;
+    if (!isNew) return ["PUT", encoded(path, id)];
+    if (collection.id) return ["PUT", encoded(path)];
+    const given = this.idInput.value.trim();
+    if (given) return ["PUT", encoded(path, given)];
+    return collection.post ? ["POST", encoded(path)] : undefined;
+  }
+
+  async save() {
+    fill(this.errors);
+    this.form?.clear();
+    const unreadable = this.form && this.showsForm && this.form.element.querySelector(".unreadable");
+    if (this.isUnreadable || unreadable) {
+      (unreadable ?? this.text).focus();
+      return this.refuse("This is no JSON yet: it is marked.");
+    }
+    const target = this.target();
+    if (!target) {
+      this.idInput.focus();
+      return this.refuse(`A ${this.collection.word} needs an id.`);
+    }
+    const [method, where] = target;
+    const { value: body, etag: ifMatch } = this;
+    try {
+      await call(method, where + query({ dry_run: "true" }), { body, ifMatch });
+      if (!this.isNew && equal(this.before, body)) return announce("Nothing has changed.");
+      if (!(await confirmChange(`Save this ${this.collection.word}?`, this.before, body))) return;
+      const { warnings } = await call(method, where, { body, ifMatch });
+      announce(warnings ? `Saved. ${warnings}` : "Saved.");
+      go(to("resources", ...this.path.split("/")));
+    } catch (error) {
+      this.point(error);
+    }
+  }
+
+  /** Shows an error, at its field if its sentence names one. */
+  point(error) {
+    if (error.status === 412) return this.refuse("Somebody else has changed it since: load it again before you save.");
+    const { path, reason } = placeOf(error.message);
+    if (path.length === 0 || !this.form) return this.refuse(error.message);
+    if (!this.showsForm) this.showForm();
+    const isShown = this.form.point(path, reason);
+    this.refuse(isShown ? `${shownPath(path)}: ${reason}` : error.message);
+  }
+
+  refuse(reason) {
+    fill(this.errors, problem(reason));
+  }
+
+  async remove() {
+    const title = `Delete this ${this.collection.word}?`;
+    if (!(await confirmChange(title, this.before, undefined, { label: "Delete", kind: "danger" }))) return;
+    try {
+      await call("DELETE", encoded(this.path, this.id), { ifMatch: this.etag });
+      announce("Deleted.");
+      go(to("resources", ...this.path.split("/")));
+    } catch (error) {
+      this.refuse(error.message);
+    }
+  }
+}
+
+/** How the plugins of a collection are checked. */
+function scopeOf(collection) {
+  if (collection.segment === "stream_routes") return "stream";
+  return ["consumers", "credentials"].includes(collection.segment) ? "consumer" : "http";
+}

@@ -1,0 +1,110 @@
+// Which route a request would take, and why the others do not take it.
+
+import { call } from "../api.js";
+import * as format from "../lib/format.js";
+import { to } from "../router.js";
+import { fill, h } from "../ui/dom.js";
+import { absent, badge, figures, heading, link, note, problem, section } from "../ui/page.js";
+import { table } from "../ui/table.js";
+
+const METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
+export function show(root, _place, signal) {
+  const method = h("select", { id: "method" }, METHODS.map((one) => h("option", {}, one)));
+  const url = h("input", { id: "url", type: "text", required: true, value: "http://localhost/", spellcheck: "false", autocomplete: "off" });
+  const headers = h("textarea", { id: "headers", rows: 3, spellcheck: "false", placeholder: "X-Name: value" });
+  const client = h("input", { id: "client", type: "text", placeholder: "127.0.0.1", autocomplete: "off" });
+  const answer = h("div", {});
+  const submit = async (event) => {
+    event.preventDefault();
+    const parameters = new URLSearchParams({ method: method.value, url: url.value });
+    for (const line of headers.value.split("\n").map((one) => one.trim()).filter(Boolean)) parameters.append("header", line);
+    if (client.value.trim()) parameters.append("client", client.value.trim());
+    try {
+      fill(answer, draw((await call("GET", `explain?${parameters}`, { signal })).body));
+    } catch (error) {
+      if (signal.aborted) return;
+      fill(answer, error.status === 404 ? absent("The tester") : problem(error));
+    }
+  };
+  const field = (label, control) => h("div", { class: "field" }, h("label", { for: control.id }, label), control);
+  root.append(
+    heading("Route tester"),
+    h(
+      "form",
+      { class: "card form", on: { submit } },
+      field("Method", method),
+      field("URL", url),
+      field("Header fields, one in each line", headers),
+      field("Client address", client),
+      h("button", { type: "submit", class: "primary", "data-key": "s" }, "Explain"),
+    ),
+    answer,
+  );
+}
+
+/** What becomes of the request, then why other routes do not take it. */
+function draw(seen) {
+  return [outcome(seen), plugins(seen.plugins), toNode(seen), others(seen)];
+}
+
+function outcome({ route, service, upstream, refused, revision }) {
+  const named = (one) => (one.name ? `${one.key} (${one.name})` : one.key);
+  const linked = (one) => (one ? link(named(one), linkTo(one.key)) : "–");
+  return section(
+    "Answer",
+    h("p", {}, route ? badge("served", "good") : badge("no route", "bad"), " ", refused ?? (route ? `by ${named(route)}` : "")),
+    figures([
+      ["Route", linked(route)],
+      ["Service", linked(service)],
+      ["Upstream", linked(upstream)],
+      ["Revision", format.count(revision)],
+    ]),
+  );
+}
+
+/** Where a resource is edited that has a key of its own, or stands inside another one. */
+function linkTo(key) {
+  const [segment, ...id] = key.split("/");
+  return to("resource", segment, id.join("/"));
+}
+
+function plugins(all) {
+  const columns = [
+    { title: "Plugin", value: (one) => link(one.name, to("plugins", one.name)) },
+    { title: "From", value: (one) => one.source },
+    { title: "Phases", value: (one) => one.phases.join(", ") || "–" },
+    { title: "Runs", value: (one) => (one.runs ? badge("yes", "good") : badge("no", "warn")) },
+    { title: "Reason", value: (one) => one.reason },
+  ];
+  return section("Plugins", table("Plugins that it meets", columns, all, { empty: "It meets none." }));
+}
+
+function toNode({ upstream, to_node }) {
+  if (!upstream || !to_node) return null;
+  const columns = [
+    { title: "Node", value: (node) => node.node },
+    { title: "Weight", numeric: true, value: (node) => format.count(node.weight) },
+    { title: "Health", value: (node) => node.status },
+    { title: "In use", value: (node) => (node.in_use ? "yes" : badge("no", "bad")) },
+    { title: "Reason", value: (node) => node.reason },
+  ];
+  const fields = Object.entries(to_node.headers).map(([name, value]) => `${name}: ${value}`);
+  const changed = to_node.may_be_changed_by;
+  return section(
+    "What a node gets",
+    h("pre", { tabindex: "0" }, [`${to_node.method} ${to_node.path}`, ...fields].join("\n")),
+    changed.length > 0 && note(`These may change it, or answer themselves: ${changed.join(", ")}.`),
+    table("Nodes", columns, upstream.nodes, { empty: "It has no nodes." }),
+  );
+}
+
+function others({ routes, other_routes }) {
+  const columns = [
+    { title: "Route", value: (one) => link(one.name ? `${one.id} (${one.name})` : one.id, to("resource", "routes", one.id)) },
+    { title: "Takes it", value: (one) => (one.matched ? badge("yes", "good") : "no") },
+    { title: "Reason", value: (one) => one.reason },
+  ];
+  const more = other_routes > 0 && note(`${format.count(other_routes)} further routes do not take it.`);
+  return section("Routes", table("Routes", columns, routes, { empty: "There is no route." }), more);
+}
