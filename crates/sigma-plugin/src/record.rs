@@ -194,6 +194,11 @@ impl Attempt {
     }
 }
 
+/// Seconds, with whole milliseconds.
+pub(crate) fn whole_ms(ms: f64) -> f64 {
+    ms.round() / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,9 +251,4 @@ mod tests {
         record.clear();
         assert!(record.waits.is_empty());
     }
-}
-
-/// Seconds, with whole milliseconds.
-pub(crate) fn whole_ms(ms: f64) -> f64 {
-    ms.round() / 1000.0
 }

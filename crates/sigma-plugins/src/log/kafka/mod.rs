@@ -296,7 +296,7 @@ struct Destiny {
 
 enum Way {
     /// Batches wait for their brokers.
-    Sync(Producer),
+    Sync(Box<Producer>),
     /// Messages wait, and no batch does.
     Async(Arc<Queue>),
 }
@@ -327,7 +327,7 @@ impl Destiny {
             linger: batch::seconds(config.producer_time_linger).max(Duration::from_secs(1)),
         };
         let way = match config.producer_type {
-            ProducerType::Sync => Way::Sync(producer),
+            ProducerType::Sync => Way::Sync(Box::new(producer)),
             ProducerType::Async => Way::Async(Queue::new(producer, bounds, build.node)),
         };
         Destiny { single: config.batch.is_single(), way }

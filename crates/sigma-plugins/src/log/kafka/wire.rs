@@ -223,14 +223,17 @@ impl<'a> Answer<'a> {
             of.text()?;
             Ok(broker)
         })?;
-        (self.text()?, self.i32()?);
+        self.text()?;
+        self.i32()?;
         let mut topics = self.list(|of| {
             let error = of.i16()?;
-            (of.text()?, of.take(1)?);
+            of.text()?;
+            of.take(1)?;
             let partitions = of.list(|of| {
                 of.i16()?;
                 let (number, leader) = (of.i32()?, of.i32()?);
-                (of.list(Answer::i32)?, of.list(Answer::i32)?);
+                of.list(Answer::i32)?;
+                of.list(Answer::i32)?;
                 Ok((number, leader))
             })?;
             Ok((error, partitions))
