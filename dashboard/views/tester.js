@@ -11,7 +11,7 @@ const METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
 export function show(root, _place, signal) {
   const method = h("select", { id: "method" }, METHODS.map((one) => h("option", {}, one)));
-  const url = h("input", { id: "url", type: "text", required: true, value: "http://localhost/", spellcheck: "false", autocomplete: "off" });
+  const url = h("input", { id: "url", type: "text", required: true, value: "localhost/", spellcheck: "false", autocomplete: "off" });
   const headers = h("textarea", { id: "headers", rows: 3, spellcheck: "false", placeholder: "X-Name: value" });
   const client = h("input", { id: "client", type: "text", placeholder: "127.0.0.1", autocomplete: "off" });
   const answer = h("div", {});
