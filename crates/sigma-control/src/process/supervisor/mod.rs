@@ -121,20 +121,15 @@ pub struct Supervisor {
     signals: Option<Signals>,
 }
 
-/// Takes the place of the process before, and the pid file. The file of a gateway is free only when it leaves, and
+/// Takes the place of the process before, and its pid file. The file of a gateway is free only when it leaves, and
 /// nothing may stop this process any more then: that it cannot be written is told, and no more.
-async fn settle(before: Before, path: Option<&Path>) -> Result<(Option<Link>, Option<PidFile>), StartError> {
-    // A parent has one.
-    let path = path.filter(|_| before.links.parent.is_none());
-    if before.state.is_none() {
-        let pid_file = path.map(PidFile::write).transpose()?;
-        return Ok((before.take_place().await.parent.map(Link::over), pid_file));
-    }
+async fn take_place(before: Before, path: Option<&Path>) -> (Option<Link>, Option<PidFile>) {
+    let path = path.filter(|_| before.state.is_some());
     let parent = before.take_place().await.parent.map(Link::over);
     let pid_file = path.and_then(|path| {
         PidFile::write(path).map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()
     });
-    Ok((parent, pid_file))
+    (parent, pid_file)
 }
 
 impl Supervisor {
@@ -201,9 +196,13 @@ impl Supervisor {
         operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &records, &entrances)
             .await?;
         before.resume_tickets(&current);
+        // A parent has one.
+        let path = settings.pid_file.as_deref().filter(|_| before.links.parent.is_none());
+        // Before anything accepts traffic, unless another process has it until this one serves.
+        let first = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
-        let (parent, pid_file) = settle(before, settings.pid_file.as_deref()).await?;
+        let (parent, second) = take_place(before, path).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
@@ -224,7 +223,7 @@ impl Supervisor {
             log,
             running,
             commands,
-            pid_file,
+            pid_file: first.or(second),
             entrances,
             program,
             starter,
