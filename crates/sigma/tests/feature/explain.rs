@@ -112,7 +112,7 @@ fn an_explanation_counts_nothing() {
     let served = until(PATIENCE, || {
         let mut client: Peer = gateway.connect().unwrap().with_deadline(PATIENCE);
         let request = "GET /one/x?free=1 HTTP/1.1\r\nHost: a\r\nX-Tenant: a\r\nConnection: close\r\n\r\n";
-        let answer = client.ask(request.to_owned()).unwrap();
+        let answer = client.ask(request).unwrap();
         left = answer.head.get("x-ratelimit-remaining").map(str::to_owned);
         answer.status() == 200
     });
