@@ -181,7 +181,7 @@ mod tests {
             "to_node": {"method": "GET", "path": "/a", "headers": {"Host": "a.com"}, "may_be_changed_by": ["key-auth"]},
         });
         let expected = "routes:\n  1: serves this request\n\
-            \x20 2: no: method GET not in [POST], which is a reason with more words than a line…\n\
+            \x20 2: no: method GET not in [POST], which is a reason with more words than a li…\n\
             \x20 7 more have other paths, or are too many to name\n\
             service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
             \x20 key-auth (services/s): _meta.filter holds\n\

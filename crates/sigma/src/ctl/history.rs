@@ -320,8 +320,8 @@ mod tests {
         });
         let text = listed(&json!([version(), begun]));
         let expected = "VERSION  TIME                 BY             RESULT       CHANGES\n\
-            12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 routes/1 routes…\n\
-            1        2026-11-23 14:00:00  unknown        in force     the history begins, w…\n";
+            12       2026-11-23 14:55:01  dashboard [2J  quarantined  +1 ~2 routes/1 route…\n\
+            1        2026-11-23 14:00:00  unknown        in force     the history begins, …\n";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     }
@@ -333,7 +333,7 @@ mod tests {
             "left": {"settings": ["settings/listeners"], "expired": []},
         });
         let expected = "routes/1: brought back\n\
-            settings/listeners: left, stands in the file of the gateway: change it there an…\n";
+            settings/listeners: left, stands in the file of the gateway: change it there a…\n";
         assert_eq!(rolled_back(&found, false), expected);
         let nothing = json!({"objects": 0, "keys": [], "left": {"settings": [], "expired": []}});
         assert_eq!(rolled_back(&nothing, true), "nothing has changed since that version\n");
