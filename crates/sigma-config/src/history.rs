@@ -21,7 +21,7 @@ pub struct History {
     #[schemars(range(min = 65_536))]
     pub bytes: u64,
     /// The folder of the file; default: that of the store. Without a store and without this, the history is in memory
-    /// and ends with the process.
+    /// and ends with the process; none is kept of a file with more than 10,000 routes, upstreams and consumers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
 }

@@ -9,7 +9,6 @@ use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
-use sigma_config::settings::Settings;
 use sigma_config::store::StoreKind;
 
 use crate::serving::source::Source;
@@ -18,6 +17,8 @@ use crate::store::{Contents, Store};
 
 /// The file beside the store.
 const FILE_NAME: &str = "history.redb";
+/// A file with more routes, upstreams and consumers has no history in memory: it would hold all of them once more.
+const IN_MEMORY_OBJECTS: usize = 10_000;
 /// Periods between two looks whether something was missed, which may have everything read again.
 pub(super) const LOOK_PERIODS: u32 = 15;
 
@@ -57,17 +58,23 @@ pub(super) struct Chronicle {
 impl Chronicle {
     /// Begins the history that the settings ask for. `store` is that of the resources, if they are in one.
     pub(super) fn begin(
-        settings: &Settings,
+        config: &Config,
         store: Option<&Arc<dyn Store>>,
         keyring: &Keyring,
         plugins: Arc<dyn PluginSchemas>,
     ) -> Option<Chronicle> {
+        let Config { settings, resources, .. } = config;
         if settings.history.keep == 0 {
             return None;
         }
         let stored = store.map(|_| settings.store.clone().unwrap_or_default());
         let folder =
             settings.history.path.clone().or_else(|| stored.as_ref().map(|store| store.path.clone()));
+        let objects = resources.routes.len() + resources.upstreams.len() + resources.consumers.len();
+        if folder.is_none() && objects > IN_MEMORY_OBJECTS {
+            tracing::warn!(objects, "no history is kept of so large a file; name a folder in `history.path`");
+            return None;
+        }
         let (subject, others) = match &stored {
             None => ("file".to_owned(), By::File),
             Some(store) if store.kind == StoreKind::Etcd => (format!("etcd {}", store.prefix), By::Etcd),

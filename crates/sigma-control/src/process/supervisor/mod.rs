@@ -174,7 +174,7 @@ impl Supervisor {
         let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
         let publisher = Arc::new(publisher);
         let chronicle =
-            Chronicle::begin(settings, store.as_ref(), &keyring, Arc::clone(&plugins.enabled) as _);
+            Chronicle::begin(&checked.config, store.as_ref(), &keyring, Arc::clone(&plugins.enabled) as _);
         let desired = with_stored(desired(checked), store.as_ref(), chronicle.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;
         let whole = publisher.compile(desired, closes).await;
