@@ -219,7 +219,7 @@ fn answers_leave_from_the_address_that_was_asked() {
     for (everywhere, own, asked) in
         [("0.0.0.0", "127.0.0.1:0", "127.0.0.2"), ("[::]", "[::1]:0", "[::1]"), ("[::1]", "[::1]:0", "[::1]")]
     {
-        let port = UdpSocket::bind(format!("{everywhere}:0")).unwrap().local_addr().unwrap().port();
+        let port = free_port();
         // The address that was asked is also a condition.
         let server = asked.trim_matches(['[', ']']);
         let routes =
