@@ -24,8 +24,8 @@ use super::text::Coding;
 const WINDOW: usize = 16;
 /// How long a reader who takes nothing may hold up the others of its page, and a page the next one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pages that are not read to their end. The oldest breaks off when there would be more: its readers have had
-/// seconds, and each page holds memory.
+/// Pages that are not read to their end, since each holds memory. The next one waits for the oldest as long as
+/// one waits for a reader; then the oldest breaks off.
 const PAGES: usize = 8;
 /// How far the thread stands back: where it shares a CPU with a busy worker, a tenth is left for it. With less,
 /// a large page on a machine that has much else to do would be later than scrapers wait.
@@ -73,6 +73,10 @@ impl SharedPages {
                     // only wait longer, and at the end be the oldest of too many.
                     while tokio::time::timeout(PATIENCE, before.over()).await.is_err() && before.is_due() {}
                 }
+                if let Some(oldest) = self.oldest_of_too_many() {
+                    // Small pages are made faster than a busy machine wakes those who read them.
+                    let _ = tokio::time::timeout(PATIENCE, oldest.left()).await;
+                }
                 *last = Arc::downgrade(&reader.page);
                 self.begin(&reader.page);
             }
@@ -105,16 +109,21 @@ impl SharedPages {
         Reader { page, number: 0, piece: Arc::default(), sent: 0, patience: None }
     }
 
+    /// The page that has to go before one more can begin.
+    fn oldest_of_too_many(&self) -> Option<Arc<Page>> {
+        let mut open = self.lock();
+        open.begun.retain(|page| page.upgrade().is_some_and(|page| page.is_read()));
+        if open.begun.len() < PAGES { None } else { open.begun.front()?.upgrade() }
+    }
+
     fn begin(&self, page: &Arc<Page>) {
+        if let Some(oldest) = self.oldest_of_too_many() {
+            oldest.break_off(oldest.lock());
+        }
         let mut open = self.lock();
         open.waiting.retain(|(_, waiting)| !std::ptr::eq(waiting.as_ptr(), Arc::as_ptr(page)));
-        open.begun.retain(|page| page.strong_count() > 0);
         open.begun.push_back(Arc::downgrade(page));
-        let oldest = if open.begun.len() > PAGES { open.begun.pop_front() } else { None };
         drop(open);
-        if let Some(oldest) = oldest.and_then(|page| page.upgrade()) {
-            oldest.break_off();
-        }
         let mut state = page.lock();
         state.is_begun = true;
         page.go_on(&mut state);
@@ -156,7 +165,7 @@ fn stand_back() {
 /// One page, and all who read it.
 struct Page {
     state: Mutex<State>,
-    /// Told when the page is over.
+    /// Told when the page is made or given up, as it is when the last one leaves.
     over: Notify,
     work: mpsc::Sender<Work>,
 }
@@ -254,9 +263,14 @@ impl Page {
         self.tell(state);
     }
 
+    /// Whether somebody has yet to take pieces of it.
+    fn is_read(&self) -> bool {
+        let state = self.lock();
+        state.end != Some(End::Broken) && state.readers.iter().any(Option::is_some)
+    }
+
     /// Gives the page up.
-    fn break_off(&self) {
-        let mut state = self.lock();
+    fn break_off(&self, mut state: MutexGuard<'_, State>) {
         state.made.clear();
         state.end = Some(End::Broken);
         state.pieces = None;
@@ -277,9 +291,18 @@ impl Page {
 
     /// Waits until the page is made or given up.
     async fn over(&self) {
+        self.wait_until(|page| page.lock().end.is_some()).await;
+    }
+
+    /// Waits until nobody reads it any more.
+    async fn left(&self) {
+        self.wait_until(|page| !page.is_read()).await;
+    }
+
+    async fn wait_until(&self, is_so: impl Fn(&Page) -> bool) {
         loop {
             let told = self.over.notified();
-            if self.lock().end.is_some() {
+            if is_so(self) {
                 return;
             }
             told.await;
@@ -365,8 +388,7 @@ impl Drop for Reader {
         let mut state = self.page.lock();
         state.readers[self.number] = None;
         if state.readers.iter().all(Option::is_none) {
-            drop(state);
-            return self.page.break_off();
+            return self.page.break_off(state);
         }
         state.forget();
         self.page.go_on(&mut state);
@@ -491,6 +513,25 @@ mod tests {
             let mut next = world.ask().await;
             assert_eq!(rest(&mut next).await.unwrap().len(), 300);
             assert_eq!(rest(&mut slow).await.unwrap().len(), 300);
+        });
+    }
+
+    #[test]
+    fn who_was_not_woken_yet_is_not_in_the_way() {
+        let world = World::new(3);
+        world.runtime.block_on(async {
+            let mut readers = Vec::new();
+            for _ in 0..PAGES {
+                readers.push(world.ask().await);
+            }
+            // All pages are made, and the first of them was read by nobody when the next one is due.
+            assert_eq!(rest(&mut readers[PAGES - 1]).await.unwrap().len(), 9);
+            tokio::time::pause();
+            let mut next = tokio::spawn(world.ask());
+            assert!(tokio::time::timeout(PATIENCE / 2, &mut next).await.is_err());
+            assert_eq!(rest(&mut readers[0]).await.unwrap().len(), 9);
+            drop(readers.remove(0));
+            assert_eq!(rest(&mut next.await.unwrap()).await.unwrap().len(), 9);
         });
     }
 
