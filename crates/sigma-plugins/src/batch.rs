@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use sigma_plugin::{Context, Env, Node, Session};
+use sigma_plugin::{Build, Context, Env, Node, Session};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -125,7 +125,7 @@ pub(crate) struct Metadata {
 
 impl Default for Metadata {
     fn default() -> Metadata {
-        Metadata { formats: Formats::default(), max_pending_entries: 8192 }
+        Metadata { formats: Formats::default(), max_pending_entries: Limits::default().entries }
     }
 }
 
@@ -230,6 +230,20 @@ impl<'e> From<&'e Session> for Source<'e> {
     fn from(session: &'e Session) -> Source<'e> {
         Source { route: Some(&session.route.id), server: session.client.local }
     }
+}
+
+/// The processor for the configuration of `plugin` that is being built: of so many entries that may wait, to
+/// where `destination` says.
+pub(crate) fn processor<D: Destination>(
+    build: &Build<'_>,
+    plugin: &'static str,
+    settings: &BatchSettings,
+    max_pending_entries: u64,
+    destination: impl FnOnce() -> D,
+) -> Arc<Processor> {
+    let limits = Limits { entries: max_pending_entries, ..Limits::default() };
+    let make = || Arc::new(destination()) as Arc<dyn Destination>;
+    Batches::processor(build.node, plugin, build.conf_hash(), settings, limits, make)
 }
 
 /// All batching of this gateway; a part of the node.

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Descriptor};
 
-use super::entry::{self, EntryConfig, Logger};
+use super::entry::{EntryConfig, Logger};
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, Transport};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 
 const NAME: &str = "clickhouse-logger";
 
@@ -19,11 +18,8 @@ pub(crate) static CLICKHOUSE_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 398,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -121,9 +117,8 @@ impl Config {
 fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let server = Server::new(&config)?;
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || server);
     Ok(Logger::new(config.entry, metadata.formats, processor))
 }
 

@@ -7,7 +7,6 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -17,7 +16,7 @@ use tokio::sync::OnceCell;
 use super::entry::{self, EntryConfig, Logger, Sink};
 use super::format::text_of;
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, OwnFields, Transport, cut};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 use crate::log_throttle::LogThrottle;
 use crate::utc::Format;
 
@@ -37,14 +36,12 @@ pub(crate) static ELASTICSEARCH_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 413,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = entry::VARIABLES;
         [VariablePlace::shown("field.index", VariableForm::Template), format, extra, request, response]
     },
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -217,9 +214,8 @@ impl Config {
 fn logger(build: &Build<'_>) -> Result<Logger<ElasticSink>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let server = Server::new(&config, Arc::clone(build.node))?;
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || server);
     let index = config.field.ok_or("property \"field\" is required")?.index;
     Ok(Logger::new(config.entry, metadata.formats, ElasticSink { index, processor }))
 }

@@ -27,6 +27,9 @@ pub(super) const MAX_FIELDS: usize = 100;
 pub(super) const PHASES: PhaseSet =
     PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
 
+/// So many of [`VARIABLES`], the first ones, are those of [`Formats`].
+pub(super) const FORMATS: usize = 2;
+
 /// Where [`EntryConfig`] names variables.
 pub(super) const VARIABLES: [VariablePlace; 4] = [
     VariablePlace::shown("log_format", VariableForm::LogFormat),

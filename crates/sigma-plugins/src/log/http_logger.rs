@@ -5,13 +5,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 
 use super::entry::{self, EntryConfig, Logger, Sink};
 use super::http_sender::{Address, Fields, HttpSender, Transport};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 
 const NAME: &str = "http-logger";
 
@@ -20,11 +19,8 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 410,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -105,10 +101,9 @@ enum Concat {
 
 fn logger(build: &Build<'_>) -> Result<Logger<HttpSink>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
-    let (server, key) = (Server::new(&config)?, build.conf_hash());
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, make);
+    let server = Server::new(&config)?;
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || server);
     Ok(Logger::new(config.entry, metadata.formats, HttpSink(processor)))
 }
 

@@ -16,7 +16,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 use super::entry;
 use super::format::text_of;
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, Transport};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Destination, Limits, Processor, Refusal, Sending};
 use crate::service::Keepalive;
 
 const NAME: &str = "lago";
@@ -151,9 +151,8 @@ impl Lago {
     fn new(build: &Build<'_>) -> Result<Lago, String> {
         let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
         let server = Server::new(&config)?;
-        let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-        let make = || Arc::new(server) as Arc<dyn Destination>;
-        let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        let pending = metadata.max_pending_entries;
+        let processor = batch::processor(build, NAME, &config.batch, pending, || server);
         Ok(Lago { event: Event::new(config), processor })
     }
 }

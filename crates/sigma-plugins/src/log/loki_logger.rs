@@ -7,7 +7,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
 use sigma_config::template::Template;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -16,7 +15,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 use super::entry::{self, EntryConfig, Logger, Sink};
 use super::format::text_of;
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, OwnFields, Transport, cut};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 use crate::log_throttle::LogThrottle;
 use crate::service::Keepalive;
 
@@ -36,14 +35,12 @@ pub(crate) static LOKI_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 414,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
     variables: &{
         let [format, extra, request, response] = entry::VARIABLES;
         [VariablePlace::shown("log_labels.*", VariableForm::Template), format, extra, request, response]
     },
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -140,9 +137,8 @@ fn logger(build: &Build<'_>) -> Result<Logger<LokiSink>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let labels = config.log_labels.iter().map(|(name, text)| Label::new(name, text)).collect();
     let server = Server::new(&config)?;
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || server);
     Ok(Logger::new(config.entry, metadata.formats, LokiSink { labels, processor }))
 }
 

@@ -37,9 +37,30 @@ pub(crate) use udp_logger::UDP_LOGGER;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use sigma_plugin::{Context, Env};
+use sigma_config::described::schema_of;
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet};
 
-use crate::batch::Processor;
+use crate::batch::{self, Processor};
+
+/// What plugins have in common that ship entries in batches, with bodies where they are wanted; to be completed
+/// with `..shipper::<C>()`.
+const fn shipper<C: Configuration>() -> Descriptor {
+    Descriptor {
+        phases: entry::PHASES,
+        metadata_schema: Some(schema_of::<batch::Metadata>),
+        variables: &entry::VARIABLES,
+        ..Descriptor::of::<C>()
+    }
+}
+
+/// The same for plugins whose entries never have a body that they would collect.
+const fn bodiless_shipper<C: Configuration>() -> Descriptor {
+    Descriptor {
+        phases: PhaseSet::of(&[Phase::Log]),
+        variables: entry::VARIABLES.split_at(entry::FORMATS).0,
+        ..shipper::<C>()
+    }
+}
 
 /// Entries that leave as they are, each a JSON text.
 impl entry::Sink for Arc<Processor> {

@@ -8,13 +8,12 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 
 use super::entry::{self, EntryConfig, Logger, Sink};
 use super::format::text_of;
 use super::http_sender::{Address, Fields, HttpSender, Transport, cut};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 use crate::log_throttle::LogThrottle;
 
 const NAME: &str = "skywalking-logger";
@@ -27,11 +26,8 @@ pub(crate) static SKYWALKING_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 408,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -84,9 +80,8 @@ impl Configuration for Config {}
 fn logger(build: &Build<'_>) -> Result<Logger<SkywalkingSink>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let server = Server::new(&config)?;
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || server);
     let instance = match &*config.service_instance_name {
         "$hostname" => build.node.hostname().to_owned(),
         name => name.to_owned(),

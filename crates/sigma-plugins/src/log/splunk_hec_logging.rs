@@ -6,15 +6,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
-use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Plugin};
 
 use super::entry::{self, Formats, Shape};
 use super::format::Bodies;
 use super::http_sender::{Address, Fields, HttpSender, Transport};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 
 const NAME: &str = "splunk-hec-logging";
 
@@ -26,14 +24,8 @@ pub(crate) static SPLUNK_HEC_LOGGING: Descriptor = Descriptor {
     name: NAME,
     priority: 409,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Log]),
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(SplunkHecLogging::new(build)?)),
-    variables: &[
-        VariablePlace::shown("log_format", VariableForm::LogFormat),
-        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
-    ],
-    ..Descriptor::of::<Config>()
+    ..super::bodiless_shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -117,9 +109,8 @@ impl SplunkHecLogging {
     fn new(build: &Build<'_>) -> Result<SplunkHecLogging, String> {
         let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
         let collector = Collector::new(&config)?;
-        let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-        let make = || Arc::new(collector) as Arc<dyn Destination>;
-        let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        let pending = metadata.max_pending_entries;
+        let processor = batch::processor(build, NAME, &config.batch, pending, || collector);
         Ok(SplunkHecLogging { shape: Shape::new(config.formats, metadata.formats), processor })
     }
 }

@@ -7,14 +7,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
 use super::server::{self, Host, Place, Security, TcpServer};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 
 const NAME: &str = "tcp-logger";
 
@@ -23,12 +22,9 @@ pub(crate) static TCP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 405,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -100,16 +96,15 @@ fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let timeout = Duration::from_millis(config.timeout);
     let place = Place { plugin: NAME, host: config.host, port: config.port, timeout };
-    let make = || {
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || {
         let server = TcpServer::new(place, Security::of(config.tls, config.ssl_verify));
         let server = match &config.tls_options {
             Some(name) => server.named(name),
             None => server,
         };
-        Arc::new(Lists { server, single: config.batch.is_single() }) as Arc<dyn Destination>
-    };
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        Lists { server, single: config.batch.is_single() }
+    });
     Ok(Logger::new(config.entry, metadata.formats, processor))
 }
 

@@ -9,7 +9,6 @@ use prost::encoding::{encode_key, encode_varint, encoded_len_varint};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::{
@@ -17,9 +16,9 @@ use sigma_plugin::{
 };
 use tokio::sync::OnceCell;
 
-use super::entry::{self, EntryConfig, Logger, Sink};
+use super::entry::{EntryConfig, Logger, Sink};
 use super::http_sender::{Address, Fields, HttpSender, Transport, cut};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
 use crate::log_throttle::LogThrottle;
 
 const NAME: &str = "tencent-cloud-cls";
@@ -45,11 +44,8 @@ pub(crate) static TENCENT_CLOUD_CLS: Descriptor = Descriptor {
     name: NAME,
     priority: 397,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(Sampled::new(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -156,9 +152,8 @@ impl Sampled {
     fn new(build: &Build<'_>) -> Result<Sampled, String> {
         let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
         let service = Service::new(&config, Arc::clone(build.node))?;
-        let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-        let make = || Arc::new(service) as Arc<dyn Destination>;
-        let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        let pending = metadata.max_pending_entries;
+        let processor = batch::processor(build, NAME, &config.batch, pending, || service);
         let sink = ClsSink { tags: config.global_tag.unwrap_or_default(), processor };
         let logger = Logger::new(config.entry, metadata.formats, sink);
         Ok(Sampled { ratio: config.sample_ratio, logger })
@@ -391,6 +386,7 @@ mod tests {
     use sigma_plugin::Phase;
 
     use super::*;
+    use crate::batch::{Batches, Limits};
     use crate::testing::{Case, config_of, refusal};
 
     fn conf(field: &str, value: Value) -> Value {

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
 use super::server::{Host, Place, UdpServer};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
 
 const NAME: &str = "udp-logger";
 
@@ -21,11 +20,8 @@ pub(crate) static UDP_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 400,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -78,12 +74,11 @@ fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let timeout = batch::seconds(config.timeout);
     let place = Place { plugin: NAME, host: config.host, port: config.port, timeout };
-    let make = || {
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || {
         let server = UdpServer::new(place, build.node);
-        Arc::new(Datagrams { server, single: config.batch.is_single() }) as Arc<dyn Destination>
-    };
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        Datagrams { server, single: config.batch.is_single() }
+    });
     Ok(Logger::new(config.entry, metadata.formats, processor))
 }
 

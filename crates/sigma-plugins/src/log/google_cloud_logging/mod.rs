@@ -8,15 +8,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
-use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Plugin};
 use tokio::sync::OnceCell;
 
 use super::entry::{self, Formats, Shape};
 use super::format::Bodies;
 use super::http_sender::{Fields, HttpSender, Transport};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
 use crate::utc;
 use account::{Account, AuthConfig, Tokens};
 
@@ -27,14 +25,8 @@ pub(crate) static GOOGLE_CLOUD_LOGGING: Descriptor = Descriptor {
     name: NAME,
     priority: 407,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Log]),
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     build: |build| Ok(Arc::new(GoogleCloudLogging::new(build)?)),
-    variables: &[
-        VariablePlace::shown("log_format", VariableForm::LogFormat),
-        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
-    ],
-    ..Descriptor::of::<Config>()
+    ..super::bodiless_shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -121,9 +113,8 @@ impl GoogleCloudLogging {
             resource["labels"] = Value::Object(labels.clone());
         }
         let service = Service::new(&config)?;
-        let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-        let make = || Arc::new(service) as Arc<dyn Destination>;
-        let processor = Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, limits, make);
+        let pending = metadata.max_pending_entries;
+        let processor = batch::processor(build, NAME, &config.batch, pending, || service);
         Ok(GoogleCloudLogging { shape: Shape::new(config.formats, metadata.formats), resource, processor })
     }
 }

@@ -13,13 +13,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 
 use super::entry::{self, EntryConfig, Formats, Logger, Sink};
 use super::server::{Host, Security};
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
 use producer::{Broker, Producer, Settings};
 use queue::{Bounds, Message, Queue};
 use sasl::{Mechanism, Sasl};
@@ -34,12 +33,9 @@ pub(crate) static KAFKA_LOGGER: Descriptor = Descriptor {
     name: NAME,
     priority: 403,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(logger(build)?)),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -224,11 +220,8 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
 
 fn logger(build: &Build<'_>) -> Result<Logger<Messages>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
-    let key = build.conf_hash();
-    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-    let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, || {
-        Arc::new(Destiny::new(&config, build)) as Arc<dyn Destination>
-    });
+    let pending = metadata.max_pending_entries;
+    let processor = batch::processor(build, NAME, &config.batch, pending, || Destiny::new(&config, build));
     let single = config.batch.is_single();
     Ok(match config.meta_format {
         MetaFormat::Default => {

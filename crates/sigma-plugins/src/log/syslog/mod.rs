@@ -10,12 +10,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::Problem;
-use sigma_config::described::schema_of;
 
 use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Session};
 
-use super::entry::{self, EntryConfig, Logger, Sink};
+use super::entry::{EntryConfig, Logger, Sink};
 use super::format::{Bodies, LogFormat};
 use super::server::{self, Host, Place, Security, TcpServer, UdpServer};
 use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
@@ -30,13 +29,10 @@ pub(crate) static SYSLOG: Descriptor = Descriptor {
     priority: 401,
     doc: DOC,
     example: EXAMPLE,
-    phases: entry::PHASES,
-    metadata_schema: Some(schema_of::<batch::Metadata>),
     warnings: Some(warnings),
     build: |build| Ok(Arc::new(requests(build)?)),
     flow: Some(Flow::of::<SessionConfig>(|build| Ok(Arc::new(Sessions::new(build)?)))),
-    variables: &entry::VARIABLES,
-    ..Descriptor::of::<Config>()
+    ..super::shipper::<Config>()
 };
 
 const DOC: &str = "Sends log entries to a syslog server.
