@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use serde_json::Value;
 use sigma_plugin::{Build, Context, Env, Node, Session};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -244,6 +245,12 @@ pub(crate) fn processor<D: Destination>(
     let limits = Limits { entries: max_pending_entries, ..Limits::default() };
     let make = || Arc::new(destination()) as Arc<dyn Destination>;
     Batches::processor(build.node, plugin, build.conf_hash(), settings, limits, make)
+}
+
+/// A number that changes when the configuration that is being built does, or the plugin's metadata.
+pub(crate) fn key_with_metadata(build: &Build<'_>) -> u64 {
+    let metadata = Build::new(build.plugin, build.metadata, "", &Value::Null, build.node);
+    build.conf_hash() ^ metadata.conf_hash()
 }
 
 /// All batching of this gateway; a part of the node.

@@ -57,6 +57,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::conn::LIMIT_CONN,
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,
+    &crate::log::LOGGLY,
     &crate::log::LOKI_LOGGER,
     &crate::traffic::mocking::MOCKING,
     &crate::traffic::mqtt_proxy::MQTT_PROXY,

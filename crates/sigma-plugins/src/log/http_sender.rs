@@ -188,6 +188,15 @@ impl Fields {
         Ok(())
     }
 
+    /// Adds a field to those of its name.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no field can hold the value.
+    pub(super) fn add(&mut self, name: &'static str, value: &str, place: &str) -> Result<(), String> {
+        self.map.append(HeaderName::from_static(name), field_value(value, place)?);
+        Ok(())
+    }
+
     /// Sets a field to a value that holds `secret`.
     ///
     /// # Errors

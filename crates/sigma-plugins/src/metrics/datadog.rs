@@ -141,8 +141,7 @@ impl Datadog {
     fn new(build: &Build<'_>) -> Result<Datadog, String> {
         let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
         let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
-        let key =
-            build.conf_hash() ^ Build::new(NAME, build.metadata, "", &Value::Null, build.node).conf_hash();
+        let key = batch::key_with_metadata(build);
         let agent = Agent { host: metadata.host, port: metadata.port };
         let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, || Arc::new(agent));
         let prefix = match &*metadata.namespace {

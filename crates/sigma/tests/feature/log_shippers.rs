@@ -481,3 +481,52 @@ fn streams_of_loki_are_bounded() {
     let expected = [("a", 2), ("b", 2), ("overflow", 2)].map(|(label, count)| (label.to_owned(), count));
     assert_eq!(streams.collect::<Vec<_>>(), expected);
 }
+
+/// Loggly's place is in the metadata. Its first answer repeats the token.
+#[test]
+fn loggly_takes_a_batch_with_its_tags() {
+    let server = Server::start(|number, message| {
+        Some(match number {
+            0 => (502, echoed(message)),
+            1 => (403, String::new()),
+            _ => (200, r#"{"response": "ok"}"#.to_owned()),
+        })
+    });
+    let origin = Origin::echo("a").unwrap();
+    let conf = json!({
+        "customer_token": "s3cret", "tags": ["a", "b c"], "log_format": {"x": "$arg_x"},
+        "batch_max_size": 2, "max_retry_count": 2, "retry_delay": 0, "inactive_timeout": 600
+    });
+    let host = format!("127.0.0.1:{}", server.origin.port());
+    let gateway = gateway(&origin, "loggly", &conf, &json!({"host": host, "protocol": "http"}));
+    let mut client = gateway.connect().unwrap();
+    for path in ["/1?x=%22%5c", "/2?x=2"] {
+        assert_eq!(client.get(path).unwrap().status(), 200);
+    }
+    assert!(until(PATIENCE, || server.got().len() == 3), "{}", gateway.stderr());
+    tells(&gateway, "failed to send log to loggly, http status code: 502 left_out=0");
+    assert!(!gateway.stderr().contains("s3cret"), "{}", gateway.stderr());
+    assert_eq!(lost(&gateway), 0);
+    for message in server.got() {
+        assert_eq!(message.head.line, "POST /bulk/s3cret/tag/bulk HTTP/1.1");
+        assert_eq!(message.head.all("x-loggly-tag").collect::<Vec<_>>(), ["a", "b c"]);
+        assert_eq!(message.head.all("content-type").collect::<Vec<_>>(), ["application/json"]);
+        let lines = [r#"{"x":"\"\\","route_id":"r"}"#, r#"{"x":"2","route_id":"r"}"#];
+        assert_eq!(message.text(), lines.join("\n"));
+    }
+}
+
+/// What Loggly says in JSON is shown, without the token.
+#[test]
+fn loggly_is_quoted_without_the_token() {
+    let server = Server::start(|_, message| Some((403, json!({"at": message.head.line}).to_string())));
+    let origin = Origin::echo("a").unwrap();
+    let conf = json!({"customer_token": "s3cret", "batch_max_size": 1});
+    let host = format!("http://127.0.0.1:{}", server.origin.port());
+    let gateway = gateway(&origin, "loggly", &conf, &json!({"host": host, "protocol": "https"}));
+    gateway.connect().unwrap().get("/1").unwrap();
+    assert!(until(PATIENCE, || lost(&gateway) == 1), "{}", gateway.stderr());
+    tells(&gateway, "failed to send log to loggly, http status code: 403 response body: ");
+    tells(&gateway, "POST /bulk/***/tag/bulk HTTP/1.1");
+    assert!(!gateway.stderr().contains("s3cret"), "{}", gateway.stderr());
+}

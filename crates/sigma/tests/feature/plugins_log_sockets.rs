@@ -1,4 +1,4 @@
-//! Plugins that send entries over sockets of their own: `tcp-logger`, `udp-logger`.
+//! Plugins that send entries over sockets of their own: `tcp-logger`, `udp-logger`, `loggly`.
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -251,4 +251,35 @@ fn udp_logger_waits_for_nobody() {
     let texts = std::iter::from_fn(|| Some(datagram(&socket)));
     let mut texts = texts.inspect(|text| assert!(*text == entry("/lost") || *text == entry("/2"), "{text}"));
     assert!(texts.any(|text| text == entry("/2")));
+}
+
+/// Each entry is a line of syslog in a datagram of its own, as severe as its status is, and no client forges one.
+#[test]
+fn loggly_sends_a_datagram_for_each_entry() {
+    let (origin, (socket, port)) = (Origin::echo("a").unwrap(), receiver());
+    let plugins = json!({
+        "loggly": {
+            "customer_token": "t0ken", "tags": ["shop", "a\"]"], "severity": "debug", "severity_map": {"404": "CRIT"},
+            "log_format": {"uri": "$uri"}, "batch_max_size": 2, "inactive_timeout": 600
+        },
+        "fault-injection": {"abort": {"http_status": 404, "vars": [[["uri", "==", "/gone"]]]}}
+    });
+    let metadata = json!([{"id": "loggly", "host": "127.0.0.1", "port": port}]);
+    let settings = json!({ "plugin_metadata": metadata });
+    let gateway = Gateway::start(SIGMA, &config(&origin, plugins, settings)).unwrap();
+    let mut client = gateway.connect().unwrap();
+    assert_eq!(client.get("/1").unwrap().status(), 200);
+    assert_eq!(client.ask("GET /gone HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap().status(), 404);
+    for (priority, host, uri) in [(15, "test", "/1"), (10, "shop.test", "/gone")] {
+        let datagram = datagram(&socket);
+        let (version, rest) = datagram.split_once(' ').unwrap();
+        assert_eq!(version, format!("<{priority}>1"));
+        let (time, rest) = rest.split_once(' ').unwrap();
+        assert!(time.len() == "2000-02-29T12:34:56.789Z".len() && time.ends_with('Z'), "{time}");
+        let (name, rest) = rest.split_once(" apisix ").unwrap();
+        assert_eq!(name, host, "{datagram}");
+        let (_, rest) = rest.split_once(" - ").unwrap();
+        let data = r#"[t0ken@41058 tag="shop" tag="a\"\]"]"#;
+        assert_eq!(rest, format!("{data} {}", entry(uri)));
+    }
 }

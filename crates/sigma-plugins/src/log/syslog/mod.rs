@@ -16,10 +16,10 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Flow, FlowPlu
 
 use super::entry::{EntryConfig, Logger, Sink};
 use super::format::{Bodies, LogFormat};
+use super::rfc5424;
 use super::server::{self, Host, Place, Security, TcpServer, UdpServer};
 use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
 use crate::log_throttle::LogThrottle;
-use crate::utc;
 
 const NAME: &str = "syslog";
 
@@ -193,13 +193,9 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     found
 }
 
-/// One line. `host` is from the client: what a line cannot have there is shown as `-`.
 fn line(host: &[u8], unix_ms: u64, entry: Map<String, Value>) -> Vec<u8> {
-    // RFC 5424, §6.2.4.
-    let is_name = !host.is_empty() && host.len() <= 255 && host.iter().all(u8::is_ascii_graphic);
-    let host = std::str::from_utf8(host).ok().filter(|_| is_name).unwrap_or("-");
-    let (time, pid, entry) = (utc::rfc3339(unix_ms), std::process::id(), Value::Object(entry));
-    format!("<46>1 {time} {host} apisix {pid} - - {entry}\n").into_bytes()
+    let line = rfc5424::line(rfc5424::SYSLOG_INFO, host, unix_ms, rfc5424::NO_DATA, entry);
+    format!("{line}\n").into_bytes()
 }
 
 fn requests(build: &Build<'_>) -> Result<Logger<Lines>, String> {
