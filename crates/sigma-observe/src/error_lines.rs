@@ -1,10 +1,14 @@
 //! Lines of the error log on their way to its writer, from whichever thread has something to say.
 
+use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use crate::log_buffer::{Block, Message};
+use tracing::Level;
+
+use crate::log_buffer::{Block, Message, Origin};
 
 /// Longest line; the rest is cut. A request's head may be 100 times as long, and a thousand of them
 /// wait in the queue.
@@ -22,22 +26,80 @@ pub(crate) fn count_dropped(lines: u64) {
     DROPPED.fetch_add(lines, Ordering::Relaxed);
 }
 
+/// Who is shown the lines, besides the log: one in a process, as the log is.
+static WATCHER: OnceLock<Box<Watcher>> = OnceLock::new();
+
+/// How severe a line is that the watcher wants to see, by [`rank`]; 0 if it wants none.
+static WANTED: AtomicU8 = AtomicU8::new(0);
+
+/// Is shown a line, without its end, on the thread of the log. Must not wait.
+type Watcher = dyn Fn(&[u8]) + Send + Sync;
+
+thread_local! {
+    static IS_UNWATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on the watcher is not shown what this thread says: it is about the watcher's own work, and would go
+/// round for ever.
+pub fn unwatch_thread() {
+    IS_UNWATCHED.set(true);
+}
+
+/// Has `watcher` shown the lines that [`want`] says; for good, the first time that it is called.
+pub fn watch(watcher: impl Fn(&[u8]) + Send + Sync + 'static) {
+    WATCHER.get_or_init(|| Box::new(watcher));
+}
+
+/// The watcher is shown lines that are at least as severe; none, if there is no level.
+pub fn want(level: Option<Level>) {
+    WANTED.store(level.map_or(0, rank), Ordering::Relaxed);
+}
+
+fn rank(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+/// Shows the watcher a line, if it wants it. On the thread of the log.
+pub(crate) fn show(level: Level, line: &[u8]) {
+    let Some(watcher) = WATCHER.get().filter(|_| rank(level) <= WANTED.load(Ordering::Relaxed)) else {
+        return;
+    };
+    let before = IS_UNWATCHED.replace(true);
+    watcher(line.strip_suffix(b"\n").unwrap_or(line));
+    IS_UNWATCHED.set(before);
+}
+
 /// Takes lines for the error log. Lines that find no room are dropped and counted; nobody waits.
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
+    level: Level,
 }
 
 impl Lines {
     pub(crate) fn new(queue: SyncSender<Message>) -> Lines {
-        Lines { queue }
+        Lines { queue, level: Level::ERROR }
+    }
+
+    /// The same for lines of this level.
+    pub fn at(&self, level: Level) -> Lines {
+        Lines { level, ..self.clone() }
     }
 }
 
 impl io::Write for Lines {
     /// Takes `line` as one line with all that it needs. Never fails.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let block = Block { bytes: one_line(line), lines: 1, sender: None };
+        // A thread that ends says the last it has to say.
+        let is_unwatched = IS_UNWATCHED.try_with(Cell::get).unwrap_or(true);
+        let origin = Origin::Error((!is_unwatched).then_some(self.level));
+        let block = Block { bytes: one_line(line), lines: 1, origin };
         if self.queue.try_send(Message::Block(block)).is_err() {
             count_dropped(1);
         }

@@ -65,8 +65,15 @@ pub enum LogError {
 pub(crate) struct Block {
     pub(crate) bytes: Vec<u8>,
     pub(crate) lines: u64,
-    /// The worker that it comes from; none for a line of the error log.
-    pub(crate) sender: Option<Sender>,
+    pub(crate) origin: Origin,
+}
+
+/// What a block is, and whose.
+pub(crate) enum Origin {
+    /// Access lines of a worker.
+    Access(Sender),
+    /// A line of the error log, and how severe it is if it may be watched.
+    Error(Option<tracing::Level>),
 }
 
 /// The owner of a block.
@@ -218,8 +225,8 @@ impl LogSink {
         }
         let lines = std::mem::take(&mut self.lines);
         let bytes = std::mem::take(&mut self.buffer);
-        let sender = Some(Sender { home: self.home.clone(), counters: Arc::clone(&self.counters) });
-        let block = Block { bytes, lines, sender };
+        let sender = Sender { home: self.home.clone(), counters: Arc::clone(&self.counters) };
+        let block = Block { bytes, lines, origin: Origin::Access(sender) };
         if let Err(refused) = self.queue.try_send(Message::Block(block)) {
             self.counters.add(Counter::AccessLinesDropped, lines);
             if let TrySendError::Full(Message::Block(block))
@@ -290,7 +297,11 @@ impl Writer {
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
-        let Message::Block(Block { mut bytes, lines, sender }) = message else { return };
+        let Message::Block(Block { mut bytes, lines, origin }) = message else { return };
+        // Before the write, which may have to wait for a reader.
+        if let Origin::Error(Some(level)) = origin {
+            error_lines::show(level, &bytes);
+        }
         match self.write(&bytes) {
             Ok(()) if self.failing => {
                 self.failing = false;
@@ -302,9 +313,9 @@ impl Writer {
             Ok(()) => {}
             Err(error) => {
                 self.requests.lines_lost.fetch_add(lines, Ordering::Relaxed);
-                match &sender {
-                    Some(sender) => sender.counters.lose_lines(lines),
-                    None => error_lines::count_dropped(lines),
+                match &origin {
+                    Origin::Access(sender) => sender.counters.lose_lines(lines),
+                    Origin::Error(_) => error_lines::count_dropped(lines),
                 }
                 if !self.failing {
                     tracing::error!(%error, target = ?self.target, "log cannot be written, lines are lost");
@@ -312,7 +323,7 @@ impl Writer {
                 (self.failing, self.torn) = (true, true);
             }
         }
-        let Some(Sender { home, .. }) = sender else { return self.tell_dropped() };
+        let Origin::Access(Sender { home, .. }) = origin else { return self.tell_dropped() };
         bytes.clear();
         // The worker has enough buffers, or is gone.
         let _ = home.try_send(bytes);

@@ -12,7 +12,7 @@ use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
-use crate::{Context, Entry, Env, Flow, Kind, Node, Plugin, Step};
+use crate::{Context, Entry, Env, Flow, Kind, Node, Plugin, Resident, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,7 +228,12 @@ pub struct Descriptor {
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
     /// How it takes part in stream routes; None if it does not.
     pub flow: Option<Flow>,
+    /// Makes what it does for the process as a whole; see [`crate::Kind::resident`].
+    pub resident: Option<MakeResident>,
 }
+
+/// Makes what a plugin does for the process as a whole.
+pub type MakeResident = fn(&Build<'_>) -> Result<Arc<dyn Resident>, String>;
 
 impl Descriptor {
     /// What most plugins have in common; to be completed with `..Descriptor::BASE`.
@@ -254,6 +259,7 @@ impl Descriptor {
         children: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
         flow: None,
+        resident: None,
     };
 }
 

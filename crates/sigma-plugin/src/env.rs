@@ -60,7 +60,7 @@ pub struct Node {
     /// How often operators asked for log files to be opened anew.
     log_generation: AtomicU64,
     /// Lines of logs that plugins could not keep.
-    lost_lines: AtomicU64,
+    lost_lines: Arc<AtomicU64>,
     /// What is to be finished before the process ends.
     endings: Mutex<Vec<Work>>,
     legacies: Legacies,
@@ -86,6 +86,14 @@ impl Node {
         let _ = node.attributes.set(attributes);
         let _ = node.hostname.set(hostname);
         node
+    }
+
+    /// Another node of this gateway, with parts of its own, whose background work runs on `background`. What it loses
+    /// is counted here.
+    pub fn beside(&self, background: impl Fn(Work) + Send + Sync + 'static) -> Node {
+        let attributes = self.attributes.get().cloned().unwrap_or_default();
+        let node = Node::new(background, attributes, self.hostname().to_owned());
+        Node { lost_lines: Arc::clone(&self.lost_lines), ..node }
     }
 
     /// The one part of type `T`, made when first asked for. For instances to keep, not to be

@@ -9,7 +9,7 @@ use sigma_config::plugins::PluginScope;
 
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream};
 use crate::places::VariablePlace;
-use crate::{Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step};
+use crate::{Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, Resident, RunPolicy, Step};
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
 /// what makes instances.
@@ -129,6 +129,15 @@ pub trait Kind: Send + Sync {
     fn build_flow(&self, _build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
         Err(format!("plugin {} is not for stream routes", self.name()))
     }
+
+    /// Makes what it does for the process as a whole, of its metadata with defaults filled in (`null` if there are
+    /// none); None if that is nothing, whatever they say. Must neither block nor reach out.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if the metadata are refused after all.
+    fn resident(&self, _build: &Build<'_>) -> Option<Result<Arc<dyn Resident>, String>> {
+        None
+    }
 }
 
 impl std::fmt::Debug for dyn Kind + '_ {
@@ -233,6 +242,10 @@ impl Kind for Descriptor {
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
         (self.build)(build)
+    }
+
+    fn resident(&self, build: &Build<'_>) -> Option<Result<Arc<dyn Resident>, String>> {
+        self.resident.map(|resident| resident(build))
     }
 
     fn build_flow(&self, build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {

@@ -24,6 +24,7 @@
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
+//! | [`resident`] | what plugins do for the process as a whole |
 //! | [`traffic`] | sessions by listener, while they are open |
 
 pub mod address;
@@ -47,6 +48,7 @@ pub mod meta;
 pub mod outbound;
 pub mod places;
 pub mod record;
+pub mod resident;
 pub mod roster;
 pub mod step;
 pub mod takeover;
@@ -62,6 +64,7 @@ pub use env::{Env, Local, Node};
 pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
 pub use kind::Kind;
 pub use legacy::Legacy;
+pub use resident::{Resident, Residents};
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 pub use takeover::Takeover;

@@ -181,16 +181,22 @@ impl Roster {
         if let (Some(fields), Some(meta)) = (filled.as_object_mut(), meta) {
             fields.insert("_meta".to_owned(), meta);
         }
-        let mut meta_value = metadata.as_deref().cloned().unwrap_or(Value::Null);
-        if let Some(schema) = known.checked(PluginScope::Metadata) {
-            meta_value = schema.filled(meta_value);
-        }
+        let meta_value = self.filled_metadata(name, metadata.as_deref());
         let children = Children { roster: self, metadata_of, made: RefCell::default() };
         let build =
             Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
         let plugin = make(&*known.kind, &build).map_err(|reason| hidden(reason, &secrets))?;
         let (meta, conf, children) = (Meta::of(conf)?, Arc::clone(conf), children.made.take());
         Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, plugin, children })
+    }
+
+    /// The metadata of a plugin with defaults filled in; `null` if there are none.
+    pub(crate) fn filled_metadata(&self, name: &str, metadata: Option<&Value>) -> Value {
+        let metadata = metadata.cloned().unwrap_or(Value::Null);
+        match self.checked(name, PluginScope::Metadata) {
+            Some(schema) => schema.filled(metadata),
+            None => metadata,
+        }
     }
 
     /// What an authenticating plugin makes of a consumer's or credential's configuration, and the

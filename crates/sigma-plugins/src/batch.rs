@@ -369,14 +369,23 @@ impl Processor {
         self.offer(entry, source, env);
     }
 
+    /// The same for an entry of no request, but of the gateway itself.
+    pub(crate) fn push_own(&self, entry: Vec<u8>, node: &Arc<Node>) {
+        self.admit(entry, &Source { route: None, server: None }, node);
+    }
+
     /// As [`Processor::push`]; says whether there was room.
     pub(crate) fn offer<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) -> bool {
+        self.admit(entry, &source.into(), env.node)
+    }
+
+    fn admit(&self, entry: Vec<u8>, source: &Source<'_>, node: &Arc<Node>) -> bool {
         let fits = self.held.load(Ordering::Relaxed) + entry.len() <= self.max_bytes;
         if !self.backlog.admit(fits.then_some(entry.len()), self.max_pending.load(Ordering::Relaxed)) {
-            env.node.lose_lines(1);
+            node.lose_lines(1);
             return false;
         }
-        let queue = self.queue.get_or_init(|| self.start(&source.into(), env));
+        let queue = self.queue.get_or_init(|| self.start(source, node));
         self.held.fetch_add(entry.len(), Ordering::Relaxed);
         self.gauge.fetch_add(1, Ordering::Relaxed);
         if let Err(mpsc::error::SendError(Message::Entry(entry))) = queue.sender.send(Message::Entry(entry)) {
@@ -399,7 +408,7 @@ impl Processor {
         }
     }
 
-    fn start(&self, source: &Source<'_>, env: &Env<'_>) -> Queue {
+    fn start(&self, source: &Source<'_>, node: &Arc<Node>) -> Queue {
         let (sender, inbox) = mpsc::unbounded_channel();
         let labels = source.route.map(|route| BatchLabels {
             name: self.pace.name.clone(),
@@ -416,7 +425,7 @@ impl Processor {
                 held: Arc::clone(&self.held),
                 destination: Arc::clone(&self.destination),
                 lanes: Arc::new(Semaphore::new(LANES)),
-                node: Arc::clone(env.node),
+                node: Arc::clone(node),
                 complaints: Arc::default(),
             },
             gauge: Arc::clone(&self.gauge),
@@ -426,9 +435,9 @@ impl Processor {
             last: Instant::now(),
             in_flight: tokio::task::JoinSet::new(),
         };
-        env.node.spawn(task.run(inbox));
-        let all = env.node.part(Batches::default);
-        all.ending.get_or_init(|| env.node.at_end(flush_all(Arc::downgrade(&all))));
+        node.spawn(task.run(inbox));
+        let all = node.part(Batches::default);
+        all.ending.get_or_init(|| node.at_end(flush_all(Arc::downgrade(&all))));
         Queue { sender, labels }
     }
 }

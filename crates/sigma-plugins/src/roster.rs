@@ -33,6 +33,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::DIGEST_AUTH,
     &crate::auth::DINGTALK_AUTH,
     &crate::log::ELASTICSEARCH_LOGGER,
+    &crate::log::ERROR_LOG_LOGGER,
     &crate::rewrite::error_page::ERROR_PAGE,
     &crate::security::EXT_AUTHZ,
     &crate::traffic::fault_injection::FAULT_INJECTION,

@@ -20,7 +20,8 @@ use sigma_observe::error_lines::Lines;
 use sigma_observe::throttle::{Allowance, Throttle};
 use sigma_observe::{LogTarget, LogWriter};
 use tracing::callsite::Identifier;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
@@ -98,6 +99,21 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(directives).map_err(|error| error.to_string())
 }
 
+/// Tells the log how severe each line is.
+struct ByLevel(Lines);
+
+impl<'w> MakeWriter<'w> for ByLevel {
+    type Writer = Lines;
+
+    fn make_writer(&'w self) -> Lines {
+        self.0.clone()
+    }
+
+    fn make_writer_for(&'w self, of: &Metadata<'_>) -> Lines {
+        self.0.at(*of.level())
+    }
+}
+
 /// The running error log.
 pub(crate) struct Control {
     writer: Arc<Mutex<Option<LogWriter>>>,
@@ -129,7 +145,7 @@ pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
         .map_err(anyhow::Error::msg)
         .with_context(|| format!("error_log.level `{}`", config.level))?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_ansi(false).with_target(false).with_writer(move || lines.clone());
+    let lines = fmt::layer().with_ansi(false).with_target(false).with_writer(ByLevel(lines));
     let allowances = Allowances { control: std::thread::current().id() };
     tracing_subscriber::registry().with(filter).with(allowances).with(lines).try_init()?;
     // The standard hook writes to stderr, on the thread that panicked.

@@ -98,6 +98,10 @@ const BANS: &[Ban] = &[
                 "limits count over all workers: held for one addition to a table",
             ),
             (
+                "crates/sigma-plugins/src/log/error_log_logger/mod.rs",
+                "on the thread of the log, and on the control thread when metadata change",
+            ),
+            (
                 "crates/sigma-plugins/src/log/file_logger.rs",
                 "taken when the writing thread is started, and when it ends",
             ),
@@ -206,6 +210,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
+            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",
@@ -261,6 +266,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/auth/casbin/mod.rs",
                 "on the control thread, when an instance is built",
             ),
+            ("crates/sigma-plugins/src/log/error_log_logger/mod.rs", "on the thread that ships lines"),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
             (
                 "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",

@@ -3,6 +3,7 @@
 mod clickhouse_logger;
 mod elasticsearch_logger;
 pub(crate) mod entry;
+mod error_log_logger;
 mod file_logger;
 mod format;
 mod google_cloud_logging;
@@ -23,6 +24,7 @@ mod udp_logger;
 
 pub(crate) use clickhouse_logger::CLICKHOUSE_LOGGER;
 pub(crate) use elasticsearch_logger::ELASTICSEARCH_LOGGER;
+pub(crate) use error_log_logger::ERROR_LOG_LOGGER;
 pub(crate) use file_logger::FILE_LOGGER;
 pub(crate) use google_cloud_logging::GOOGLE_CLOUD_LOGGING;
 pub(crate) use http_logger::HTTP_LOGGER;

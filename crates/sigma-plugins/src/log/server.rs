@@ -15,6 +15,7 @@ use sigma_plugin::Node;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UdpSocket, lookup_host};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::batch::Refusal;
 use crate::log_throttle::LogThrottle;
@@ -157,9 +158,11 @@ pub(super) struct TcpServer {
     server_name: Box<str>,
     /// Made with the first connection: it reads the system's certificates.
     tls: OnceCell<ClientTls>,
-    /// Connections that wait for the next batch, at most so many.
-    waiting: Mutex<Vec<Stream>>,
+    /// Connections that wait for the next batch, at most so many, and since when.
+    waiting: Mutex<Vec<(Instant, Stream)>>,
     pool_size: usize,
+    /// For how long one may wait.
+    idle: Duration,
 }
 
 impl TcpServer {
@@ -175,12 +178,17 @@ impl TcpServer {
     pub(super) fn quiet(place: Place, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
-        TcpServer { place, security, server_name, tls, waiting, pool_size: 0 }
+        TcpServer { place, security, server_name, tls, waiting, pool_size: 0, idle: Duration::MAX }
     }
 
     /// Keeps so many connections for the next batches.
     pub(super) fn keeping(self, pool_size: usize) -> TcpServer {
         TcpServer { pool_size, ..self }
+    }
+
+    /// The same for no longer than this.
+    pub(super) fn keeping_for(self, pool_size: usize, idle: Duration) -> TcpServer {
+        TcpServer { idle, ..self.keeping(pool_size) }
     }
 
     /// The name of the server in TLS, where it is not its host.
@@ -191,7 +199,8 @@ impl TcpServer {
     /// A connection that waits and was not closed meanwhile.
     pub(super) fn kept(&self) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
-        std::iter::from_fn(|| waiting.pop()).find_map(|mut stream| stream.is_quiet().then_some(stream))
+        waiting.retain(|(since, _)| since.elapsed() < self.idle);
+        std::iter::from_fn(|| waiting.pop()).find_map(|(_, mut stream)| stream.is_quiet().then_some(stream))
     }
 
     /// A new connection.
@@ -222,7 +231,8 @@ impl TcpServer {
         Ok(())
     }
 
-    async fn write(&self, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
+    /// Writes it to a connection.
+    pub(super) async fn write(&self, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
         let sent = async {
             stream.write_all(bytes).await.map_err(|error| error.to_string())?;
             stream.flush().await.map_err(|error| error.to_string())
@@ -260,7 +270,7 @@ impl TcpServer {
     pub(super) fn keep(&self, stream: Stream) {
         let mut waiting = lock(&self.waiting);
         if waiting.len() < self.pool_size {
-            waiting.push(stream);
+            waiting.push((Instant::now(), stream));
         }
     }
 
@@ -288,7 +298,7 @@ fn client(security: Security) -> Result<ClientTls, String> {
     ClientTls::new(settings).map_err(|error| error.to_string())
 }
 
-fn lock(waiting: &Mutex<Vec<Stream>>) -> MutexGuard<'_, Vec<Stream>> {
+fn lock<T>(waiting: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while it was held leaves connections, which are looked at before they are used.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::resources::{self, Plugins, SslType};
 use sigma_config::stored::wrong_ssl_type;
+use sigma_config::{Config, Problem};
 use sigma_plugin::descriptor::inline_upstream_key;
 use sigma_plugin::roster::unresolved;
-use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity};
+use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents};
 
 use super::certificates::Certificate;
 use super::node_tls::NodeTls;
 use super::{Failure, State, Task};
-use crate::snapshot::Upstream;
+use crate::snapshot::{Snapshot, Upstream};
 
 /// The compiled form of one resource.
 #[derive(Default)]
@@ -59,6 +59,21 @@ impl Task<'_> {
     pub(super) fn compile_all(&mut self, before: &State) -> HashMap<ResourceKey, Arc<Compiled>> {
         let keys = self.config.resources.keys().into_iter();
         keys.filter_map(|key| Some((key.clone(), self.compile_one(&key, before)?))).collect()
+    }
+
+    /// What plugins do for the process as a whole; what they did `before` goes on where its metadata stay.
+    pub(super) fn residents(&mut self, before: Option<&Snapshot>) -> Residents {
+        let before = before.map(|before| &*before.residents);
+        let metadata_of = |plugin: &str| metadata(self.config, plugin);
+        let made = Residents::new(self.roster, before, &metadata_of, self.node);
+        made.unwrap_or_else(|refused| {
+            self.failures.extend(refused.into_iter().map(|(plugin, reason)| {
+                let key = ResourceKey { kind: Kind::PluginMetadata, id: plugin };
+                let problem = Problem::new(key.to_string(), "plugin", reason);
+                Failure { key: Some(key), problem }
+            }));
+            Residents::default()
+        })
     }
 
     /// Compiles the rest of a resource that cannot be served: consumers are recognised as far as possible,
@@ -329,8 +344,7 @@ impl Building<'_, '_> {
     }
 
     pub(super) fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
-        let metadata = self.task.config.resources.plugin_metadata.get(plugin)?;
-        Some(Arc::new(Value::Object(metadata.settings.as_ref().clone())))
+        metadata(self.task.config, plugin)
     }
 
     /// The name that counters of its plugins begin with: that of the key in APISIX's store.
@@ -353,4 +367,10 @@ impl Building<'_, '_> {
             }
         }
     }
+}
+
+/// The metadata of a plugin, as they were written.
+pub(super) fn metadata(config: &Config, plugin: &str) -> Option<Arc<Value>> {
+    let metadata = config.resources.plugin_metadata.get(plugin)?;
+    Some(Arc::new(Value::Object(metadata.settings.as_ref().clone())))
 }

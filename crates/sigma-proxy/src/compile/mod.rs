@@ -157,6 +157,7 @@ impl Compiler {
         let challenges = task.sources.ordered.and_then(CertificateSource::challenges);
         let formats = formats(&config.settings, &mut task.failures);
         let listeners = task.compile_listeners();
+        let residents = task.residents(self.state.snapshot.as_deref());
         let compiled = task.compile_all(&self.state);
         if !task.failures.is_empty() {
             return Err(task.failures);
@@ -169,6 +170,7 @@ impl Compiler {
             sessions: sessions_kept,
             geography,
             challenges,
+            residents: Arc::new(residents),
             ..empty(config, formats)
         };
         state.place_all(&mut snapshot, config);
@@ -432,6 +434,7 @@ fn empty(
         challenges: None,
         sessions: None,
         geography: None,
+        residents: Arc::default(),
     }
 }
 

@@ -22,7 +22,7 @@ use sigma_config::settings::{ListenPlace, Settings};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::{Chain, Consumers};
+use sigma_plugin::{Chain, Consumers, Residents};
 
 use crate::challenges::Challenges;
 use crate::compile::Sessions;
@@ -77,6 +77,8 @@ pub struct Snapshot {
     pub(crate) sessions: Option<Arc<Sessions>>,
     /// Where addresses are, if databases are named.
     pub(crate) geography: Option<Geography>,
+    /// What plugins do for the process as a whole.
+    pub residents: Arc<Residents>,
 }
 
 /// A compiled route.

@@ -45,6 +45,7 @@ mod plugins_admin;
 mod plugins_auth;
 mod plugins_limit;
 mod plugins_log;
+mod plugins_log_errors;
 mod plugins_log_kafka;
 mod plugins_log_sockets;
 mod plugins_rewrite;

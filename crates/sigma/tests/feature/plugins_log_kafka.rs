@@ -84,7 +84,11 @@ impl Told {
         let mut answer = correlation.to_be_bytes().to_vec();
         match (api, version) {
             (3, 4) => self.metadata(&mut asked, port, &mut answer),
-            (0, 3) => self.produce(&mut asked, &mut answer),
+            (0, 3) => {
+                if self.produce(&mut asked, &mut answer) == 0 {
+                    return Ok(());
+                }
+            }
             (17, 1) => {
                 let known: i16 = if asked.text() == "PLAIN" { 0 } else { 33 };
                 answer.extend(known.to_be_bytes());
@@ -128,7 +132,8 @@ impl Told {
         }
     }
 
-    fn produce(&self, asked: &mut Reader<'_>, answer: &mut Vec<u8>) {
+    /// Returns how many are to acknowledge it.
+    fn produce(&self, asked: &mut Reader<'_>, answer: &mut Vec<u8>) -> i16 {
         assert_eq!(asked.i16(), -1, "no transaction");
         let (acks, _timeout) = (asked.i16(), asked.i32());
         assert_eq!(asked.i32(), 1);
@@ -146,6 +151,7 @@ impl Told {
         answer.extend(partition.to_be_bytes());
         answer.extend(error.to_be_bytes());
         answer.extend([0; 8 + 8 + 4]);
+        acks
     }
 }
 
@@ -385,4 +391,32 @@ fn a_message_may_be_the_request_itself() {
     let value = broker.values().remove(0);
     assert!(value.starts_with("POST /p?a=1 HTTP/1.1\r\n") && value.ends_with("\r\n\r\nbody"), "{value}");
     assert!(value.contains("\r\nx-a: b\r\n"), "{value}");
+}
+
+/// A line of the error log is a message of its own, a JSON string.
+#[test]
+fn lines_of_the_error_log_are_messages() {
+    for acks in [1, 0] {
+        let (origin, broker) = (Origin::echo("a").unwrap(), Broker::start(1, None, &[]));
+        let plugins = json!({"tcp-logger": {"host": "127.0.0.1", "port": free_port(), "batch_max_size": 1}});
+        let kafka = json!({
+            "brokers": [{"host": "127.0.0.1", "port": broker.port}], "kafka_topic": "t", "key": "k", "required_acks": acks
+        });
+        let metadata =
+            json!({"id": "error-log-logger", "kafka": kafka, "level": "ERROR", "inactive_timeout": 1});
+        let settings = json!({"plugin_metadata": [metadata]});
+        let gateway = Gateway::start(SIGMA, &config(&origin, plugins, settings)).unwrap();
+        gateway.connect().unwrap().get("/1").unwrap();
+        let shown = || {
+            let shown = gateway.stderr();
+            let lines = shown.lines().filter(|line| line.contains(" ERROR "));
+            lines.map(|line| Value::from(line).to_string()).collect::<Vec<_>>()
+        };
+        let arrived = || shown().len() == 2 && broker.values() == shown();
+        assert!(until(PATIENCE, arrived), "{:?} {}", broker.values(), gateway.stderr());
+        assert!(broker.produced().iter().all(|one| one.acks == acks), "{:?}", broker.produced());
+        assert!(
+            broker.produced().iter().flat_map(|one| &one.records).all(|(key, _)| key.as_deref() == Some("k"))
+        );
+    }
 }

@@ -240,8 +240,9 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Tells everybody who waits for this process that it serves.
+    /// Begins with what plugins do for the process, and tells everybody who waits for it that it serves.
     async fn tell_of_start(&self) {
+        self.current.residents.begin(None, &self.node);
         self.tell_store();
         self.tell_history_of_file(Trigger::Start, &Ok(()));
         self.tell_parent_of_sockets().await;
@@ -483,7 +484,7 @@ impl Supervisor {
 
     /// Puts a change of resources into force.
     fn publish(&mut self, part: Part) {
-        self.current = Arc::clone(&part.snapshot);
+        self.go_on_with(Arc::clone(&part.snapshot));
         // First: what operators want of nodes that are new holds before anybody asks those.
         self.publisher.adopt_part(part);
         self.gateway.publish(&self.current);
@@ -503,9 +504,15 @@ impl Supervisor {
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
             tracing::error!(%error, "the level of the error log stays as it was");
         }
-        self.current = snapshot;
+        self.go_on_with(snapshot);
         self.has_changed = true;
         Ok(())
+    }
+
+    /// What is in force from now on.
+    fn go_on_with(&mut self, snapshot: Arc<Snapshot>) {
+        snapshot.residents.begin(Some(&self.current.residents), &self.node);
+        self.current = snapshot;
     }
 
     /// Lets open exchanges finish. Operators are answered until the process ends, unless a successor does; `reason` is

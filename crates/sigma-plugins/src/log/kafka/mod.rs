@@ -19,7 +19,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 use super::entry::{self, EntryConfig, Formats, Logger, Sink};
 use super::server::{Host, Security};
 use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
-use producer::{Broker, Producer, Settings};
+pub(super) use producer::{Broker, Producer, Settings};
 use queue::{Bounds, Message, Queue};
 use sasl::{Mechanism, Sasl};
 
@@ -126,7 +126,7 @@ struct Config {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct BrokerConfig {
+pub(super) struct BrokerConfig {
     /// The broker, a name or an address.
     host: Host,
     /// Its port.
@@ -136,11 +136,25 @@ struct BrokerConfig {
     sasl_config: Option<Sasl>,
 }
 
+impl From<&BrokerConfig> for Broker {
+    fn from(config: &BrokerConfig) -> Broker {
+        let BrokerConfig { host, port, sasl_config } = config;
+        Broker { host: host.clone(), port: *port, sasl: sasl_config.clone().map(Arc::new) }
+    }
+}
+
 #[derive(Deserialize, JsonSchema)]
-struct TlsConfig {
+pub(super) struct TlsConfig {
     /// Checks the certificates of brokers.
     #[schemars(extend("default" = false))]
     verify: bool,
+}
+
+impl TlsConfig {
+    /// How connections are secured with this.
+    pub(super) fn security(tls: Option<&TlsConfig>) -> Security {
+        Security::of(tls.is_some(), tls.is_some_and(|tls| tls.verify))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -170,20 +184,35 @@ fn either_brokers(schema: &mut schemars::Schema) {
 
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let topic = &self.kafka_topic;
-        if topic.is_empty() || topic.len() > LONGEST_TOPIC || !topic.chars().all(is_part) {
-            return Err("kafka_topic: a name has at most 249 letters, digits and `.`, `_`, `-`".to_owned());
-        }
-        self.brokers
-            .iter()
-            .flatten()
-            .filter_map(|broker| broker.sasl_config.as_ref())
-            .try_for_each(Sasl::check)
+        check(&self.kafka_topic, self.brokers.as_deref().unwrap_or_default())
     }
 }
 
+/// Checks what no schema does.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if no topic has such a name, or no broker takes such a login.
+pub(super) fn check(topic: &str, brokers: &[BrokerConfig]) -> Result<(), String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if topic.is_empty() || topic.len() > LONGEST_TOPIC || !topic.chars().all(is_part) {
+        return Err("kafka_topic: a name has at most 249 letters, digits and `.`, `_`, `-`".to_owned());
+    }
+    brokers.iter().filter_map(|broker| broker.sasl_config.as_ref()).try_for_each(Sasl::check)
+}
+
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
+    let mut found = warnings_of(conf, &["cluster_name", "api_version"]);
+    if conf.get("meta_format").is_some_and(|format| format == "origin") && conf.get("log_format").is_some() {
+        let message = "it has no effect: messages are the head of the request";
+        found.push(
+            Problem::new("log_format", "without_effect", message).hint("leave it out, or `meta_format`"),
+        );
+    }
+    found
+}
+
+/// What is odd about brokers, TLS, and what is `ignored` of what APISIX knows.
+pub(super) fn warnings_of(conf: &Value, ignored: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is_clear = conf.get("tls").is_none();
     let says_plain = |broker: &Value| {
@@ -201,19 +230,13 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
         let message = "anybody may take the entries in the brokers' place";
         found.push(Problem::new("tls", "unverified", message).hint("set `tls.verify` to true"));
     }
-    for (field, message) in [
-        ("cluster_name", "it has no effect: each configuration has a producer of its own"),
-        ("api_version", "it has no effect: messages are sent as brokers from 0.11 on have them"),
-    ] {
-        if conf.get(field).is_some() {
-            found.push(Problem::new(field, "without_effect", message).hint("leave it out"));
-        }
-    }
-    if conf.get("meta_format").is_some_and(|format| format == "origin") && conf.get("log_format").is_some() {
-        let message = "it has no effect: messages are the head of the request";
-        found.push(
-            Problem::new("log_format", "without_effect", message).hint("leave it out, or `meta_format`"),
-        );
+    for field in ignored.iter().filter(|field| conf.get(**field).is_some()) {
+        let message = match *field {
+            "api_version" => "it has no effect: messages are sent as brokers from 0.11 on have them",
+            "producer_type" => "it has no effect: a batch is sent when brokers have it",
+            _ => "it has no effect: each configuration has a producer of its own",
+        };
+        found.push(Problem::new(*field, "without_effect", message).hint("leave it out"));
     }
     found
 }
@@ -298,15 +321,11 @@ impl Destiny {
     fn new(config: &Config, build: &Build<'_>) -> Destiny {
         let listed = config.broker_list.iter().flatten();
         let listed = listed.map(|(host, port)| Broker { host: host.clone(), port: *port, sasl: None });
-        let named = config.brokers.iter().flatten().map(|broker| Broker {
-            host: broker.host.clone(),
-            port: broker.port,
-            sasl: broker.sasl_config.clone().map(Arc::new),
-        });
+        let named = config.brokers.iter().flatten().map(Broker::from);
         let producer = Producer::new(Settings {
             plugin: NAME,
             brokers: named.chain(listed).collect(),
-            security: Security::of(config.tls.is_some(), config.tls.as_ref().is_some_and(|tls| tls.verify)),
+            security: TlsConfig::security(config.tls.as_ref()),
             topic: config.kafka_topic.clone(),
             key: config.key.clone(),
             acks: config.required_acks,

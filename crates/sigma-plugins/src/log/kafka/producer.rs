@@ -23,27 +23,27 @@ const KEPT: usize = 4;
 
 /// A broker as it was configured.
 #[derive(Debug, Clone)]
-pub(super) struct Broker {
-    pub(super) host: Host,
-    pub(super) port: u16,
-    pub(super) sasl: Option<Arc<Sasl>>,
+pub(in crate::log) struct Broker {
+    pub(in crate::log) host: Host,
+    pub(in crate::log) port: u16,
+    pub(in crate::log) sasl: Option<Arc<Sasl>>,
 }
 
 /// What a producer is made of.
-pub(super) struct Settings {
-    pub(super) plugin: &'static str,
-    pub(super) brokers: Vec<Broker>,
-    pub(super) security: Security,
-    pub(super) topic: String,
-    pub(super) key: Option<String>,
-    pub(super) acks: i16,
-    pub(super) timeout: Duration,
+pub(in crate::log) struct Settings {
+    pub(in crate::log) plugin: &'static str,
+    pub(in crate::log) brokers: Vec<Broker>,
+    pub(in crate::log) security: Security,
+    pub(in crate::log) topic: String,
+    pub(in crate::log) key: Option<String>,
+    pub(in crate::log) acks: i16,
+    pub(in crate::log) timeout: Duration,
     /// How long the partitions are believed to be where they were.
-    pub(super) refresh: Duration,
+    pub(in crate::log) refresh: Duration,
 }
 
 /// A producer of one topic.
-pub(super) struct Producer {
+pub(in crate::log) struct Producer {
     settings: Settings,
     /// By host and port; a broker that says that it is elsewhere has another one.
     servers: Mutex<HashMap<(String, u16), Arc<Peer>>>,
@@ -80,7 +80,7 @@ impl From<String> for Failure {
 }
 
 impl Producer {
-    pub(super) fn new(settings: Settings) -> Producer {
+    pub(in crate::log) fn new(settings: Settings) -> Producer {
         if settings.security == Security::Cleartext {
             for Broker { host, port, .. } in &settings.brokers {
                 tracing::warn!("{}: entries are sent to {host}:{port} in the clear", settings.plugin);
@@ -93,7 +93,7 @@ impl Producer {
     ///
     /// # Errors
     /// Returns an error, and how many were taken before, if there is a message that none takes.
-    pub(super) async fn send(&self, values: &[&[u8]]) -> Result<(), (usize, String)> {
+    pub(in crate::log) async fn send(&self, values: &[&[u8]]) -> Result<(), (usize, String)> {
         let mut left: BTreeMap<usize, Vec<&[u8]>> = BTreeMap::new();
         let told = self.in_words();
         let partitions = self.partitions().await.map_err(|reason| (0, told(&reason)))?;
@@ -177,6 +177,9 @@ impl Producer {
         let records = wire::records(key.as_deref().map(str::as_bytes), values, unix_ms());
         let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let question = wire::produce((topic, partition), *acks, timeout_ms, &records);
+        if *acks == NO_ACKS {
+            return peer.say(&question).await;
+        }
         let answer = peer.ask(&question).await?;
         let code = Answer::new(&answer)?.outcome()?;
         wire::failure(code).map_err(|reason| Failure { reason, may_pass: wire::may_pass(code) })
@@ -244,21 +247,36 @@ impl Producer {
 /// Brokers whose connections are kept.
 const MOST_BROKERS: usize = 1000;
 
+/// No broker says that it has a message.
+const NO_ACKS: i16 = 0;
+
 impl Peer {
-    /// A question and its answer, on a connection that is logged in.
+    /// A connection that is logged in.
+    async fn connection(&self) -> Result<Stream, Failure> {
+        if let Some(stream) = self.server.kept() {
+            return Ok(stream);
+        }
+        let mut stream = self.server.connect().await?;
+        self.log_in(&mut stream).await.map_err(|reason| Failure {
+            reason: format!("failed to log in: {reason}"),
+            // Who tries a wrong password again and again is locked out.
+            may_pass: false,
+        })?;
+        Ok(stream)
+    }
+
+    /// Something that has no answer.
+    async fn say(&self, message: &[u8]) -> Result<(), Failure> {
+        let mut stream = self.connection().await?;
+        let length = u32::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
+        self.server.write(&mut stream, &[&length.to_be_bytes(), message].concat()).await?;
+        self.server.keep(stream);
+        Ok(())
+    }
+
+    /// A question and its answer.
     async fn ask(&self, question: &[u8]) -> Result<Vec<u8>, Failure> {
-        let mut stream = match self.server.kept() {
-            Some(stream) => stream,
-            None => {
-                let mut stream = self.server.connect().await?;
-                self.log_in(&mut stream).await.map_err(|reason| Failure {
-                    reason: format!("failed to log in: {reason}"),
-                    // Who tries a wrong password again and again is locked out.
-                    may_pass: false,
-                })?;
-                stream
-            }
-        };
+        let mut stream = self.connection().await?;
         let answer = self.server.ask(&mut stream, question, LONGEST_ANSWER).await?;
         self.server.keep(stream);
         Ok(answer)

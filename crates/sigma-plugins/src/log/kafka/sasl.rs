@@ -14,10 +14,10 @@ const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 
 /// How the gateway logs in at a broker.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-pub(super) struct Sasl {
+pub(in crate::log) struct Sasl {
     /// `PLAIN` sends the password as it is; the others prove that it is known.
     #[schemars(extend("default" = "PLAIN"))]
-    pub(super) mechanism: Mechanism,
+    pub(in crate::log) mechanism: Mechanism,
     /// The user.
     user: String,
     /// The user's password.
@@ -25,7 +25,7 @@ pub(super) struct Sasl {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub(super) enum Mechanism {
+pub(in crate::log) enum Mechanism {
     #[serde(rename = "PLAIN")]
     Plain,
     #[serde(rename = "SCRAM-SHA-256")]
@@ -74,7 +74,7 @@ impl Sasl {
     }
 
     /// Why it cannot be used.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(in crate::log) fn check(&self) -> Result<(), String> {
         match self.user.contains('\0') || self.password.reveal().contains('\0') {
             true => Err("sasl_config: neither user nor password may have a NUL in it".to_owned()),
             false => Ok(()),
