@@ -10,6 +10,7 @@ mod condition;
 mod decisions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod json_body;
 mod ldap;
 mod limit;
 mod log;

@@ -74,6 +74,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::redirect::REDIRECT,
     &crate::security::REFERER_RESTRICTION,
     &crate::rewrite::request_id::REQUEST_ID,
+    &crate::security::REQUEST_VALIDATION,
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
     &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,

@@ -22,6 +22,20 @@ pub(super) fn compile(schema: &Value) -> Result<Schema, String> {
     Ok(Schema { nodes: compiler.nodes, root })
 }
 
+/// Keywords that later drafts have added, and how the same is said in draft 7. To a draft that does not know
+/// them they say nothing, and a rule that says nothing lets everything in.
+const LATER: [(&str, &str); 9] = [
+    ("prefixItems", "write a list under `items`"),
+    ("dependentRequired", "write `dependencies`"),
+    ("dependentSchemas", "write `dependencies`"),
+    ("unevaluatedProperties", "write `additionalProperties`"),
+    ("unevaluatedItems", "write `additionalItems`"),
+    ("minContains", "leave it out"),
+    ("maxContains", "leave it out"),
+    ("$dynamicRef", "write `$ref`"),
+    ("$recursiveRef", "write `$ref`"),
+];
+
 /// Where a schema stands in the document.
 struct Place {
     pointer: String,
@@ -93,6 +107,9 @@ impl<'a> Compiler<'a> {
     }
 
     fn node(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Node, String> {
+        if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| map.contains_key(*keyword)) {
+            return Err(format!("schema at `{}/{keyword}` is of a draft after 7, {remedy}", place.pointer));
+        }
         let condition = match map.get("if") {
             Some(test) => Some(Condition {
                 test: self.schema(&place.child("if"), test)?,

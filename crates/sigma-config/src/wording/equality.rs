@@ -8,8 +8,18 @@ use serde_json::Value;
 
 use super::number;
 
+/// Whether `{}` and `[]` are the same value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Empties {
+    /// As in Lua.
+    Same,
+    /// As in JSON.
+    Differ,
+}
+
 /// Whether the values are the same.
-pub(super) fn equal(left: &Value, right: &Value) -> bool {
+pub(super) fn equal(left: &Value, right: &Value, empties: Empties) -> bool {
+    let equal = |left: &Value, right: &Value| equal(left, right, empties);
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => number::compare(left, right) == Ordering::Equal,
         (Value::Array(left), Value::Array(right)) => {
@@ -20,7 +30,7 @@ pub(super) fn equal(left: &Value, right: &Value) -> bool {
             left.len() == right.len() && left.iter().all(in_right)
         }
         (Value::Array(array), Value::Object(map)) | (Value::Object(map), Value::Array(array)) => {
-            array.is_empty() && map.is_empty()
+            empties == Empties::Same && array.is_empty() && map.is_empty()
         }
         _ => left == right,
     }
@@ -100,7 +110,7 @@ mod tests {
             (json!("a\"b"), json!("a\"b"), true),
         ];
         for (left, right, expected) in cases {
-            assert_eq!(equal(&left, &right), expected, "{left} {right}");
+            assert_eq!(equal(&left, &right, Empties::Same), expected, "{left} {right}");
             let repeated = first_repeated(&[left.clone(), right.clone()]);
             assert_eq!(repeated.is_some(), expected, "{left} {right}");
         }

@@ -19,6 +19,7 @@
 //!
 //! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
 //! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
+//! What is different where a value does not come from an operator is in [`stranger`].
 
 mod compile;
 mod equality;
@@ -27,6 +28,7 @@ mod node;
 mod number;
 pub mod pcre;
 mod remedy;
+mod stranger;
 mod strict;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::problem::Problem;
+use stranger::Stranger;
 use walk::{Place, Walk};
 
 pub use strict::{Unread, Why};
@@ -82,6 +85,25 @@ impl Schema {
     pub fn filled<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, String> {
         let mut filled = Cow::Borrowed(value);
         Walk::new(&self.nodes).node(self.root, &mut filled, &Place::ROOT)?;
+        Ok(filled)
+    }
+
+    /// As [`Schema::filled`], for a value that somebody sends whom nobody trusts: `$secret://…` is a text
+    /// like others, `{}` is no array and `[]` no object, and the work has an end. A value that takes more
+    /// than `most_steps`, or more schemas within schemas than can be applied, is refused whatever the
+    /// schema makes of failures.
+    pub fn filled_of_stranger<'v>(
+        &self,
+        value: &'v Value,
+        most_steps: u64,
+    ) -> Result<Cow<'v, Value>, String> {
+        let stranger = Stranger::new(most_steps);
+        let mut filled = Cow::Borrowed(value);
+        let outcome = Walk::of_stranger(&self.nodes, &stranger).node(self.root, &mut filled, &Place::ROOT);
+        if stranger.is_exhausted() {
+            return Err("the value takes too many steps to validate".to_owned());
+        }
+        outcome.map_err(stranger::cut)?;
         Ok(filled)
     }
 

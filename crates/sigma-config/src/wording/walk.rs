@@ -10,10 +10,12 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Number, Value};
 
+use super::equality::Empties;
 use super::node::{
     Additional, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules, ObjectRules,
     Property, StringRules, Types,
 };
+use super::stranger::{self, Stranger};
 use super::{equality, is_secret_reference, number, remedy, text};
 use crate::problem::{self, Problem};
 
@@ -60,8 +62,11 @@ impl<'p> Place<'p> {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
     nodes: &'s [Node],
+    /// Where the value is none of an operator's: who has sent it, and how many steps are left.
+    stranger: Option<&'s Stranger>,
     /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
 }
@@ -70,15 +75,43 @@ type Outcome = Result<(), String>;
 
 impl<'s> Walk<'s> {
     pub(super) fn new(nodes: &'s [Node]) -> Self {
-        Walk { nodes, found: None }
+        Walk { nodes, stranger: None, found: None }
+    }
+
+    pub(super) fn of_stranger(nodes: &'s [Node], stranger: &'s Stranger) -> Self {
+        Walk { nodes, stranger: Some(stranger), found: None }
     }
 
     /// Every failure of a value.
     pub(super) fn problems(nodes: &[Node], id: NodeId, value: &Value, at: &Place<'_>) -> Vec<Problem> {
         let found = RefCell::new(Vec::new());
         // With a place for failures the walk comes to its end.
-        let _ = Walk { nodes, found: Some(&found) }.node(id, &mut Cow::Borrowed(value), at);
+        let _ = Walk { nodes, stranger: None, found: Some(&found) }.node(id, &mut Cow::Borrowed(value), at);
         found.into_inner()
+    }
+
+    /// Takes steps of a stranger; the cost of an operator's value does not matter.
+    fn spend(&self, steps: impl FnOnce() -> usize) -> Outcome {
+        match self.stranger {
+            Some(stranger) if !stranger.spend(steps()) => Err(String::new()),
+            _ => Ok(()),
+        }
+    }
+
+    fn empties(&self) -> Empties {
+        if self.stranger.is_some() { Empties::Differ } else { Empties::Same }
+    }
+
+    fn is(&self, kind: JsonType, value: &Value) -> bool {
+        is(kind, value, self.empties())
+    }
+
+    fn equal(&self, left: &Value, right: &Value) -> bool {
+        equality::equal(left, right, self.empties())
+    }
+
+    fn shown<'t>(&self, text: &'t str) -> &'t str {
+        if self.stranger.is_some() { stranger::shown(text) } else { text }
     }
 
     /// Ends the walk with a text, or notes it with its place and its remedy and goes on.
@@ -119,7 +152,9 @@ impl<'s> Walk<'s> {
     /// Applies one schema. The order of the keywords is that of APISIX and decides which failure is
     /// reported.
     pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+        self.spend(|| 1)?;
         if at.depth > MAX_DEPTH {
+            self.stranger.inspect(|stranger| stranger.exhaust());
             let text = format!("more than {MAX_DEPTH} nested schemas, simplify the schema or the value");
             return self.fail(at, "schema", text, || None);
         }
@@ -127,16 +162,16 @@ impl<'s> Walk<'s> {
         if node.never {
             return self.fail(at, "schema", "expect false always", || Some("remove it".to_owned()));
         }
-        if let Err(text) = check_type(&node.types, value) {
+        if let Err(text) = check_type(&node.types, value, self.empties()) {
             return self.fail(at, "type", text, || remedy::of_null(value));
         }
         if let Some(rules) = &node.object
-            && is(JsonType::Object, value)
+            && self.is(JsonType::Object, value)
         {
             self.object(rules, value, at)?;
         }
         if let Some(rules) = &node.array
-            && is(JsonType::Array, value)
+            && self.is(JsonType::Array, value)
         {
             self.array(rules, value, at)?;
         }
@@ -149,7 +184,7 @@ impl<'s> Walk<'s> {
             self.fail(at, "range", text, || None)?;
         }
         if let Some(allowed) = &node.enumeration
-            && !allowed.iter().any(|candidate| equality::equal(candidate, value))
+            && !allowed.iter().any(|candidate| self.equal(candidate, value))
         {
             self.fail(at, "enum", "matches none of the enum values", || remedy::of_choice(allowed, value))?;
         }
@@ -157,11 +192,11 @@ impl<'s> Walk<'s> {
         if let (Some(format), Value::String(text)) = (node.format, &**value)
             && !(format.holds)(text)
         {
-            let message = format!("expect valid {} format but got: {text}", format.name);
+            let message = format!("expect valid {} format but got: {}", format.name, self.shown(text));
             self.fail(at, "format", message, || remedy::of_format(format.name))?;
         }
         match &node.constant {
-            Some(constant) if !equality::equal(constant, value) => {
+            Some(constant) if !self.equal(constant, value) => {
                 let only = std::slice::from_ref(constant);
                 self.fail(at, "enum", "failed to check const value", || remedy::of_choice(only, value))
             }
@@ -175,7 +210,9 @@ impl<'s> Walk<'s> {
         let node = &self.nodes[id];
         let may_be_text = matches!(node.types, Types::Any | Types::One(JsonType::String)) && !node.boolean;
         match &**value {
-            Value::String(text) if may_be_text && is_secret_reference(text) => Ok(()),
+            Value::String(text) if self.stranger.is_none() && may_be_text && is_secret_reference(text) => {
+                Ok(())
+            }
             _ => self.node(id, value, at),
         }
     }
@@ -226,7 +263,7 @@ impl<'s> Walk<'s> {
         self.field(property.node, &mut field, &at.member(name))
             .map_err(|cause| format!("property {} validation failed: {cause}", text::quoted(name)))?;
         if let Cow::Owned(field) = field {
-            set(value, name, field);
+            self.set(value, name, field)?;
         }
         match &property.dependency {
             Some(dependency) => self.dependency(name, dependency, value, at),
@@ -265,6 +302,7 @@ impl<'s> Walk<'s> {
         let mut changed = Vec::new();
         for (key, entry) in value.as_object().into_iter().flatten() {
             let at = &at.member(key);
+            self.spend(|| 1 + stranger::of_text(key))?;
             if let Some(names) = rules.names {
                 self.node(names, &mut Cow::Owned(Value::from(key.as_str())), &at.same())
                     .map_err(|cause| format!("failed to validate property name {key}: {cause}"))?;
@@ -295,7 +333,7 @@ impl<'s> Walk<'s> {
             }
         }
         for (key, field) in changed {
-            set(value, &key, field);
+            self.set(value, &key, field)?;
         }
         Ok(())
     }
@@ -329,6 +367,9 @@ impl<'s> Walk<'s> {
         {
             self.fail(at, "schema", "expect array to contain an item that matches the schema", || None)?;
         }
+        if rules.unique {
+            self.spend(|| items.iter().map(stranger::of_value).sum())?;
+        }
         if rules.unique
             && let Some((first, second)) = equality::first_repeated(items)
         {
@@ -336,12 +377,13 @@ impl<'s> Walk<'s> {
             self.fail(at, "unique", text, || Some("remove one".to_owned()))?;
         }
         for (index, field) in changed {
-            value.to_mut()[index] = field;
+            self.owned(value)?[index] = field;
         }
         Ok(())
     }
 
     fn string(&self, rules: &StringRules, text: &str, at: &Place<'_>) -> Outcome {
+        self.spend(|| stranger::of_text(text))?;
         if rules.min.is_some() || rules.max.is_some() {
             let length = text.chars().count() as u64;
             if let Some(min) = rules.min.filter(|min| length < *min) {
@@ -356,8 +398,8 @@ impl<'s> Walk<'s> {
         match &rules.pattern {
             Some(pattern) if !pattern.is_match(text) => {
                 let source = pattern.source();
-                let text =
-                    format!("failed to match pattern {} with {}", text::quoted(source), text::quoted(text));
+                let found = text::quoted(self.shown(text));
+                let text = format!("failed to match pattern {} with {found}", text::quoted(source));
                 self.fail(at, "pattern", text, || remedy::of_pattern(source))
             }
             _ => Ok(()),
@@ -419,7 +461,8 @@ impl<'s> Walk<'s> {
 
     /// The value matches no branch. If it can only have been meant for one, that one says why.
     fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
-        let mut meant = branches.iter().filter(|id| check_type(&self.nodes[**id].types, value).is_ok());
+        let mut meant =
+            branches.iter().filter(|id| check_type(&self.nodes[**id].types, value, self.empties()).is_ok());
         match (meant.next(), meant.next()) {
             (Some(only), None) => self.fail_because(at, text, *only, value),
             (None, _) => self.fail(at, "type", text, || remedy::of_types(self.nodes, branches)),
@@ -455,11 +498,28 @@ impl<'s> Walk<'s> {
     /// defaults.
     fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
         let mut trial = Cow::Borrowed(value);
-        Walk::new(self.nodes).node(id, &mut trial, &at.same()).ok()?;
+        Walk { found: None, ..*self }.node(id, &mut trial, &at.same()).ok()?;
         match trial {
             Cow::Owned(added) => Some(Some(added)),
             Cow::Borrowed(_) => Some(None),
         }
+    }
+
+    /// Sets a member of an object, or of the empty array that stands for one.
+    fn set(&self, value: &mut Cow<'_, Value>, name: &str, field: Value) -> Outcome {
+        let value = self.owned(value)?;
+        if !value.is_object() {
+            *value = Value::Object(Map::new());
+        }
+        value[name] = field;
+        Ok(())
+    }
+
+    fn owned<'c>(&self, value: &'c mut Cow<'_, Value>) -> Result<&'c mut Value, String> {
+        if let Cow::Borrowed(value) = value {
+            self.spend(|| stranger::of_value(value))?;
+        }
+        Ok(value.to_mut())
     }
 }
 
@@ -469,15 +529,6 @@ fn required(name: &str) -> String {
 
 fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     value.as_object()?.get(name)
-}
-
-/// Sets a member of an object, or of the empty array that stands for one.
-fn set(value: &mut Cow<'_, Value>, name: &str, field: Value) {
-    let value = value.to_mut();
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    value[name] = field;
 }
 
 fn schema_of_item(items: &Items, index: usize) -> Result<Option<NodeId>, String> {
@@ -494,8 +545,8 @@ fn schema_of_item(items: &Items, index: usize) -> Result<Option<NodeId>, String>
     })
 }
 
-/// Whether the value is of the type. An empty object is an array and an empty array an object.
-fn is(kind: JsonType, value: &Value) -> bool {
+/// Whether the value is of the type. To an operator an empty object is an array and an empty array an object.
+fn is(kind: JsonType, value: &Value, empties: Empties) -> bool {
     match (kind, value) {
         (JsonType::Object, Value::Object(_))
         | (JsonType::Array, Value::Array(_))
@@ -504,19 +555,19 @@ fn is(kind: JsonType, value: &Value) -> bool {
         | (JsonType::Number, Value::Number(_))
         | (JsonType::Boolean, Value::Bool(_))
         | (JsonType::Null, Value::Null) => true,
-        (JsonType::Object, Value::Array(items)) => items.is_empty(),
-        (JsonType::Array, Value::Object(map)) => map.is_empty(),
+        (JsonType::Object, Value::Array(items)) => empties == Empties::Same && items.is_empty(),
+        (JsonType::Array, Value::Object(map)) => empties == Empties::Same && map.is_empty(),
         (JsonType::Integer, Value::Number(number)) => number::is_integer(number),
         _ => false,
     }
 }
 
-fn check_type(types: &Types, value: &Value) -> Outcome {
+fn check_type(types: &Types, value: &Value, empties: Empties) -> Outcome {
     let expected = match types {
         Types::Any => return Ok(()),
-        Types::One(kind) if is(*kind, value) => return Ok(()),
+        Types::One(kind) if is(*kind, value, empties) => return Ok(()),
         Types::One(kind) => kind.name().to_owned(),
-        Types::Several(kinds) if kinds.iter().any(|kind| is(*kind, value)) => return Ok(()),
+        Types::Several(kinds) if kinds.iter().any(|kind| is(*kind, value, empties)) => return Ok(()),
         Types::Several(kinds) => {
             let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
             format!("one of {}", names.join(", "))

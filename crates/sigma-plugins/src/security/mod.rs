@@ -11,6 +11,7 @@ mod opa;
 mod rbac;
 mod referer_restriction;
 mod refusal;
+mod request_validation;
 mod ua_restriction;
 mod uri_blocker;
 
@@ -23,5 +24,6 @@ pub(crate) use ip_restriction::IP_RESTRICTION;
 pub(crate) use opa::OPA;
 pub(crate) use rbac::RBAC;
 pub(crate) use referer_restriction::REFERER_RESTRICTION;
+pub(crate) use request_validation::REQUEST_VALIDATION;
 pub(crate) use ua_restriction::UA_RESTRICTION;
 pub(crate) use uri_blocker::URI_BLOCKER;
