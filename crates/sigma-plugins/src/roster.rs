@@ -26,6 +26,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::CAS_AUTH,
     &crate::security::CHAITIN_WAF,
     &crate::log::CLICKHOUSE_LOGGER,
+    &crate::traffic::client_control::CLIENT_CONTROL,
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::security::CSRF,

@@ -19,5 +19,5 @@ mod response_body;
 pub(crate) mod response_rewrite;
 pub(crate) mod security_headers;
 pub(crate) mod static_files;
-mod substitute;
+pub(crate) mod substitute;
 pub(crate) mod zstd;

@@ -2,9 +2,10 @@
 //! it, or answer in its place.
 
 pub(crate) mod api_breaker;
+pub(crate) mod client_control;
 pub(crate) mod fault_injection;
 pub(crate) mod mocking;
 pub(crate) mod mqtt_proxy;
-mod text;
+pub(crate) mod text;
 pub(crate) mod traffic_split;
 pub(crate) mod workflow;
