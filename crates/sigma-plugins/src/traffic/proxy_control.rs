@@ -1,0 +1,79 @@
+//! `proxy-control`: whether a request's body is read before a node is asked.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+/// The plugin.
+pub(crate) static PROXY_CONTROL: Descriptor = Descriptor {
+    name: "proxy-control",
+    priority: 21990,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    ..Descriptor::itself::<ProxyControl>()
+};
+
+const EXAMPLE: &str = r#"A client that sends a body in chunks: the node gets it whole, with its length.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins: { proxy-control: { request_buffering: true } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello | grep -o '"content-length": "5"'
+"content-length": "5"
+```
+"#;
+
+/// Reads the body of a request before a node is asked, so that a slow client takes no place at a node.
+///
+/// Without the plugin, and with `request_buffering: false`, a body is passed on as it comes. A plugin that needs
+/// the body reads it in any case.
+#[derive(Deserialize, JsonSchema)]
+struct ProxyControl {
+    /// Whether the body is read first.
+    #[schemars(extend("default" = true))]
+    request_buffering: bool,
+    /// Bytes of a body that are held in memory at most. Of a longer one no more is waited for; its rest is
+    /// passed on as it comes. There are no temporary files.
+    #[schemars(range(min = 1), extend("default" = 1_048_576))]
+    max_buffered_size: usize,
+}
+
+impl Configuration for ProxyControl {}
+
+impl Plugin for ProxyControl {
+    fn rewrite(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
+        if !self.request_buffering {
+            return Step::Next;
+        }
+        Step::ReadBody { limit: self.max_buffered_size, then: Box::new(|_, _, _| Step::Next) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{Case, assert_refusal, entry};
+
+    #[test]
+    fn what_is_read() {
+        let check = |conf: Value, expected: Option<&[u8]>| {
+            let mut case = Case::new("POST / HTTP/1.1\nHost: h");
+            case.body = b"hello".to_vec();
+            assert!(case.run(&entry("proxy-control", conf.clone()).unwrap(), Phase::Rewrite).is_none());
+            assert_eq!(case.ctx.body.as_deref(), expected, "{conf}");
+        };
+        check(json!({}), Some(b"hello"));
+        check(json!({"request_buffering": true, "max_buffered_size": 5}), Some(b"hello"));
+        check(json!({"request_buffering": true, "max_buffered_size": 4}), None);
+        check(json!({"request_buffering": false}), None);
+        assert_refusal("proxy-control", &json!({"request_buffering": 1}), "expected boolean, got number");
+    }
+}
