@@ -1,0 +1,44 @@
+//! `proxy-buffering`: responses pass as they come.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_plugin::{Configuration, Descriptor, PhaseSet, Plugin};
+
+/// The plugin.
+pub(crate) static PROXY_BUFFERING: Descriptor = Descriptor {
+    name: "proxy-buffering",
+    priority: 21991,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[]),
+    ..Descriptor::itself::<ProxyBuffering>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins: { proxy-buffering: { disable_proxy_buffering: true } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
+200
+```
+"#;
+
+/// Is taken because APISIX has it: this gateway never holds a response back.
+///
+/// Each piece of a response goes to the client as it comes from the node, and the node is read as fast as the
+/// client takes it. Plugins that need a response whole, such as `response-rewrite` with `filters`, still hold it.
+#[derive(Deserialize, JsonSchema)]
+struct ProxyBuffering {
+    /// Without effect: responses are passed on as they come, whatever it says.
+    #[serde(rename = "disable_proxy_buffering")]
+    #[schemars(extend("default" = false))]
+    _disable_proxy_buffering: bool,
+}
+
+impl Configuration for ProxyBuffering {}
+
+impl Plugin for ProxyBuffering {}
