@@ -33,6 +33,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::metrics::DATADOG,
     &crate::auth::DIGEST_AUTH,
     &crate::auth::DINGTALK_AUTH,
+    &crate::rewrite::echo::ECHO,
     &crate::log::ELASTICSEARCH_LOGGER,
     &crate::log::ERROR_LOG_LOGGER,
     &crate::rewrite::error_page::ERROR_PAGE,

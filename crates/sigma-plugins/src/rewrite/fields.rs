@@ -234,6 +234,6 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 /// Whether it holds neither control characters nor characters beyond ASCII.
-fn is_plain(value: &str) -> bool {
+pub(super) fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| (0x20..0x7f).contains(&b) || b == b'\t')
 }
