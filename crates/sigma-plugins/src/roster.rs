@@ -89,6 +89,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::log::SYSLOG,
     &crate::log::TCP_LOGGER,
     &crate::log::TENCENT_CLOUD_CLS,
+    &crate::rewrite::traffic_label::TRAFFIC_LABEL,
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
     &crate::log::UDP_LOGGER,

@@ -21,4 +21,5 @@ pub(crate) mod response_rewrite;
 pub(crate) mod security_headers;
 pub(crate) mod static_files;
 pub(crate) mod substitute;
+pub(crate) mod traffic_label;
 pub(crate) mod zstd;

@@ -10,4 +10,5 @@ pub(crate) mod proxy_buffering;
 pub(crate) mod proxy_control;
 pub(crate) mod text;
 pub(crate) mod traffic_split;
+pub(crate) mod turns;
 pub(crate) mod workflow;

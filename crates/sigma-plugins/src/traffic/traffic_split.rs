@@ -1,8 +1,6 @@
 //! `traffic-split`: chooses the upstream by conditions and weights.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
@@ -16,10 +14,11 @@ use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Local, Phase, PhaseSet,
-    Plugin, Session, Step,
+    Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Phase, PhaseSet, Plugin,
+    Session, Step,
 };
 
+use super::turns::Entries;
 use crate::condition;
 
 /// The plugin.
@@ -150,16 +149,9 @@ fn build_flow(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
 
 struct Rule {
     conditions: Vec<Expr>,
-    entries: Arc<Entries>,
+    /// Keys of upstreams that take turns; None for the route's own.
+    entries: Arc<Entries<Option<Box<str>>>>,
     reads_form: bool,
-}
-
-/// Upstreams that take turns.
-struct Entries {
-    /// Keys and weights; None for the route's own upstream.
-    list: Vec<(Option<Box<str>>, u64)>,
-    step: u64,
-    heaviest: u64,
 }
 
 impl Rule {
@@ -188,70 +180,10 @@ impl Rule {
     }
 }
 
-impl Entries {
-    fn new(list: Vec<(Option<Box<str>>, u64)>) -> Entries {
-        let step = list.iter().fold(0, |step, (_, weight)| gcd(step, *weight));
-        let heaviest = list.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
-        Entries { list, step, heaviest }
-    }
-
-    /// The next in turn: the heavier an entry, the earlier in a round it joins in.
-    fn next(&self, turn: &mut Turn) -> &Option<Box<str>> {
-        loop {
-            while let Some((key, weight)) = self.list.get(turn.at) {
-                turn.at += 1;
-                if *weight >= turn.bar {
-                    return key;
-                }
-            }
-            // Every round lets the heaviest pass, so this ends.
-            turn.at = 0;
-            turn.bar = match turn.bar.checked_sub(self.step) {
-                None | Some(0) => self.heaviest,
-                Some(bar) => bar,
-            };
-        }
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Where one worker is in the rounds of one rule.
-struct Turn {
-    at: usize,
-    /// Weight from which entries are chosen in this round.
-    bar: u64,
-}
-
-/// The turns of one worker, by the address of the entries, which is taken as long as the weak
-/// reference stands beside it.
-#[derive(Default)]
-struct Turns(RefCell<HashMap<usize, (Weak<Entries>, Turn)>>);
-
-impl Turns {
-    fn next(local: &Local, entries: &Arc<Entries>) -> Option<Box<str>> {
-        if let [(key, _)] = &entries.list[..] {
-            return key.clone();
-        }
-        let turns = local.part(Turns::default);
-        let mut turns = turns.0.borrow_mut();
-        let address = Arc::as_ptr(entries).addr();
-        if !turns.contains_key(&address) {
-            turns.retain(|_, (entries, _)| entries.strong_count() > 0);
-            // Workers do not all begin with the same one.
-            let at = (local.random() % entries.list.len().max(1) as u64) as usize;
-            turns.insert(address, (Arc::downgrade(entries), Turn { at, bar: entries.heaviest }));
-        }
-        turns.get_mut(&address).and_then(|(_, turn)| entries.next(turn).clone())
-    }
-}
-
 /// The upstream that the first rule chooses that holds; None for the route's own.
 fn chosen(rules: &[Rule], variables: &dyn Variables, env: &Env<'_>) -> Option<Box<str>> {
     let rule = rules.iter().find(|rule| rule.holds(variables))?;
-    Turns::next(env.local, &rule.entries)
+    rule.entries.next(env.local)?.clone()
 }
 
 /// Has the rules choose the upstream of a request.
