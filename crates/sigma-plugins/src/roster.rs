@@ -37,6 +37,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::log::ELASTICSEARCH_LOGGER,
     &crate::log::ERROR_LOG_LOGGER,
     &crate::rewrite::error_page::ERROR_PAGE,
+    &crate::rewrite::exit_transformer::EXIT_TRANSFORMER,
     &crate::security::EXT_AUTHZ,
     &crate::traffic::fault_injection::FAULT_INJECTION,
     &crate::auth::FEISHU_AUTH,

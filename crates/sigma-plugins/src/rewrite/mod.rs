@@ -6,6 +6,7 @@ pub(crate) mod coding;
 pub(crate) mod echo;
 mod encoder;
 pub(crate) mod error_page;
+pub(crate) mod exit_transformer;
 pub(crate) mod fields;
 pub(crate) mod forward_client_cert;
 pub(crate) mod forwarded_fields;

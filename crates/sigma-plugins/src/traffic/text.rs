@@ -19,7 +19,7 @@ use crate::rewrite::fields::{frames, is_name};
         "additionalProperties" = {"oneOf": [{"type": "string"}, {"type": "number"}]}
     )
 )]
-pub(super) struct Fields(Vec<(String, Template)>);
+pub(crate) struct Fields(Vec<(String, Template)>);
 
 impl TryFrom<Map<String, Value>> for Fields {
     type Error = String;
@@ -44,8 +44,21 @@ impl Fields {
         Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))
     }
 
+    /// Whether a field of this name is among them.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Sets them in the response, in place of those of the same name.
+    pub(crate) fn set_in(&self, ctx: &mut Context) {
+        for (name, value) in &self.0 {
+            let value = value.rendered(&*ctx);
+            ctx.response.headers.replace(name, &value);
+        }
+    }
+
     /// The answer with these fields.
-    pub(super) fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
+    pub(crate) fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
         self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), value.rendered(ctx)))
     }
 }
