@@ -103,6 +103,11 @@ impl RequestHead {
         if target.is_empty() { b"/" } else { target }
     }
 
+    /// Replaces path and query, which must be ones: no byte that ends a request line.
+    pub fn set_path_and_query(&mut self, target: &[u8]) {
+        self.target = self.headers.keep(target);
+    }
+
     /// The path as it was sent, without the query.
     pub fn raw_path(&self) -> &[u8] {
         let target = self.path_and_query();

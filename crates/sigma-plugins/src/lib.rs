@@ -11,6 +11,7 @@ mod decisions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod json_body;
+mod json_path;
 mod ldap;
 mod limit;
 mod log;

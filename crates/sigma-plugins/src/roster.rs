@@ -30,6 +30,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::security::CSRF,
+    &crate::log::DATA_MASK,
     &crate::metrics::DATADOG,
     &crate::auth::DIGEST_AUTH,
     &crate::auth::DINGTALK_AUTH,

@@ -1,6 +1,7 @@
 //! Access logs that plugins write: what an entry says, and where it goes.
 
 mod clickhouse_logger;
+mod data_mask;
 mod elasticsearch_logger;
 pub(crate) mod entry;
 mod error_log_logger;
@@ -23,6 +24,7 @@ mod tencent_cloud_cls;
 mod udp_logger;
 
 pub(crate) use clickhouse_logger::CLICKHOUSE_LOGGER;
+pub(crate) use data_mask::DATA_MASK;
 pub(crate) use elasticsearch_logger::ELASTICSEARCH_LOGGER;
 pub(crate) use error_log_logger::ERROR_LOG_LOGGER;
 pub(crate) use file_logger::FILE_LOGGER;

@@ -20,7 +20,7 @@ const FLAGS: &str = "adDijJmosuUx";
 
 /// A pattern and what its matches are replaced by.
 #[derive(Debug)]
-pub(super) struct Substitution {
+pub(crate) struct Substitution {
     regex: Regex,
     /// The pattern has a `$` that stands for the end of the text.
     ends_text: bool,
@@ -65,7 +65,7 @@ pub(super) fn compile(pattern: &str, flags: &str) -> Result<Regex, String> {
 }
 
 impl Substitution {
-    pub(super) fn new(pattern: &str, replacement: &str, flags: &str) -> Result<Substitution, String> {
+    pub(crate) fn new(pattern: &str, replacement: &str, flags: &str) -> Result<Substitution, String> {
         Ok(Substitution {
             regex: compile(pattern, flags)?,
             ends_text: pattern.contains('$') && !flags.contains('m'),
@@ -75,7 +75,7 @@ impl Substitution {
 
     /// The text with its first match replaced, and what the groups of that match held; None without
     /// a match.
-    pub(super) fn first(&self, text: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+    pub(crate) fn first(&self, text: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
         let captures = self.regex.captures(text)?;
         // Group 0 is there in every match.
         let whole = captures.get(0)?;

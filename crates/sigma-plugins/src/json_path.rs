@@ -7,7 +7,7 @@ const FOUND_MAX: usize = 1_000;
 
 /// A path: names, `[n]`, `[*]`, `.*`, `['name']`, and `..` before any of them. The `$` in front may be left out.
 #[derive(Debug)]
-pub(super) struct JsonPath(Vec<Step>);
+pub(crate) struct JsonPath(Vec<Step>);
 
 #[derive(Debug)]
 struct Step {
@@ -28,7 +28,7 @@ impl JsonPath {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it is none of this part.
-    pub(super) fn parse(text: &str) -> Result<JsonPath, String> {
+    pub(crate) fn parse(text: &str) -> Result<JsonPath, String> {
         let wrong = || format!("`{text}` is no JSONPath that is understood");
         let mut rest = text.strip_prefix('$').unwrap_or(text);
         // A name alone is a path.
@@ -59,7 +59,7 @@ impl JsonPath {
     }
 
     /// What stands there, in its order.
-    pub(super) fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+    pub(crate) fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![value];
         for Step { anywhere, select } in &self.0 {
             let mut next = Vec::new();
@@ -70,6 +70,63 @@ impl JsonPath {
             found = next;
         }
         found
+    }
+}
+
+impl JsonPath {
+    /// Has `edit` change what stands there, all of it. What it does not keep is taken out of the list or the
+    /// object around it.
+    pub(crate) fn edit(&self, value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
+        edit_at(&self.0, value, edit);
+    }
+}
+
+/// What becomes of a value that was edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Kept,
+    Removed,
+}
+
+/// The depth is that of a document, which its reader has bounded.
+fn edit_at(steps: &[Step], value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
+    let [Step { anywhere, select }, rest @ ..] = steps else { return };
+    let mut visit = |is_meant: bool, value: &mut Value| {
+        // What is further down first: the value itself may be gone then, or another one.
+        if *anywhere {
+            edit_at(steps, value, edit);
+        }
+        match (is_meant, rest.is_empty()) {
+            (false, _) => Fate::Kept,
+            (true, true) => edit(value),
+            (true, false) => {
+                edit_at(rest, value, edit);
+                Fate::Kept
+            }
+        }
+    };
+    match value {
+        Value::Object(members) => members.retain(|name, value| {
+            let is_meant = match select {
+                Select::Name(known) => known == name,
+                Select::All => true,
+                Select::Index(_) => false,
+            };
+            visit(is_meant, value) == Fate::Kept
+        }),
+        Value::Array(items) => {
+            let mut at = 0;
+            items.retain_mut(|value| {
+                let is_meant = match select {
+                    Select::Index(known) => *known == at,
+                    Select::All => true,
+                    Select::Name(_) => false,
+                };
+                at += 1;
+                visit(is_meant, value) == Fate::Kept
+            });
+        }
+        _ => {}
     }
 }
 
@@ -146,5 +203,26 @@ mod tests {
         for wrong in ["$", "$[", "a[", "a[x]", "$.a.", "a..", "$a", "a]b", "$.a[?(@.x)]", "['a"] {
             assert!(JsonPath::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn paths_edit_values() {
+        let check = |path: &str, fate: Fate, expected: Value| {
+            let mut value = json!({"a": [{"b": 1}, {"b": {"b": 2}}, 3], "b": 4});
+            JsonPath::parse(path).unwrap().edit(&mut value, &mut |found| {
+                *found = json!("x");
+                fate
+            });
+            assert_eq!(value, expected, "{path}");
+        };
+        check("b", Fate::Removed, json!({"a": [{"b": 1}, {"b": {"b": 2}}, 3]}));
+        check("a[*].b", Fate::Kept, json!({"a": [{"b": "x"}, {"b": "x"}, 3], "b": 4}));
+        check("a[1]", Fate::Removed, json!({"a": [{"b": 1}, 3], "b": 4}));
+        check("a[*]", Fate::Removed, json!({"a": [], "b": 4}));
+        check("$..b", Fate::Removed, json!({"a": [{}, {}, 3]}));
+        check("$..b", Fate::Kept, json!({"a": [{"b": "x"}, {"b": "x"}, 3], "b": "x"}));
+        check("$..b..b", Fate::Kept, json!({"a": [{"b": 1}, {"b": {"b": "x"}}, 3], "b": 4}));
+        check("$.*", Fate::Removed, json!({}));
+        check("c.d", Fate::Removed, json!({"a": [{"b": 1}, {"b": {"b": 2}}, 3], "b": 4}));
     }
 }
