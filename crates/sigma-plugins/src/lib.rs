@@ -10,6 +10,7 @@ mod condition;
 mod decisions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod graphql;
 mod json_body;
 mod json_path;
 mod ldap;

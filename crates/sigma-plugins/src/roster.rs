@@ -32,6 +32,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::CSRF,
     &crate::log::DATA_MASK,
     &crate::metrics::DATADOG,
+    &crate::rewrite::degraphql::DEGRAPHQL,
     &crate::auth::DIGEST_AUTH,
     &crate::auth::DINGTALK_AUTH,
     &crate::rewrite::echo::ECHO,

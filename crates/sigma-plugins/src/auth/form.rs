@@ -30,7 +30,7 @@ impl Form {
 
 /// A text as a part of a URL that means nothing but itself: everything is escaped that is not unreserved
 /// (RFC 3986 §2.3).
-pub(super) fn escaped(text: &[u8]) -> String {
+pub(crate) fn escaped(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for &byte in text {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -13,11 +13,10 @@ mod casdoor;
 mod code_login;
 mod consumer_restriction;
 mod digest_auth;
-mod form;
+pub(crate) mod form;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod hmac_auth;
-mod json_path;
 mod jwe_decrypt;
 mod jwt_auth;
 mod key_auth;

@@ -3,6 +3,7 @@
 pub(crate) mod brotli;
 mod budget;
 pub(crate) mod coding;
+pub(crate) mod degraphql;
 pub(crate) mod echo;
 mod encoder;
 pub(crate) mod error_page;
