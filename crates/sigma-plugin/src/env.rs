@@ -16,6 +16,7 @@ use crate::Consumers;
 use crate::legacy::{Legacies, Legacy};
 use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
+use crate::resident::OwnLogs;
 
 /// The world around one call of a hook.
 #[derive(Clone, Copy)]
@@ -61,6 +62,8 @@ pub struct Node {
     log_generation: AtomicU64,
     /// Lines of logs that plugins could not keep.
     lost_lines: Arc<AtomicU64>,
+    own_logs: Mutex<OwnLogs>,
+    reopening: OnceLock<Box<Reopening>>,
     /// What is to be finished before the process ends.
     endings: Mutex<Vec<Work>>,
     legacies: Legacies,
@@ -71,6 +74,9 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes work and sees to it that it goes on.
 type Background = dyn Fn(Work) + Send + Sync;
+
+/// Has all logs of the process opened anew.
+type Reopening = dyn Fn() + Send + Sync;
 
 impl Node {
     /// A node whose background work runs on `background`.
@@ -152,6 +158,28 @@ impl Node {
     /// A number that grows whenever log files are to be opened anew.
     pub fn log_generation(&self) -> u64 {
         self.log_generation.load(Ordering::Relaxed)
+    }
+
+    /// The logs that the process writes itself.
+    pub fn own_logs(&self) -> OwnLogs {
+        self.own_logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells which they are now.
+    pub fn set_own_logs(&self, logs: OwnLogs) {
+        *self.own_logs.lock().unwrap_or_else(PoisonError::into_inner) = logs;
+    }
+
+    /// Has the process open all its logs anew, because a plugin renamed some. Does not wait for it.
+    pub fn reopen_own_logs(&self) {
+        if let Some(reopening) = self.reopening.get() {
+            reopening();
+        }
+    }
+
+    /// How that is done; for the control plane, once.
+    pub fn set_reopening(&self, reopening: impl Fn() + Send + Sync + 'static) {
+        self.reopening.get_or_init(|| Box::new(reopening));
     }
 
     /// Counts lines of a log that were dropped or could not be written.

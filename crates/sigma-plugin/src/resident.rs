@@ -1,5 +1,6 @@
 //! What plugins do for the process as a whole, beside all requests.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -11,6 +12,17 @@ pub trait Resident: Send + Sync {
     /// The metadata that it was made of are in force: it takes the place of the one before it, which is told nothing.
     /// Called once, on the control thread. Must not block.
     fn begin(&self, node: &Arc<Node>);
+}
+
+/// The logs that the process writes itself; none, when it is about to end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnLogs {
+    /// The file of the access log.
+    pub access: Option<PathBuf>,
+    /// The file of the error log.
+    pub error: Option<PathBuf>,
+    /// The plugin that rotates them is named among those that are enabled.
+    pub rotated: bool,
 }
 
 /// What the enabled plugins do for the process in one generation of its configuration.

@@ -63,6 +63,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::conn::LIMIT_CONN,
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,
+    &crate::log::LOG_ROTATE,
     &crate::log::LOGGLY,
     &crate::log::LOKI_LOGGER,
     &crate::traffic::mocking::MOCKING,

@@ -28,6 +28,15 @@ pub(crate) fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
+/// As names of files begin that have a moment: `2015-08-30_12-36-00`, always of [`FOR_FILES`] bytes.
+pub(crate) fn for_files(unix_s: u64) -> String {
+    let [year, month, day, hour, minute, second] = parts(unix_s);
+    format!("{year:04}-{month:02}-{day:02}_{hour:02}-{minute:02}-{second:02}")
+}
+
+/// The length of [`for_files`].
+pub(crate) const FOR_FILES: usize = 19;
+
 /// A format of strftime, in English and UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Format(Vec<Part>);

@@ -210,6 +210,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
+            ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
@@ -268,6 +269,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/log/error_log_logger/mod.rs", "on the thread that ships lines"),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
+            ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
             (
                 "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",
                 "a file is read in spawn_blocking",

@@ -29,6 +29,7 @@ mod history;
 mod live;
 mod load;
 mod load_shedding;
+mod log_rotation;
 mod log_shippers;
 mod logs;
 mod managed;

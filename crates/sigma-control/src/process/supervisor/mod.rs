@@ -7,6 +7,7 @@
 
 mod changes;
 mod history;
+mod residents;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -242,7 +243,7 @@ impl Supervisor {
 
     /// Begins with what plugins do for the process, and tells everybody who waits for it that it serves.
     async fn tell_of_start(&self) {
-        self.current.residents.begin(None, &self.node);
+        residents::begin(&self.node, &self.current, self.parent.is_some());
         self.tell_store();
         self.tell_history_of_file(Trigger::Start, &Ok(()));
         self.tell_parent_of_sockets().await;
@@ -511,13 +512,14 @@ impl Supervisor {
 
     /// What is in force from now on.
     fn go_on_with(&mut self, snapshot: Arc<Snapshot>) {
-        snapshot.residents.begin(Some(&self.current.residents), &self.node);
+        residents::go_on(&self.node, &self.current, &snapshot);
         self.current = snapshot;
     }
 
     /// Lets open exchanges finish. Operators are answered until the process ends, unless a successor does; `reason` is
     /// why traffic should go elsewhere.
     async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
+        residents::end(&self.node);
         if let Some(Successor { channel, .. }) = &successor {
             if let Some(file) = self.pid_file.take() {
                 file.leave();
