@@ -88,6 +88,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::security_headers::SECURITY_HEADERS,
     &crate::trace::SKYWALKING,
     &crate::log::SKYWALKING_LOGGER,
+    &crate::log::SLS_LOGGER,
     &crate::log::SPLUNK_HEC_LOGGING,
     &crate::rewrite::static_files::STATIC_FILES,
     &crate::log::SYSLOG,

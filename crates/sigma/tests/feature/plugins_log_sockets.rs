@@ -1,4 +1,4 @@
-//! Plugins that send entries over sockets of their own: `tcp-logger`, `udp-logger`, `loggly`.
+//! Plugins that send entries over sockets of their own: `tcp-logger`, `udp-logger`, `loggly`, `sls-logger`.
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -282,4 +282,50 @@ fn loggly_sends_a_datagram_for_each_entry() {
         let data = r#"[t0ken@41058 tag="shop" tag="a\"\]"]"#;
         assert_eq!(rest, format!("{data} {}", entry(uri)));
     }
+}
+
+/// Lines of two batches come over TLS, and none to a server that is not the right one.
+#[test]
+fn sls_logger_sends_lines_to_the_right_server() {
+    let (origin, root, dir) =
+        (Origin::echo("a").unwrap(), Authority::new("Root"), tempfile::tempdir().unwrap());
+    let trusted = dir.path().join("root.pem");
+    std::fs::write(&trusted, &root.pem).unwrap();
+    let port = free_port();
+    let server = TlsServer::start(port, &root.issue("localhost").files(dir.path(), "logs"), dir.path());
+    let program = with_environment(dir.path(), &[("SSL_CERT_FILE", trusted.to_str().unwrap())]);
+    let start = |host: &str| {
+        let conf = json!({
+            "host": host, "project": "p", "logstore": "l\"", "access_key_id": "i", "access_key_secret": "s3cret",
+            "batch_max_size": 1, "max_retry_count": 100, "retry_delay": 0
+        });
+        let text = config(&origin, logger("sls-logger", port, conf), json!({}));
+        Gateway::start(program.to_str().unwrap(), &text).unwrap()
+    };
+    let wrong = start("127.0.0.1");
+    wrong.connect().unwrap().get("/wrong").unwrap();
+    let refused =
+        format!("failed to perform TLS handshake to TCP server: host[127.0.0.1] port[{port}] err: ");
+    assert!(until(PATIENCE, || wrong.stderr().contains(&refused)), "{}", wrong.stderr());
+    assert!(!wrong.stderr().contains("s3cret"), "{}", wrong.stderr());
+    assert!(wrong.stop().unwrap().success());
+    let gateway = start("localhost");
+    let mut client = gateway.connect().unwrap();
+    for (count, uri) in [(1, "/1"), (2, "/2")] {
+        client.get(uri).unwrap();
+        assert!(
+            until(PATIENCE, || server.text().lines().count() == count),
+            "{} {}",
+            server.text(),
+            gateway.stderr()
+        );
+        let line = server.text().lines().last().unwrap().to_owned();
+        let (head, rest) = line.split_once(" test apisix ").unwrap();
+        let time = head.strip_prefix("<46>1 ").unwrap();
+        assert!(time.len() == "2000-02-29T12:34:56.789Z".len() && time.ends_with('Z'), "{time}");
+        let (_, rest) = rest.split_once(" - ").unwrap();
+        let data = r#"[logservice project="p" logstore="l\"" access-key-id="i" access-key-secret="s3cret"]"#;
+        assert_eq!(rest, format!("{data} {}", entry(uri)));
+    }
+    assert!(!server.text().contains("/wrong"), "{}", server.text());
 }
