@@ -60,7 +60,7 @@ property "amount" validation failed: expected 1000 to be at most 100
 /// the schema. Without a body there is nothing that fits.
 ///
 /// What cannot be looked at is refused: a body with `Content-Encoding`, a field named by the schema or a form
-/// that is no UTF-8, several `Content-Type`, more values or work than the limits. Patterns are matched in
+/// that is no UTF-8, several `Content-Type`, one with another charset, more values or work than the limits. Patterns are matched in
 /// linear time, and `{}` and `[]` are different. A schema with keywords of a later draft is refused, as they
 /// would say nothing.
 #[derive(Deserialize, JsonSchema)]
@@ -275,6 +275,9 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
     if types.next().is_some() {
         return Err(None);
     }
+    if !is_utf8(media_type) {
+        return Err(because("the Content-Type names a charset other than UTF-8"));
+    }
     match media_type.split_at_checked(FORM.len()) {
         Some((start, rest)) if start.eq_ignore_ascii_case(FORM) => match rest.trim_ascii_start().first() {
             None | Some(b';') => Ok(true),
@@ -283,6 +286,21 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
         },
         _ => Ok(false),
     }
+}
+
+/// Whether a content type names no other charset than UTF-8, in which the same bytes would be another text to the
+/// node: `charset=utf-7`, `charset=ibm037`.
+fn is_utf8(media_type: &[u8]) -> bool {
+    let mut parameters = media_type.split(|b| *b == b';').skip(1).filter_map(|parameter| {
+        let at = parameter.iter().position(|b| *b == b'=')?;
+        Some((parameter[..at].trim_ascii(), parameter[at + 1..].trim_ascii()))
+    });
+    parameters.all(|(name, value)| {
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        let is_known =
+            [&b"utf-8"[..], b"utf8", b"us-ascii"].iter().any(|known| value.eq_ignore_ascii_case(known));
+        !name.eq_ignore_ascii_case(b"charset") || is_known
+    })
 }
 
 #[cfg(test)]
@@ -389,6 +407,9 @@ mod tests {
             "400 the body has a Content-Encoding, send it without",
         );
         check(&order, "Content-Encoding: identity", br#"{"id": 1}"#, "passed");
+        let other = "400 the Content-Type names a charset other than UTF-8";
+        check(&order, "Content-Type: application/json; charset=utf-7", br#"{"id": 1}"#, other);
+        check(&order, "Content-Type: application/json;a=b; Charset=\"UTF-8\"", br#"{"id": 1}"#, "passed");
     }
 
     #[test]
@@ -425,6 +446,12 @@ mod tests {
         );
         check(&conf, FORM, b"{\"a\":1}", "400 property \"a\" is required");
         check(&conf, FORM, b"a=%ff", "400 the form is no UTF-8");
+        check(
+            &conf,
+            &FORM.replace("utf-8", "ibm037"),
+            b"a=1",
+            "400 the Content-Type names a charset other than UTF-8",
+        );
         let other = "400 the Content-Type only begins as that of a form";
         check(&conf, "Content-Type: application/x-www-form-urlencoded, application/json", b"a=1", other);
         check(&conf, "Content-Type: application/x-www-form-urlencoded-2", b"a=1", other);
