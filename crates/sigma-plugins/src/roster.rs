@@ -22,6 +22,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::AUTHZ_CASDOOR,
     &crate::auth::AUTHZ_KEYCLOAK,
     &crate::auth::BASIC_AUTH,
+    &crate::rewrite::body_transformer::BODY_TRANSFORMER,
     &crate::rewrite::brotli::BROTLI,
     &crate::auth::CAS_AUTH,
     &crate::security::CHAITIN_WAF,

@@ -1,5 +1,6 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
+pub(crate) mod body_transformer;
 pub(crate) mod brotli;
 mod budget;
 pub(crate) mod coding;
