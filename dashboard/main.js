@@ -12,6 +12,7 @@ import * as gateway from "./views/gateway.js";
 import * as history from "./views/history.js";
 import * as live from "./views/live.js";
 import { askForKey } from "./views/login.js";
+import * as members from "./views/members.js";
 import * as nodes from "./views/nodes.js";
 import * as plugins from "./views/plugins.js";
 import * as resource from "./views/resource.js";
@@ -19,7 +20,7 @@ import * as resources from "./views/resources.js";
 import * as tester from "./views/tester.js";
 
 /** Each has `show(main, place, signal)`; what it begins ends with the signal. */
-const VIEWS = { live, nodes, resources, resource, tester, history, certificates, plugins, gateway };
+const VIEWS = { live, nodes, members, resources, resource, tester, history, certificates, plugins, gateway };
 
 const MENU = [
   [to("live"), "Live"],
@@ -29,6 +30,7 @@ const MENU = [
   [to("certificates"), "Certificates"],
   [to("plugins"), "Plugins"],
   [to("gateway"), "Gateway"],
+  [to("members"), "Nodes of the cluster"],
 ];
 
 const header = document.getElementById("header");

@@ -15,6 +15,7 @@ const PLACES = [
   ["c", "Certificates", to("certificates")],
   ["p", "Plugins", to("plugins")],
   ["s", "Gateway state", to("gateway")],
+  ["m", "Nodes of the cluster", to("members")],
 ];
 
 /** Keys of the view, which it names by an attribute: the element is pressed, or gets the focus. */

@@ -198,6 +198,7 @@ impl Rules<'_> {
         }
         self.load_shedding();
         self.health_sharing();
+        self.members();
         self.ticket_keys();
         let limit = |name| self.root.get("limits")?.get(name)?.as_u64();
         let defaults = crate::settings::Limits::default();
@@ -221,6 +222,24 @@ impl Rules<'_> {
         } else if store("access") == Some("read_only") {
             let message = "this gateway may not write to its store, and has nothing else to tell others by";
             self.error("health_sharing", "conflict", message, "set `store.access: read_write`, or remove it");
+        }
+    }
+
+    /// The same of what is written about telling others; an id has its use without them.
+    fn members(&mut self) {
+        let members = self.root.get("members");
+        let says = |name: &str| members.and_then(|members| members.get(name)).cloned();
+        let store = |name| self.root.get("store")?.get(name)?.as_str();
+        let is_shared = store("kind") == Some("etcd") && store("access") != Some("read_only");
+        if is_shared {
+            return;
+        }
+        let message = "there is nobody to tell: the store is no etcd that this gateway may write to";
+        if says("report") == Some(Value::Bool(true)) {
+            self.error("members.report", "conflict", message, "set `store.kind: etcd`, or remove it");
+        }
+        if says("ttl").is_some() {
+            self.error("members.ttl", "conflict", message, "set `store.kind: etcd`, or remove it");
         }
     }
 

@@ -437,6 +437,8 @@ pub struct Settings {
     /// What gateways on one etcd tell each other of nodes; unset: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
+    /// What this gateway is called, and what it tells the others of its store.
+    pub members: crate::members::Members,
     /// Databases that tell where a client is.
     pub geoip: crate::geoip::GeoIp,
     /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
@@ -551,6 +553,7 @@ impl Default for Settings {
             audit_log: crate::audit_log::AuditLog::default(),
             history: crate::history::History::default(),
             health_sharing: None,
+            members: crate::members::Members::default(),
             geoip: crate::geoip::GeoIp::default(),
             zone: None,
             pid_file: None,

@@ -1,6 +1,6 @@
 //! What the control plane tells plugins of the gateway as a whole, for metrics.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The gateway at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +33,21 @@ pub struct Facts {
     pub measures: Vec<Measure>,
     /// Nodes whose health is checked.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// What clients do at this moment: a few numbers that cost nothing to read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// What this gateway is called among those of its store.
+    pub id: Arc<str>,
+    /// Requests since the start.
+    pub requests: u64,
+    /// Requests that are not answered yet.
+    pub requests_active: u64,
+    /// Client connections open now.
+    pub connections_active: u64,
+    /// Client connections accepted since the start.
+    pub connections_accepted: u64,
 }
 
 /// A metric that the control plane keeps.
@@ -73,17 +88,37 @@ pub struct NodeHealth {
 }
 
 /// Where the control plane leaves [`Facts`]; a part of the [`crate::Node`].
-#[derive(Debug, Default)]
-pub struct FactsBoard(Mutex<Arc<Facts>>);
+#[derive(Default)]
+pub struct FactsBoard {
+    latest: Mutex<Arc<Facts>>,
+    pulse: OnceLock<Box<dyn Fn() -> Pulse + Send + Sync>>,
+}
+
+impl std::fmt::Debug for FactsBoard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FactsBoard").field("latest", &self.latest).finish_non_exhaustive()
+    }
+}
 
 impl FactsBoard {
     /// Puts newer facts in the place of the old ones.
     pub fn post(&self, facts: Facts) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
     /// The latest facts.
     pub fn read(&self) -> Arc<Facts> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says once how the pulse is felt; it must not wait.
+    pub fn feel_by(&self, feel: impl Fn() -> Pulse + Send + Sync + 'static) {
+        // The first counts: there is one gateway in a process.
+        let _ = self.pulse.set(Box::new(feel));
+    }
+
+    /// What clients do now; None where nothing is served.
+    pub fn pulse(&self) -> Option<Pulse> {
+        self.pulse.get().map(|feel| feel())
     }
 }

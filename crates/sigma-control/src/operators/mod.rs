@@ -12,6 +12,7 @@ pub(crate) mod identity;
 mod listener;
 pub(crate) mod live;
 mod measures;
+pub(crate) mod members;
 pub(crate) mod niubix;
 mod nodes;
 mod orders;
@@ -154,6 +155,8 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     let [has_streams, asked] = [(); 2].map(|()| Arc::clone(running));
     state.has_streams = Arc::new(move || has_streams.has_streams());
     state.asked = Some(Arc::new(move |question| questions::answer(&*asked, question)));
+    let members = Arc::clone(running);
+    state.members = Some(Arc::new(move || members.listed()));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

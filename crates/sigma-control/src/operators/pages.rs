@@ -24,7 +24,7 @@ use sigma_config::settings::Operators;
 use sigma_http::RequestHead;
 use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_observe::counters::{Counter, merge};
-use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
+use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Pulse, Websockets};
 use sigma_plugin::step::{End, StreamBody};
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Reply};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -63,6 +63,8 @@ pub(crate) async fn serve(
         return Ok(());
     }
     let facts = Arc::new(FactsSource { running: Arc::clone(running), node: Arc::clone(&plugins.node) });
+    let running_on = Arc::clone(running);
+    plugins.node.part(FactsBoard::default).feel_by(move || pulse(&running_on));
     for &kind in &serving {
         let attribute = plugins.node.attribute(kind.name());
         if let Some(address) = address(kind.name(), attribute).map_err(OpenError::Pages)? {
@@ -253,13 +255,12 @@ impl FactsSource {
             let resource = format!("/apisix/{}", report.key);
             report.nodes.iter().filter_map(move |node| node_health(&resource, node))
         });
+        let pulse = pulse(&self.running);
         Facts {
-            requests: totals.get(Counter::Requests),
-            requests_active: totals
-                .get(Counter::Requests)
-                .saturating_sub(totals.get(Counter::ExchangesEnded)),
-            connections_active: totals.get(Counter::ConnectionsActive),
-            connections_accepted: totals.get(Counter::ConnectionsAccepted),
+            requests: pulse.requests,
+            requests_active: pulse.requests_active,
+            connections_active: pulse.connections_active,
+            connections_accepted: pulse.connections_accepted,
             websockets_by_upgrade: Websockets {
                 opened: totals.get(Counter::WebsocketsByUpgrade),
                 active: totals.get(Counter::WebsocketsByUpgradeActive),
@@ -277,6 +278,19 @@ impl FactsSource {
             measures: self.running.measures(),
             nodes: nodes.collect(),
         }
+    }
+}
+
+/// What clients do now.
+fn pulse(running: &Running) -> Pulse {
+    let totals = merge(running.counters());
+    let requests = totals.get(Counter::Requests);
+    Pulse {
+        id: Arc::clone(running.members().id()),
+        requests,
+        requests_active: requests.saturating_sub(totals.get(Counter::ExchangesEnded)),
+        connections_active: totals.get(Counter::ConnectionsActive),
+        connections_accepted: totals.get(Counter::ConnectionsAccepted),
     }
 }
 

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
 use crate::operators::live::Live;
+use crate::operators::members::Members;
 use crate::operators::nodes::{add_reason, node_of, status_name};
 use crate::operators::{certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
@@ -56,6 +57,7 @@ pub(crate) struct Running {
     node: Arc<Node>,
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
+    members: Arc<Members>,
     /// Why traffic should go elsewhere; None if it need not.
     unready: Mutex<Option<&'static str>>,
     reloads: AtomicU64,
@@ -73,6 +75,7 @@ impl Running {
         node: Arc<Node>,
         publisher: Arc<Publisher>,
         store: Option<Arc<dyn Store>>,
+        members: Arc<Members>,
         commands: mpsc::Sender<Command>,
     ) -> Running {
         Running {
@@ -81,6 +84,7 @@ impl Running {
             node,
             publisher,
             store,
+            members,
             unready: Mutex::new(Some("the process is starting")),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
@@ -186,6 +190,16 @@ impl Running {
         registries::measures(&reports).into_iter().chain(expiry).chain(orders).collect()
     }
 
+    /// This gateway among the others of its store.
+    pub(crate) fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    /// All gateways of the store, as [`Inspect::members`] tells them.
+    pub(crate) fn listed(&self) -> Asked<'static, Value> {
+        Box::pin(self.members.list())
+    }
+
     /// How the orders of certificates stand; None if none are ordered.
     pub(crate) fn standing(&self) -> Option<Vec<orders::Standing>> {
         let ordered = self.publisher.state().ordered.clone();
@@ -277,6 +291,14 @@ impl Inspect for Running {
             "counters": serde_json::from_str::<Value>(&counters).unwrap_or_default(),
         });
         seen
+    }
+
+    fn members(&self) -> Asked<'static, Value> {
+        self.listed()
+    }
+
+    fn server_info(&self) -> Asked<'static, Value> {
+        Box::pin(self.members.server_info())
     }
 
     fn reload(&self) -> Asked<'_, Result<(), String>> {

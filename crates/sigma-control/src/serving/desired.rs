@@ -110,6 +110,10 @@ pub(crate) struct Desired {
     plugins: Arc<dyn PluginSchemas>,
     keyring: Keyring,
     revision: u64,
+    /// The revision in which resources were last changed, or read whole.
+    read: u64,
+    /// The revision of the newest change of resources that is known.
+    changed: u64,
     /// How each resource was written, by kind and id, to tell on a reload what has changed.
     written: BTreeMap<Kind, HashMap<Box<str>, Written>>,
     hasher: RandomState,
@@ -139,6 +143,8 @@ impl Desired {
             plugins,
             keyring,
             revision: 0,
+            read: 0,
+            changed: 0,
             written: BTreeMap::new(),
             hasher: RandomState::new(),
             quarantine: BTreeMap::new(),
@@ -180,6 +186,18 @@ impl Desired {
         self.revision
     }
 
+    /// The revision in which resources were last changed, or read whole: what else is in the store moves
+    /// [`Desired::revision`] alone.
+    pub(crate) fn read_at(&self) -> u64 {
+        self.read
+    }
+
+    /// The revision of the newest change of resources that is known. After everything was read that is the newest
+    /// write: a deletion leaves nothing.
+    pub(crate) fn changed(&self) -> u64 {
+        self.changed
+    }
+
     /// The revision in which a resource was written; 0 for one of the file.
     pub(crate) fn modified(&self, key: &ResourceKey) -> u64 {
         self.written(key).map_or(0, |written| written.revision)
@@ -209,6 +227,9 @@ impl Desired {
     pub(crate) fn absorb(&mut self, event: Event, batch: &mut Batch) {
         match event {
             Event::Changed { revision, changes } => {
+                if changes.iter().any(|change| ResourceKey::parse(change.key()).is_some()) {
+                    (self.read, self.changed) = (revision, revision);
+                }
                 for change in changes {
                     match change {
                         Change::Put(record) => self.put(&record, batch),
@@ -244,7 +265,8 @@ impl Desired {
         for record in &contents.records {
             self.put(record, batch);
         }
-        self.revision = contents.revision;
+        (self.revision, self.read) = (contents.revision, contents.revision);
+        self.changed = self.newest().into_iter().map(|(_, revision)| revision).max().unwrap_or_default();
     }
 
     fn put(&mut self, record: &Record, batch: &mut Batch) {

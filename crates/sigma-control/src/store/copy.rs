@@ -209,6 +209,14 @@ impl Store for Mirrored {
         self.etcd.commit(transaction)
     }
 
+    fn renew<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Pending<'a, bool> {
+        self.etcd.renew(key, value)
+    }
+
+    fn version(&self) -> Pending<'_, Option<String>> {
+        self.etcd.version()
+    }
+
     fn next_id(&self) -> Pending<'_, u64> {
         self.etcd.next_id()
     }

@@ -18,6 +18,7 @@ mod feed;
 pub mod history;
 pub mod memory;
 mod records;
+pub(crate) mod report;
 
 use std::future::Future;
 use std::path::Path;
@@ -149,6 +150,17 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The key that it is about.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Change::Put(record) => &record.key,
+            Change::Delete { key, .. } => key,
+        }
+    }
+}
+
 /// What a watcher receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -222,6 +234,17 @@ pub trait Store: Send + Sync {
 
     /// Carries out a transaction; returns its revision. An acknowledged write survives `kill -9`.
     fn commit(&self, transaction: Transaction) -> Pending<'_, u64>;
+
+    /// Lets a record that was written with a time to live have all of it again, if it still says `value`; false if it
+    /// does not, and has to be written. That is no change: the revision stays.
+    fn renew<'a>(&'a self, _key: &'a str, _value: &'a [u8]) -> Pending<'a, bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// The version of the server that keeps it; None if there is none.
+    fn version(&self) -> Pending<'_, Option<String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// A number that no call has returned before and that is above every revision so far: the
     /// source of generated ids.

@@ -11,6 +11,7 @@ mod certificates;
 mod cli;
 mod client_certificates;
 mod client_ocsp;
+mod cluster;
 mod dashboard;
 mod datagrams;
 mod directories;

@@ -181,6 +181,8 @@ pub(crate) enum Target {
     History(Past),
     /// `caller`.
     Caller,
+    /// `members`: the gateways of the store.
+    Members,
     /// What the running gateway is asked: `live`, `nodes` and the like.
     Process(Question),
     /// `/openapi.json`.
@@ -237,6 +239,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["plugins", "list"] => Target::PluginNames,
         ["plugins", "reload"] => Target::PluginReload,
         ["caller"] => Target::Caller,
+        ["members"] => Target::Members,
         ["plugins", name, "documentation"] => Target::Documentation(owned(name)),
         ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
         ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
@@ -335,6 +338,7 @@ mod tests {
         check("/apisix/admin/history/x/rollback", "Nothing");
         check("/apisix/admin/plugins/limit-count/documentation", r#"Documentation("limit-count")"#);
         check("/apisix/admin/caller", "Caller");
+        check("/apisix/admin/members", "Members");
         check("/apisix/admin/live", "Process(Live)");
         check("/apisix/admin/nodes/", "Process(Nodes)");
         check("/apisix/admin/live/1", "Nothing");

@@ -52,6 +52,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "views/history.js"
     "views/live.js"
     "views/login.js"
+    "views/members.js"
     "views/nodes.js"
     "views/plugins.js"
     "views/resource.js"

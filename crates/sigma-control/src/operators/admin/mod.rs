@@ -69,6 +69,7 @@ use crate::operators::caller::Trusted;
 use crate::operators::explain::{Explainer, Wish};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
+use crate::operators::members::Listing;
 use crate::serving::source::unix_seconds;
 use crate::serving::trial::Trial;
 use crate::store::history::{Author, By};
@@ -98,6 +99,8 @@ pub struct AdminState {
     pub key_prefix: String,
     /// What the running gateway says of itself; None where nothing is served.
     pub(crate) asked: Option<Arc<dyn Fn(Question) -> Value + Send + Sync>>,
+    /// Lists the gateways of the store; None where nothing is served.
+    pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
     /// The page of a plugin in the reference, in Markdown.
     pub documentation: Arc<Documentation>,
     /// Tries what is written before it is stored; None: whatever passes its check is stored.
@@ -145,6 +148,7 @@ impl AdminState {
             settings,
             key_prefix: "/apisix".to_owned(),
             asked: None,
+            members: None,
             documentation: Arc::new(|_| None),
             trial: None,
             unknown_fields: UnknownFields::default(),
@@ -344,6 +348,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
         Target::Configs => configs::whole(state, &call, &head.headers, body).await,
         Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
         Target::Caller => process::caller(state, &call),
+        Target::Members => process::members(state, &call).await,
         Target::Process(question) => process::answer(state, question, &call),
         other => {
             let text = call::read(state, &head.headers, body, limit).await?;

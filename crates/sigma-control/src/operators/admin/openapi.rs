@@ -286,6 +286,7 @@ fn others() -> Vec<(String, Value)> {
         Question::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
         ("caller", json!({"get": get("What the caller may do", &[])})),
+        ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
         ("plugins/{name}/documentation", json!({"get": documentation})),

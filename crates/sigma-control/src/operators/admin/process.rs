@@ -20,6 +20,15 @@ pub(crate) fn answer(state: &AdminState, question: Question, call: &Call) -> Out
     }
 }
 
+/// `GET /members`: the gateways of the store.
+pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
+    only_get(call)?;
+    match &state.members {
+        Some(members) => Ok(fresh(members().await)),
+        None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+    }
+}
+
 /// `GET /caller`: what a caller may do, and what answers look like.
 pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;

@@ -84,6 +84,13 @@ pub trait Inspect: Send + Sync {
     /// asks. Each question keeps the workers counting for some seconds.
     fn live(&self) -> Value;
 
+    /// The gateways of the store: `members`, an object for each, the revision of the newest change that is known
+    /// (`changed`), and a `problem` if the others are not known.
+    fn members(&self) -> Asked<'static, Value>;
+
+    /// What the plugin server-info tells.
+    fn server_info(&self) -> Asked<'static, Value>;
+
     /// Reads the configuration file again, as SIGHUP does.
     fn reload(&self) -> Asked<'_, Result<(), String>>;
 }
@@ -184,6 +191,8 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/gc", post(async || StatusCode::OK))
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
+        .route("/v1/members", get(members))
+        .route("/v1/server_info", get(server_info))
         .route("/v1/explain", get(explain))
         .route("/v1/history", get(history::list))
         .route("/v1/history/{version}", get(history::one))
@@ -450,6 +459,18 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
     match explainer.explain(Wish::read(arguments)).await {
         Ok(explained) => found(&explained),
         Err((status, message)) => refusal(status, message),
+    }
+}
+
+async fn members(State(state): Control) -> Response {
+    found(&state.inspect.members().await)
+}
+
+async fn server_info(State(state): Control) -> Response {
+    // The plugin serves it: without that there is no such path.
+    match state.plugins.names().contains(&"server-info") {
+        true => found(&state.inspect.server_info().await),
+        false => refusal(StatusCode::NOT_FOUND, "not found"),
     }
 }
 

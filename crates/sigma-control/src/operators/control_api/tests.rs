@@ -52,6 +52,14 @@ impl Inspect for Fake {
         json!({})
     }
 
+    fn members(&self) -> Asked<'static, Value> {
+        Box::pin(std::future::ready(json!({"members": [{"id": "a"}]})))
+    }
+
+    fn server_info(&self) -> Asked<'static, Value> {
+        Box::pin(std::future::ready(json!({"id": "a"})))
+    }
+
     fn certificates(&self) -> Vec<Value> {
         vec![json!({"resource": "ssls/1"})]
     }
@@ -173,6 +181,9 @@ async fn what_is_served_is_told() {
     check("GET /v1/plugin_metadatas", 200, json!([{"a": 1}])).await;
     check("GET /v1/plugin_metadata/prometheus", 200, json!({"a": 1})).await;
     check("GET /v1/plugin_metadata/x", 404, error("plugin metadata[x] not found")).await;
+    check("GET /v1/members", 200, json!({"members": [{"id": "a"}]})).await;
+    // No plugin serves it.
+    check("GET /v1/server_info", 404, json!({"error_msg": "not found"})).await;
     check("GET /v1/certificates", 200, json!([{"resource": "ssls/1"}])).await;
     check("GET /v1/healthcheck", 200, json!([health])).await;
     check("GET /v1/healthcheck/upstreams/1", 200, health).await;

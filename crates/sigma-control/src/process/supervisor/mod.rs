@@ -38,6 +38,7 @@ use super::watch_over::{ENDED, WatchOver};
 use crate::operators::audit::Audit;
 use crate::operators::entrances::Entrances;
 use crate::operators::live::Live;
+use crate::operators::members::Members;
 use crate::operators::running::{Command, Running, STOPPING};
 use crate::operators::{self, Records};
 use crate::serving::acme::Ordered;
@@ -187,7 +188,11 @@ impl Supervisor {
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (counters, node) = (inheritance.counters().to_vec(), Arc::clone(&plugins.node));
         let live = Live::begin(tables);
-        let running = Running::new(counters, live, node, Arc::clone(&publisher), store.clone(), tell);
+        let hostname = plugins.node.hostname();
+        let members = Members::new(&settings, store.as_ref(), hostname, &publisher, &counters);
+        let members = Arc::new(members);
+        let (publishing, stored) = (Arc::clone(&publisher), store.clone());
+        let running = Running::new(counters, live, node, publishing, stored, members, tell);
         let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
@@ -203,6 +208,7 @@ impl Supervisor {
         let first = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
+        running.members().begin();
         let (parent, second) = take_place(before, path).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
@@ -521,6 +527,7 @@ impl Supervisor {
     async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
         residents::end(&self.node);
         if let Some(Successor { channel, .. }) = &successor {
+            self.running.members().fall_silent();
             if let Some(file) = self.pid_file.take() {
                 file.leave();
             }
@@ -546,6 +553,7 @@ impl Supervisor {
             if let Some(sharing) = &self.health_sharing {
                 sharing.leave().await;
             }
+            self.running.members().leave().await;
         }
         if let Some(ordered) = &self.ordered {
             ordered.leave().await;

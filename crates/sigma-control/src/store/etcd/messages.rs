@@ -29,6 +29,8 @@ methods! {
     TxnRequest => TxnResponse at "/etcdserverpb.KV/Txn";
     LeaseGrantRequest => LeaseGrantResponse at "/etcdserverpb.Lease/LeaseGrant";
     LeaseRevokeRequest => LeaseRevokeResponse at "/etcdserverpb.Lease/LeaseRevoke";
+    LeaseKeepAliveRequest => LeaseKeepAliveResponse at "/etcdserverpb.Lease/LeaseKeepAlive";
+    StatusRequest => StatusResponse at "/etcdserverpb.Maintenance/Status";
     LeaseTimeToLiveRequest => LeaseTimeToLiveResponse at "/etcdserverpb.Lease/LeaseTimeToLive";
     AuthenticateRequest => AuthenticateResponse at "/etcdserverpb.Auth/Authenticate";
 }
@@ -230,6 +232,30 @@ pub(super) struct LeaseRevokeRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct LeaseRevokeResponse {}
+
+/// Requests and answers are streams there; one of each is a stream as well.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct LeaseKeepAliveResponse {
+    /// In seconds; 0 if there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct StatusResponse {
+    /// Of the member that answers.
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct LeaseTimeToLiveRequest {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
 use keys::Keys;
 use link::{Link, Repeat};
-use messages::{PutRequest, RangeRequest};
+use messages::{LeaseKeepAliveRequest, PutRequest, RangeRequest, StatusRequest};
 
 /// The directories that APISIX expects a placeholder in.
 const DIRECTORIES: [&str; 13] = [
@@ -201,6 +201,18 @@ impl Etcd {
         Ok(found.and_then(|kv| read::record(key.to_owned(), kv)))
     }
 
+    async fn renew_lease(&self, key: &str, value: &[u8]) -> Result<bool, StoreError> {
+        self.check_access()?;
+        let request = RangeRequest { key: self.full_key(key).into(), ..RangeRequest::default() };
+        let found = self.link.call(Repeat::Safe, &request).await?.kvs.into_iter().next();
+        let Some(lease) = found.filter(|kv| kv.value == value && kv.lease != 0).map(|kv| kv.lease) else {
+            return Ok(false);
+        };
+        let answer = self.link.call(Repeat::Safe, &LeaseKeepAliveRequest { id: lease }).await?;
+        // A lease that has ended meanwhile has no time to live.
+        Ok(answer.ttl > 0)
+    }
+
     async fn put_id(&self) -> Result<u64, StoreError> {
         self.check_access()?;
         let request =
@@ -231,6 +243,17 @@ impl Store for Etcd {
             let revision = transaction::commit(&self.link, transaction).await?;
             self.link.saw_revision(revision);
             Ok(revision)
+        })
+    }
+
+    fn renew<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Pending<'a, bool> {
+        Box::pin(self.renew_lease(key, value))
+    }
+
+    fn version(&self) -> Pending<'_, Option<String>> {
+        Box::pin(async {
+            let status = self.link.call(Repeat::Safe, &StatusRequest {}).await?;
+            Ok(Some(status.version).filter(|version| !version.is_empty()))
         })
     }
 

@@ -310,6 +310,7 @@ fn every_view_fits_a_narrow_page_and_keys_lead_there() {
         ("gc", "#/certificates", "In use"),
         ("gp", "#/plugins", "limit-count"),
         ("gs", "#/gateway", "Everything is served"),
+        ("gm", "#/members", "this one"),
         ("gl", "#/live", "Since the start"),
     ] {
         browser.keys(keys);

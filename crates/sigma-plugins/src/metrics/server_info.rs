@@ -1,0 +1,60 @@
+//! `server-info`: who this gateway is, for the Control API and for those who look into etcd.
+//!
+//! What it tells is known to the control plane, which does all of it; the plugin is what switches it on.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::described::schema_of;
+use sigma_plugin::{Configuration, Descriptor, Plugin};
+
+/// The plugin.
+pub(crate) static SERVER_INFO: Descriptor = Descriptor {
+    name: "server-info",
+    priority: 990,
+    example: EXAMPLE,
+    attributes: Some(schema_of::<Attributes>),
+    ..Descriptor::itself::<ServerInfo>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+control: { address: "127.0.0.1:9090" }
+members: { id: edge-1 }
+routes:
+  - { uri: /*, plugins: { mocking: { response_example: hello } } }
+```
+
+```console
+$ curl -s http://127.0.0.1:9090/v1/server_info
+{"etcd_version":"unknown","hostname":"…","id":"edge-1","version":"…","boot_time":…}
+```
+"#;
+
+/// Who this gateway is, at `/v1/server_info` of the Control API, and in etcd under `data_plane/server_info/`.
+///
+/// It needs to be on no route. The record in etcd is written where the setting `plugins` names the plugin, the
+/// store is an etcd and the gateway may write there; APISIX calls the plugin deprecated, and so is what it writes:
+/// gateways list each other without it, see `members` in the settings. `etcd_version` is that of the member of
+/// etcd which is asked.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct ServerInfo {}
+
+impl Configuration for ServerInfo {}
+
+impl Plugin for ServerInfo {}
+
+/// What the setting `plugin_attr` tells it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+struct Attributes {
+    /// Seconds after which the record is gone if the gateway does not say any more that it is there.
+    #[schemars(range(min = 3, max = 86_400))]
+    report_ttl: u32,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes { report_ttl: 60 }
+    }
+}
