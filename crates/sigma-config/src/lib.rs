@@ -48,6 +48,7 @@ pub mod shorthand;
 pub mod store;
 pub mod stored;
 pub mod table;
+pub mod tap;
 pub mod template;
 pub mod tls;
 pub mod valid_part;

@@ -439,6 +439,8 @@ pub struct Settings {
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
     /// What this gateway is called, and what it tells the others of its store.
     pub members: crate::members::Members,
+    /// Who may look at exchanges while they run, and at how many.
+    pub tap: crate::tap::Tap,
     /// Databases that tell where a client is.
     pub geoip: crate::geoip::GeoIp,
     /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
@@ -554,6 +556,7 @@ impl Default for Settings {
             history: crate::history::History::default(),
             health_sharing: None,
             members: crate::members::Members::default(),
+            tap: crate::tap::Tap::default(),
             geoip: crate::geoip::GeoIp::default(),
             zone: None,
             pid_file: None,

@@ -155,11 +155,12 @@ impl Gateway {
         let log = sink(self.log.as_ref(), snapshot, &counters);
         let (snapshot, health) = (Arc::clone(snapshot), self.inheritance.health().clone());
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
-        let (node, live) = (Arc::clone(self.inheritance.node()), self.inheritance.live().clone());
+        let node = Arc::clone(self.inheritance.node());
+        let watchers = (self.inheritance.live().clone(), self.inheritance.taps().orders());
         let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
         let thread = sigma_net::worker::spawn(name, cpu, io, move || async move {
             let local = Local::new(number, seed);
-            let worker = Worker::new(snapshot, counters, log, health, (node, local), live, seed);
+            let worker = Worker::new(snapshot, counters, log, health, (node, local), watchers, seed);
             run(worker, inbox, listeners).await;
         })?;
         Ok(WorkerHandle { orders, thread })
@@ -358,6 +359,7 @@ fn on_tick(worker: &Worker, ticks: u32) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
         worker.sweep_balancers();
         worker.live.report();
+        worker.taps.report();
     }
     let flush_ms = u64::from(worker.view().snapshot.settings.access_log.flush_ms).max(deadline::TICK_MS);
     if u64::from(ticks).is_multiple_of(flush_ms / deadline::TICK_MS)

@@ -21,6 +21,7 @@ use sigma_upstream::health::HealthReporter;
 use crate::compile::{Compiler, Sessions};
 use crate::live::LiveReporter;
 use crate::snapshot::Snapshot;
+use crate::tap::TapBoard;
 
 /// An error that names the listener, and what may be done.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +105,7 @@ pub struct Inheritance {
     health: HealthReporter,
     node: Arc<Node>,
     live: LiveReporter,
+    taps: Arc<TapBoard>,
     /// Those that are bound already.
     found: Arc<Sockets>,
 }
@@ -121,8 +123,8 @@ impl Inheritance {
     /// is where workers report to, `node` what plugins share.
     pub fn new(workers: usize, health: HealthReporter, node: Arc<Node>) -> Inheritance {
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        let (live, found) = (LiveReporter::default(), Arc::default());
-        Inheritance { listening: Vec::new(), sessions: None, counters, health, node, live, found }
+        let (live, taps, found) = (LiveReporter::default(), Arc::default(), Arc::default());
+        Inheritance { listening: Vec::new(), sessions: None, counters, health, node, live, taps, found }
     }
 
     /// The same with workers that tell what requests are like while somebody looks.
@@ -176,8 +178,13 @@ impl Inheritance {
         &self.live
     }
 
+    /// Where operators say which exchanges they want to see.
+    pub fn taps(&self) -> &Arc<TapBoard> {
+        &self.taps
+    }
+
     /// The data that plugins of all workers share.
-    pub(crate) fn node(&self) -> &Arc<Node> {
+    pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 

@@ -28,6 +28,7 @@ mod pressure;
 mod retry;
 pub mod route;
 pub mod snapshot;
+pub mod tap;
 mod target;
 mod time_limit;
 mod withdrawal;

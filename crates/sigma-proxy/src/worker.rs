@@ -32,6 +32,7 @@ use crate::outbound::Calls;
 use crate::pressure::{Pressure, Strain, is_refused};
 use crate::retry::{Load, Recent};
 use crate::snapshot::{Snapshot, Upstream};
+use crate::tap::{TapOrders, Taps};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
 const SCRATCH_KEPT: usize = 256;
@@ -160,6 +161,10 @@ pub(crate) struct Worker {
     connection_numbers: Cell<u64>,
     /// What requests are like, while an operator looks.
     pub(crate) live: Live,
+    /// What operators want to see of exchanges.
+    pub(crate) taps: Taps,
+    /// Somebody looks in one of these two ways.
+    is_watched: Cell<bool>,
     /// A connection ended: accepting may go on, draining may be over.
     pub(crate) released: Notify,
 }
@@ -180,7 +185,7 @@ impl Worker {
         log: Option<LogSink>,
         health: HealthReporter,
         plugins: (Arc<Node>, Local),
-        live: LiveReporter,
+        (live, taps): (LiveReporter, TapOrders),
         seed: u64,
     ) -> Rc<Worker> {
         set_buffer_size(&snapshot);
@@ -208,6 +213,8 @@ impl Worker {
             datagrams: Datagrams::default(),
             connection_numbers: Cell::new(0),
             live: Live::new(live),
+            taps: Taps::new(taps),
+            is_watched: Cell::new(false),
             released: Notify::new(),
         })
     }
@@ -324,6 +331,12 @@ impl Worker {
         pool::connect(&self.pools, target, deadline::now_ms()).await
     }
 
+    /// Whether an operator looks at exchanges.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.get()
+    }
+
     /// Whether each answer is to be its connection's last.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.has_begun()
@@ -390,6 +403,8 @@ impl Worker {
     /// To be called once per tick of the worker's clock.
     pub(crate) fn tick(&self) {
         self.live.tick();
+        self.taps.tick();
+        self.is_watched.set(self.live.is_watched() || self.taps.is_open());
         let mut clock = self.clock.borrow_mut();
         clock.set_system(std::time::SystemTime::now());
         if self.strain.tick(deadline::now_ms(), &self.view().snapshot.settings.load_shedding) {

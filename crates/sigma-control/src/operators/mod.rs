@@ -21,6 +21,7 @@ mod questions;
 mod registries;
 pub(crate) mod running;
 pub(crate) mod status;
+mod tap;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use self::explain::Explainer;
 use self::history::HistoryReader;
 use self::identity::Identity;
 use self::running::Running;
+use self::tap::Tapping;
 use crate::serving::plugins::Plugins;
 use crate::serving::trial::Trial;
 use crate::store::Store;
@@ -97,6 +99,8 @@ pub(crate) async fn serve(
     let trusted = Arc::new(Trusted::from(&settings.operators));
     let explainer = Arc::new(Explainer::new(Arc::clone(running.publisher())));
     let audit = records.audit.as_ref();
+    let (board, publisher) = (Arc::clone(running.taps()), Arc::clone(running.publisher()));
+    let tapping = Arc::new(Tapping::new(board, publisher, Arc::clone(&plugins.enabled) as _, settings.tap));
     let history = records.history.as_ref().map(|history| {
         let plugins = Arc::clone(&plugins.enabled);
         Arc::new(HistoryReader::new(Arc::clone(history), keyring.clone(), plugins))
@@ -129,6 +133,7 @@ pub(crate) async fn serve(
         state.trial = Some(trial);
         state.history = history.clone();
         state.explainer = Some(Arc::clone(&explainer));
+        state.tapping = Some(Arc::clone(&tapping));
         ask(&mut state, running, roster);
         state.unknown_fields = settings.compat.unknown_fields;
         state.router = settings.router.http;
@@ -142,6 +147,7 @@ pub(crate) async fn serve(
         let mut state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
         state.history = history;
         state.explainer = Some(explainer);
+        state.tapping = Some(tapping);
         let router = audited(caller::guarded(control_api::router(state), &trusted), audit);
         listen(control.address, router, &limits, entrances).await?;
     }

@@ -20,7 +20,8 @@ use sigma_http::FaultKind;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_plugin::facts::Measure;
-use sigma_proxy::Pressure;
+use sigma_proxy::tap::TapBoard;
+use sigma_proxy::{Inheritance, Pressure};
 use sigma_upstream::health::NodeState;
 use sigma_upstream::health::checker::TargetStatus;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -58,6 +59,7 @@ pub(crate) struct Running {
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
     members: Arc<Members>,
+    taps: Arc<TapBoard>,
     /// Why traffic should go elsewhere; None if it need not.
     unready: Mutex<Option<&'static str>>,
     reloads: AtomicU64,
@@ -70,21 +72,21 @@ pub(crate) struct Running {
 impl Running {
     /// One that is not ready yet, and where its commands go.
     pub(crate) fn new(
-        counters: Vec<Arc<WorkerCounters>>,
+        inheritance: &Inheritance,
         live: Arc<Live>,
-        node: Arc<Node>,
         publisher: Arc<Publisher>,
         store: Option<Arc<dyn Store>>,
         members: Arc<Members>,
         commands: mpsc::Sender<Command>,
     ) -> Running {
         Running {
-            counters,
+            counters: inheritance.counters().to_vec(),
             live,
-            node,
+            node: Arc::clone(inheritance.node()),
             publisher,
             store,
             members,
+            taps: Arc::clone(inheritance.taps()),
             unready: Mutex::new(Some("the process is starting")),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
@@ -188,6 +190,11 @@ impl Running {
         let expiry = snapshot.as_deref().map(certificates::measure);
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
         registries::measures(&reports).into_iter().chain(expiry).chain(orders).collect()
+    }
+
+    /// Where it is said which exchanges operators want to see.
+    pub(crate) fn taps(&self) -> &Arc<TapBoard> {
+        &self.taps
     }
 
     /// This gateway among the others of its store.

@@ -139,6 +139,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("audit_log", old.audit_log != new.audit_log),
         ("health_sharing", old.health_sharing != new.health_sharing),
         ("members", old.members != new.members),
+        ("tap", old.tap != new.tap),
         ("tls.ticket_keys", old.tls.ticket_keys != new.tls.ticket_keys),
         ("tls.storage", old.tls.storage != new.tls.storage),
         ("dns.servers", old.dns.servers != new.dns.servers),

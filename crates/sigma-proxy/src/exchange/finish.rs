@@ -14,6 +14,7 @@ use sigma_plugin::variables::{basic_user, host_name};
 
 use super::{Exchange, client};
 use crate::snapshot::Target;
+use crate::tap::{Marks, Seen};
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
@@ -30,14 +31,41 @@ impl Exchange<'_, '_> {
         }
         counters.add(Counter::BytesIn, record.bytes_received);
         counters.add(Counter::BytesOut, record.bytes_sent);
-        if self.worker.live.is_watched() {
-            let route = self.stage.route(&self.view.snapshot);
-            self.worker.live.note(route.map(|route| &route.facts), &self.scratch.ctx.record);
+        if self.worker.is_watched() {
+            self.show();
         }
         self.log_phase();
         self.write_line();
         // Memory that waits for another exchange would keep databases that nobody asks any more.
         self.scratch.ctx.client.geography = None;
+    }
+
+    /// Shows it to operators who look.
+    #[cold]
+    fn show(&self) {
+        let route = self.stage.route(&self.view.snapshot).map(|route| &route.facts);
+        let (worker, ctx) = (self.worker, &self.scratch.ctx);
+        if worker.live.is_watched() {
+            worker.live.note(route, &ctx.record);
+        }
+        if !worker.taps.is_open() {
+            return;
+        }
+        let client = match (ctx.client.addr, self.down.origin().peer) {
+            // Of an exchange that was not guided it is left over from another one.
+            (Some(client), _) if self.stage.is_guided() => Some(client),
+            (_, Peer::Ip(client)) => Some(client.ip()),
+            (_, Peer::Unix) => None,
+        };
+        let consumer = ctx.identity.as_ref().map(|identity| &*identity.consumer.name);
+        let marks = Marks { route: route.map(|facts| &**facts), consumer, client, status: ctx.record.status };
+        let (text, at_ms) = (self.client_text(), worker.clock.borrow().unix_ms());
+        let about = || (at_ms, String::from_utf8_lossy(text.as_bytes()).into_owned());
+        worker.taps.show(
+            &marks,
+            || worker.local.random(),
+            |wish| Seen::of(ctx, route.cloned(), about(), wish),
+        );
     }
 
     /// Its line in the access log, if it is to have one.

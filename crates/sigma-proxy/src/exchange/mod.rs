@@ -100,7 +100,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         scratch.ctx.begin();
         scratch.body.clear();
         (scratch.framing, scratch.spent_ms) = (None, 0);
-        if view.is_timed || worker.live.is_watched() {
+        if view.is_timed || worker.is_watched() {
             scratch.ctx.record.started = Some(Instant::now());
         }
         Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }

@@ -92,6 +92,18 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
+    /// Asks the Admin API, or the Control API at `control`, for an answer without an end.
+    pub(crate) async fn stream(&self, control: Option<&str>, path: &str) -> Result<reqwest::Response> {
+        let other = control.map(|control| Client::new(Some(control.to_owned()), None)).transpose()?;
+        let (client, root) = other.as_ref().map_or((self, "apisix/admin"), |other| (other, "v1"));
+        let request = client.http.get(format!("{}/{root}/{path}", client.base)).timeout(Duration::MAX);
+        let answer = client.begin(request).await?;
+        match answer.status().as_u16() {
+            200 => Ok(answer),
+            status => Err(refusal(status, &answer.text().await.context("the answer breaks off")?)),
+        }
+    }
+
     /// Replaces the whole configuration; returns the status.
     pub(crate) async fn replace(&self, path: &str, body: &Value) -> Result<u16> {
         let text = body.to_string();
@@ -142,23 +154,27 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
-    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<(u16, String)> {
-        if let Some(key) = &self.key {
-            request = request.header("x-api-key", key);
-        }
-        let answer = request.send().await.map_err(|error| {
-            let remedy = match self.base.starts_with("https://") {
-                false => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
-                true => "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`",
-            };
-            anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
-        })?;
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<(u16, String)> {
+        let answer = self.begin(request).await?;
         let status = answer.status().as_u16();
         let text = answer.text().await.context("the answer breaks off")?;
         if status < 300 {
             return Ok((status, text));
         }
         Err(refusal(status, &text))
+    }
+
+    async fn begin(&self, mut request: reqwest::RequestBuilder) -> Result<reqwest::Response> {
+        if let Some(key) = &self.key {
+            request = request.header("x-api-key", key);
+        }
+        request.send().await.map_err(|error| {
+            let remedy = match self.base.starts_with("https://") {
+                false => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
+                true => "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`",
+            };
+            anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
+        })
     }
 }
 

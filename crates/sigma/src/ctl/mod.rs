@@ -8,6 +8,7 @@ mod history;
 mod identity;
 mod orders;
 mod output;
+mod tap;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -138,6 +139,8 @@ enum Verb {
     },
     /// Show what would become of a request: its route, plugins, upstream and nodes. Nothing is sent
     Explain(explain::Explain),
+    /// Show exchanges of a running gateway as they end, with their heads and times; secrets are masked
+    Tap(tap::Tap),
     /// Bring all objects back to how they were right after a version, in one transaction
     Rollback {
         /// The version
@@ -273,6 +276,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::History { version: None, limit, before, past } => {
             history::list(&client, past, limit, before, form).await?;
         }
+        Verb::Tap(tap) => return tap::show(&client, tap).await,
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,

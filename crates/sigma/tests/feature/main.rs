@@ -71,6 +71,7 @@ mod stream_plugins;
 mod streams;
 mod strict;
 mod supervised;
+mod tap;
 mod ticket_keys;
 mod tls;
 mod tls_material;

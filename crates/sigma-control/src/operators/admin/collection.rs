@@ -181,6 +181,8 @@ pub(crate) enum Target {
     History(Past),
     /// `caller`.
     Caller,
+    /// `tap`: exchanges as they end.
+    Tap,
     /// `members`: the gateways of the store.
     Members,
     /// What the running gateway is asked: `live`, `nodes` and the like.
@@ -240,6 +242,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["plugins", "reload"] => Target::PluginReload,
         ["caller"] => Target::Caller,
         ["members"] => Target::Members,
+        ["tap"] => Target::Tap,
         ["plugins", name, "documentation"] => Target::Documentation(owned(name)),
         ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
         ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
@@ -339,6 +342,7 @@ mod tests {
         check("/apisix/admin/plugins/limit-count/documentation", r#"Documentation("limit-count")"#);
         check("/apisix/admin/caller", "Caller");
         check("/apisix/admin/members", "Members");
+        check("/apisix/admin/tap", "Tap");
         check("/apisix/admin/live", "Process(Live)");
         check("/apisix/admin/nodes/", "Process(Nodes)");
         check("/apisix/admin/live/1", "Nothing");

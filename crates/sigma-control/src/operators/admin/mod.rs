@@ -70,6 +70,7 @@ use crate::operators::explain::{Explainer, Wish};
 use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
 use crate::operators::members::Listing;
+use crate::operators::tap::Tapping;
 use crate::serving::source::unix_seconds;
 use crate::serving::trial::Trial;
 use crate::store::history::{Author, By};
@@ -128,6 +129,8 @@ pub struct AdminState {
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
     pub(crate) explainer: Option<Arc<Explainer>>,
+    /// Opens taps; None where nothing is served.
+    pub(crate) tapping: Option<Arc<Tapping>>,
 }
 
 impl AdminState {
@@ -162,6 +165,7 @@ impl AdminState {
             key_names,
             history: None,
             explainer: None,
+            tapping: None,
         }
     }
 
@@ -348,6 +352,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
         Target::Configs => configs::whole(state, &call, &head.headers, body).await,
         Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
         Target::Caller => process::caller(state, &call),
+        Target::Tap => process::tap(state, &call),
         Target::Members => process::members(state, &call).await,
         Target::Process(question) => process::answer(state, question, &call),
         other => {

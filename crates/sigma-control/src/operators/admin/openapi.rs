@@ -282,10 +282,20 @@ fn others() -> Vec<(String, Value)> {
     let put = operation("Replace the whole configuration".to_owned(), &[digest, dry_run], &replaced);
     let validate = operation("Check a resource".to_owned(), std::slice::from_ref(&name), &[("200", empty)]);
     let check = operation("Check a configuration".to_owned(), &[], &[("200", any("It is valid."))]);
+    let text = || json!({"type": "string"});
+    let tap = [
+        query("route", text(), "Only those of this route."),
+        query("service", text(), "Only those of this service."),
+        query("consumer", text(), "Only those of this consumer."),
+        query("client", text(), "Only those of clients in this network; may be given several times."),
+        query("status", text(), "Only those with this status, such as 404 or 5xx."),
+        query("sample", json!({"type": "integer", "minimum": 1}), "One in so many."),
+    ];
     let asked =
         Question::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
         ("caller", json!({"get": get("What the caller may do", &[])})),
+        ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
         ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),

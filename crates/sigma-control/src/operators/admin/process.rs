@@ -20,6 +20,19 @@ pub(crate) fn answer(state: &AdminState, question: Question, call: &Call) -> Out
     }
 }
 
+/// `GET /tap`: exchanges as they end. Values that are no secrets to the gateway may be to those who sent them, so
+/// who may only read resources may not read these.
+pub(crate) fn tap(state: &AdminState, call: &Call) -> Outcome {
+    only_get(call)?;
+    if call.role != AdminRole::Admin {
+        let message = "role viewer may not see exchanges: give a key of role admin";
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
+    }
+    let tapping = state.tapping.as_ref();
+    let tapping = tapping.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "nothing is served here"))?;
+    Ok(Reply::lines(tapping.open(&call.arguments.pairs())?).with("cache-control", "no-store"))
+}
+
 /// `GET /members`: the gateways of the store.
 pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;

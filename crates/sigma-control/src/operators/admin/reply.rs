@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::Problem;
 use sigma_config::settings::AdminApiVersion;
 
+use crate::operators::tap;
 use crate::store::StoreError;
 
 /// The field that tells what the client should know though its call is done.
@@ -17,7 +18,7 @@ const WARNING: HeaderName = HeaderName::from_static("x-sigma-warning");
 const MAX_WARNINGS: usize = 16;
 
 /// An answer before it is put on the wire.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Reply {
     /// The status.
     pub(crate) status: StatusCode,
@@ -28,7 +29,7 @@ pub(crate) struct Reply {
 }
 
 /// The body of an answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Content {
     /// Nothing.
     Empty,
@@ -38,12 +39,29 @@ pub(crate) enum Content {
     Text(&'static str),
     /// Text with a media type of its own.
     Typed(&'static str, String),
+    /// Lines of JSON that come one after the other.
+    Lines(Coming),
+}
+
+/// What comes while it is sent; no two are the same.
+#[derive(Debug)]
+pub(crate) struct Coming(Body);
+
+impl PartialEq for Coming {
+    fn eq(&self, _: &Coming) -> bool {
+        false
+    }
 }
 
 impl Reply {
     /// An answer with a JSON body.
     pub(crate) fn json(status: StatusCode, body: Value) -> Reply {
         Reply { status, content: Content::Json(body), headers: HeaderMap::new() }
+    }
+
+    /// An answer that goes on for as long as there is something to tell.
+    pub(crate) fn lines(body: Body) -> Reply {
+        Reply { status: StatusCode::OK, content: Content::Lines(Coming(body)), headers: HeaderMap::new() }
     }
 
     /// An answer without a body.
@@ -104,6 +122,7 @@ impl IntoResponse for Reply {
             }
             Content::Text(text) => ("text/plain; charset=utf-8", Body::from(text)),
             Content::Typed(media_type, text) => (media_type, Body::from(text)),
+            Content::Lines(Coming(body)) => (tap::MEDIA_TYPE, body),
         };
         let mut response = (self.status, [(header::CONTENT_TYPE, media_type)], body).into_response();
         response.headers_mut().extend(self.headers);
@@ -112,7 +131,7 @@ impl IntoResponse for Reply {
 }
 
 /// Why a call is not answered as it wished.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Refusal(pub(crate) Box<Reply>);
 
 impl Refusal {

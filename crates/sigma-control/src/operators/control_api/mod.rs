@@ -33,6 +33,7 @@ use sigma_upstream::health::NodeState;
 use crate::operators::admin::{plugin_attributes, resource_schemas};
 use crate::operators::explain::{Explainer, Wish};
 use crate::operators::history::HistoryReader;
+use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
@@ -149,6 +150,8 @@ pub struct ControlState {
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
     pub(crate) explainer: Option<Arc<Explainer>>,
+    /// Opens taps; None where nothing is served.
+    pub(crate) tapping: Option<Arc<Tapping>>,
 }
 
 impl ControlState {
@@ -166,6 +169,7 @@ impl ControlState {
             schemas,
             history: None,
             explainer: None,
+            tapping: None,
         }
     }
 }
@@ -194,6 +198,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/members", get(members))
         .route("/v1/server_info", get(server_info))
         .route("/v1/explain", get(explain))
+        .route("/v1/tap", get(tap))
         .route("/v1/history", get(history::list))
         .route("/v1/history/{version}", get(history::one))
         .route("/v1/history/{from}/diff/{to}", get(history::difference))
@@ -458,6 +463,21 @@ async fn explain(State(state): Control, RawQuery(query): RawQuery) -> Response {
     let arguments = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     match explainer.explain(Wish::read(arguments)).await {
         Ok(explained) => found(&explained),
+        Err((status, message)) => refusal(status, message),
+    }
+}
+
+async fn tap(State(state): Control, RawQuery(query): RawQuery) -> Response {
+    let Some(tapping) = &state.tapping else { return refusal(StatusCode::NOT_FOUND, "not found") };
+    if !tapping.is_open_to_all() {
+        let message =
+            "exchanges are shown to keys of role admin: ask the Admin API, or set `tap.control_api`";
+        return refusal(StatusCode::FORBIDDEN, message);
+    }
+    let query = query.unwrap_or_default();
+    let arguments: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+    match tapping.open(&arguments) {
+        Ok(body) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response(),
         Err((status, message)) => refusal(status, message),
     }
 }

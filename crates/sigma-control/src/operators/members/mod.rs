@@ -77,7 +77,8 @@ impl Members {
         let is_shared = of_settings.kind == StoreKind::Etcd;
         let may_write = is_shared && of_settings.access == StoreAccess::ReadWrite;
         let seconds = |seconds: u64| Duration::from_secs(seconds);
-        let ttl = (may_write && settings.members.reports()).then(|| seconds(settings.members.ttl_seconds().into()));
+        let ttl =
+            (may_write && settings.members.reports()).then(|| seconds(settings.members.ttl_seconds().into()));
         let server_info = settings.plugins.iter().flatten().any(|plugin| plugin.name == SERVER_INFO);
         Members {
             id: id.into(),

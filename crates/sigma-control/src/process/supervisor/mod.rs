@@ -186,13 +186,12 @@ impl Supervisor {
         let writer = access_log(&settings)?;
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let (tell, commands) = mpsc::channel(COMMANDS);
-        let (counters, node) = (inheritance.counters().to_vec(), Arc::clone(&plugins.node));
         let live = Live::begin(tables);
-        let hostname = plugins.node.hostname();
-        let members = Members::new(&settings, store.as_ref(), hostname, &publisher, &counters);
+        let (hostname, counters) = (plugins.node.hostname(), inheritance.counters());
+        let members = Members::new(&settings, store.as_ref(), hostname, &publisher, counters);
         let members = Arc::new(members);
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
-        let running = Running::new(counters, live, node, publishing, stored, members, tell);
+        let running = Running::new(&inheritance, live, publishing, stored, members, tell);
         let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
@@ -541,6 +540,7 @@ impl Supervisor {
             systemd.stopping();
         }
         self.running.set_unready(Some(reason));
+        self.running.taps().close();
         // Whoever tells something from now on learns that nobody does it, instead of waiting.
         self.commands.close();
         while self.commands.try_recv().is_ok() {}

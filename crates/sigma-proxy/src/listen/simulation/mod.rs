@@ -37,7 +37,6 @@ use super::{Entered, Open, serve};
 use crate::admit::Admitted;
 use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
 use crate::connection::Origin;
-use crate::live::LiveReporter;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 use message::STALL_MS;
@@ -103,7 +102,7 @@ fn serving(snapshot: Arc<Snapshot>, seed: u64) -> Rc<Worker> {
         None,
         health,
         plugins,
-        LiveReporter::default(),
+        Default::default(),
         seed,
     )
 }
