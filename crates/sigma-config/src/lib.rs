@@ -30,6 +30,7 @@ pub mod history;
 pub mod id;
 pub mod io;
 pub mod kind;
+pub mod live;
 pub mod members;
 pub mod nodes;
 mod pem;

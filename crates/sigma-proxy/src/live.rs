@@ -9,15 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use sigma_config::live::Live as Room;
 use sigma_observe::figures::Figures;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Record;
 use tokio::sync::mpsc;
-
-/// Routes, and nodes, that a table has room for. What more there are count in the total alone, and are counted as
-/// unlisted: nobody reads a thousand rows, and a worker's second must not take more memory than the second.
-pub const ROWS_MAX: usize = 1_000;
 
 /// Tables that may be on their way. A worker whose table finds no room goes on with it.
 const TABLES: usize = 64;
@@ -46,7 +43,7 @@ impl Table {
         self.nodes.iter().map(|(addr, (host, figures))| (addr, &**host, figures))
     }
 
-    fn note(&mut self, route: Option<&Arc<RouteFacts>>, record: &Record) {
+    fn note(&mut self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
         // What changed its protocol took as long as both sides wished.
         let timed = record.started.filter(|_| record.status != 101);
         let latency = timed.map(|at: Instant| at.elapsed());
@@ -54,7 +51,7 @@ impl Table {
         self.total.add(record.status, is_fault, latency);
         if let Some(facts) = route {
             let key = Arc::as_ptr(facts).addr();
-            if self.routes.len() < ROWS_MAX || self.routes.contains_key(&key) {
+            if self.routes.len() < room.routes as usize || self.routes.contains_key(&key) {
                 let row = self.routes.entry(key).or_insert_with(|| (Arc::clone(facts), Figures::default()));
                 row.1.add(record.status, is_fault, latency);
             } else {
@@ -63,7 +60,7 @@ impl Table {
         }
         for attempt in &record.attempts {
             if !self.nodes.contains_key(&attempt.addr) {
-                if self.nodes.len() >= ROWS_MAX {
+                if self.nodes.len() >= room.nodes as usize {
                     self.unlisted += 1;
                     continue;
                 }
@@ -139,10 +136,10 @@ impl Live {
         self.is_watched.get()
     }
 
-    /// An exchange is over.
+    /// An exchange is over. There is room for so many routes and nodes.
     #[cold]
-    pub(crate) fn note(&self, route: Option<&Arc<RouteFacts>>, record: &Record) {
-        self.table.borrow_mut().note(route, record);
+    pub(crate) fn note(&self, route: Option<&Arc<RouteFacts>>, record: &Record, room: Room) {
+        self.table.borrow_mut().note(route, record, room);
     }
 
     /// To be called once per tick of the worker's clock.
@@ -192,10 +189,11 @@ mod tests {
     fn rows_are_kept_apart_and_bounded() {
         let mut table = Table::default();
         let (first, second) = (facts("a"), facts("b"));
-        table.note(Some(&first), &record(1, 200));
-        table.note(Some(&first), &record(2, 502));
-        table.note(Some(&second), &record(1, 404));
-        table.note(None, &Record { status: 404, ..Record::default() });
+        let room = Room { routes: 20, nodes: 2 };
+        table.note(Some(&first), &record(1, 200), room);
+        table.note(Some(&first), &record(2, 502), room);
+        table.note(Some(&second), &record(1, 404), room);
+        table.note(None, &Record { status: 404, ..Record::default() }, room);
         assert_eq!((table.total.requests, table.total.server_errors), (4, 1));
         let mut routes: Vec<_> = table.routes().map(|(facts, sum)| (&*facts.id, sum.requests)).collect();
         routes.sort_unstable();
@@ -204,9 +202,11 @@ mod tests {
             table.nodes().map(|(addr, _, sum)| (addr.to_string(), sum.requests)).collect();
         nodes.sort_unstable();
         assert_eq!(nodes, [("127.0.0.1:1".to_owned(), 2), ("127.0.0.1:2".to_owned(), 1)]);
-        let many: Vec<_> = (0..ROWS_MAX).map(|n| facts(&n.to_string())).collect();
-        many.iter().for_each(|facts| table.note(Some(facts), &record(1, 200)));
-        assert_eq!((table.routes.len(), table.unlisted), (ROWS_MAX, 2));
+        let many: Vec<_> = (0..20).map(|n| facts(&n.to_string())).collect();
+        many.iter().for_each(|facts| table.note(Some(facts), &record(1, 200), room));
+        assert_eq!((table.routes.len(), table.unlisted), (20, 2));
+        table.note(None, &record(3, 200), room);
+        assert_eq!((table.nodes.len(), table.unlisted), (2, 3));
     }
 
     #[tokio::test]
@@ -221,7 +221,7 @@ mod tests {
         assert!(live.is_watched());
         // More than there is room for: the last one keeps what the others have not taken.
         for _ in 0..TABLES + 3 {
-            live.note(None, &record(1, 200));
+            live.note(None, &record(1, 200), Room::default());
             live.report();
         }
         let mut taken = 0;

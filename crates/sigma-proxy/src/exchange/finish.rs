@@ -46,7 +46,7 @@ impl Exchange<'_, '_> {
         let route = self.stage.route(&self.view.snapshot).map(|route| &route.facts);
         let (worker, ctx) = (self.worker, &self.scratch.ctx);
         if worker.live.is_watched() {
-            worker.live.note(route, &ctx.record);
+            worker.live.note(route, &ctx.record, self.view.snapshot.settings.live);
         }
         if !worker.taps.is_open() {
             return;
