@@ -282,6 +282,57 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
 }
 
 #[test]
+fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let operator = crate::managed::admin(&gateway);
+    let route = |uri: &str| {
+        let limit = json!({"limit-count": {"count": 1000, "time_window": 600}});
+        json!({"uri": uri, "plugins": limit, "upstream": crate::managed::upstream(&origin)})
+    };
+    operator.put("routes/r", &route("/first")).unwrap();
+    await_answerer(&gateway, "/first", "a");
+    operator.put("routes/r", &route("/second")).unwrap();
+    await_answerer(&gateway, "/second", "a");
+    let history = operator.get("/apisix/admin/history?key=routes/r").unwrap();
+    let version = history["list"].as_array().unwrap().last().unwrap()["version"].clone();
+
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/history"));
+    browser.click(&format!("//a[@href='#/history/{version}']"));
+    browser.press("Roll back to this");
+    browser.await_true(
+        "[...document.querySelectorAll('dialog .added')].some((line) => line.textContent.includes('/first'))",
+    );
+    browser.picture("rollback");
+    // Whoever leaves the question has changed nothing.
+    browser.press("Cancel");
+    browser.await_true("!document.querySelector('dialog')");
+    assert_eq!(answerer(&gateway, "/second"), "a");
+    browser.press("Roll back to this");
+    browser.press("Roll back");
+    browser.await_true("location.hash === '#/history'");
+    browser.await_text(&format!("back to {version}: routes/r"));
+    await_answerer(&gateway, "/first", "a");
+    await_answerer(&gateway, "/second", "404");
+
+    browser.go(&page(&gateway, "#/tester"));
+    browser.write("//input[@id='url']", "http://shop.test/first?x=1");
+    browser.press("Explain");
+    browser.await_text("by routes/r");
+    browser.await_text("GET /first?x=1");
+    // What the limit has left for this client, who has asked before.
+    browser.await_text("\"remaining\":");
+    browser.picture("explained");
+    browser.write("//input[@id='url']", "http://shop.test/second");
+    browser.press("Explain");
+    browser.await_text("no route");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn every_view_fits_a_narrow_page_and_keys_lead_there() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
