@@ -76,8 +76,15 @@ function plugins(all) {
     { title: "Phases", value: (one) => one.phases.join(", ") || "–" },
     { title: "Runs", value: (one) => (one.runs ? badge("yes", "good") : badge("no", "warn")) },
     { title: "Reason", value: (one) => one.reason },
+    { title: "Would", value: (one) => would(one.would) },
   ];
   return section("Plugins", table("Plugins that it meets", columns, all, { empty: "It meets none." }));
+}
+
+/** What a plugin foresees, one thing after the other. */
+function would(seen) {
+  const told = Object.entries(seen ?? {}).filter(([, value]) => value !== null);
+  return told.map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ") || "–";
 }
 
 function toNode({ upstream, to_node }) {

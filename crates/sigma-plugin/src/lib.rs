@@ -107,4 +107,10 @@ pub trait Plugin: Send + Sync {
 
     /// The exchange is over; [`Context::record`] is complete.
     fn log(&self, _cx: &mut Context, _env: &Env<'_>) {}
+
+    /// What it would make of a request that an operator asks about and nobody has sent; None if it cannot know.
+    /// Nothing may be counted, taken or asked of anybody. What it would change without that, it changes.
+    fn foresee(&self, _cx: &mut Context) -> Option<serde_json::Value> {
+        None
+    }
 }

@@ -214,6 +214,10 @@ impl Case {
     }
 
     /// Runs the log hook.
+    pub(crate) fn foresee(&mut self, entry: &Entry) -> Option<Value> {
+        entry.plugin.foresee(&mut self.ctx)
+    }
+
     pub(crate) fn log(&mut self, entry: &Entry) {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         entry.plugin.log(&mut self.ctx, &env);

@@ -14,6 +14,7 @@ use sigma_proxy::{Considered, Explained, Met, Question, explain_live};
 
 use crate::operators::history::Refused;
 use crate::operators::nodes::node_of;
+use crate::operators::tap::Masks;
 use crate::serving::publisher::Publisher;
 
 /// Routes that are named with the reason why they do not serve it.
@@ -250,10 +251,29 @@ fn met(one: &Met) -> Value {
     if let Some(reason) = reason {
         shown["reason"] = reason.into();
     }
+    if let Some(would) = &one.would {
+        shown["would"] = masked(would.clone());
+    }
     if !one.instead_of.is_empty() {
         shown["instead_of"] = one.instead_of.clone().into();
     }
     shown
+}
+
+/// What a plugin would do, without what fields say that let somebody in.
+fn masked(mut would: Value) -> Value {
+    let masks = Masks::default();
+    if let Some(uri) = would.get_mut("uri") {
+        *uri = uri.as_str().map(|uri| masks.link(uri).into_owned()).into();
+    }
+    for field in would.pointer_mut("/headers/set").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some([name, value]) = field.as_array().map(Vec::as_slice)
+            && let (Some(name), Some(value)) = (name.as_str(), value.as_str())
+        {
+            *field = json!([name, masks.field(name, value)]);
+        }
+    }
+    would
 }
 
 /// The names of those that run, by phase, in order.
@@ -270,12 +290,15 @@ fn phases(plugins: &[Met]) -> Value {
     Value::Object(all)
 }
 
-/// The request as a node would get it if no plugin changed it, and which plugins may.
+/// The request as a node would get it if no plugin changed it but those that tell what they would do, and which
+/// plugins may.
 fn to_node(question: &Question, explained: &Explained) -> Value {
     if explained.upstream.is_none() {
         return Value::Null;
     }
     let path = explained.rewritten.clone().unwrap_or_else(|| question.target.clone());
+    let path = Masks::default().link(&path).into_owned();
+    let method = explained.method.as_ref().unwrap_or(&question.method);
     let mut headers = Map::new();
     if let Some(host) = &explained.host {
         headers.insert("Host".to_owned(), host.as_str().into());
@@ -291,7 +314,7 @@ fn to_node(question: &Question, explained: &Explained) -> Value {
         .map(|one| one.name.as_str())
         .filter(|name| told.insert(*name))
         .collect();
-    json!({"method": question.method, "path": path, "headers": headers, "may_be_changed_by": may_change})
+    json!({"method": method, "path": path, "headers": headers, "may_be_changed_by": may_change})
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -386,6 +386,25 @@ impl Plugin for LimitConn {
     fn log(&self, ctx: &mut Context, _: &Env<'_>) {
         drop(ctx.take_kept::<_, Entered>(self));
     }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        let limits = match self.limits(ctx) {
+            Ok(limits) => limits,
+            Err(reason) => return Some(json!({"problem": reason})),
+        };
+        let limits = limits.iter().map(|Limit { key, conn, most }| {
+            let mut shown = json!({"conn": conn, "burst": most - conn});
+            match &self.slots {
+                Slots::Local(counts) => {
+                    let now = counts.now(key);
+                    (shown["now"], shown["remaining"]) = (now.into(), most.saturating_sub(now).into());
+                }
+                Slots::Redis { .. } => shown["counted_in"] = "redis".into(),
+            }
+            shown
+        });
+        Some(json!({"limits": limits.collect::<Vec<_>>()}))
+    }
 }
 
 /// Gives a place back: behind the command that took it if that connection still stands. Where
@@ -408,7 +427,6 @@ async fn leave(Remote { key, member, connection, control, .. }: Remote) {
 mod tests {
     use std::time::Instant;
 
-    use serde_json::json;
     use sigma_plugin::{Entry, Reply};
 
     use super::*;

@@ -23,6 +23,11 @@ impl Counts {
         })
     }
 
+    /// How many there are.
+    pub(super) fn now(&self, key: &[u8]) -> u64 {
+        self.0.peek(key, clock::process_ms(), |slot| slot.value).unwrap_or_default()
+    }
+
     pub(super) fn leave(&self, key: &[u8]) {
         let now_ms = clock::process_ms();
         self.0.with(key, now_ms, |slot| {
@@ -56,6 +61,7 @@ mod tests {
             [Some(1), Some(2), None]
         );
         assert_eq!(counts.enter(b"other", 2), Some(1));
+        assert_eq!([counts.now(b"k"), counts.now(b"nobody")], [2, 0]);
         counts.leave(b"k");
         assert_eq!(counts.enter(b"k", 2), Some(2));
         (0..3).for_each(|_| counts.leave(b"k"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
@@ -245,6 +245,26 @@ impl Plugin for LimitReq {
             Store::Redis(target) => self.remote(target, &key, env),
         }
     }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        let Bucket { rate, burst } = self.bucket;
+        let mut shown = json!({"rate": rate, "burst": burst});
+        let Store::Local(buckets) = &self.store else {
+            shown["counted_in"] = "redis".into();
+            return Some(shown);
+        };
+        let (key, now_ms) = (self.space.by_value_or_address(&self.key, &*ctx), clock::process_ms());
+        // Poured into a copy.
+        let mut level = buckets.0.peek(&key, now_ms, |slot| slot.value).unwrap_or_default();
+        match self.bucket.pour(&mut level, now_ms) {
+            Some(excess) => {
+                let delay_ms = self.delay(excess).unwrap_or_default().as_millis();
+                shown["delay_ms"] = u64::try_from(delay_ms).unwrap_or(u64::MAX).into();
+            }
+            None => shown["refused"] = true.into(),
+        }
+        Some(shown)
+    }
 }
 
 #[cfg(test)]
@@ -300,6 +320,18 @@ mod tests {
         assert_eq!((reply.status, reply.body), (503, None));
         case.request("GET /?a=2 HTTP/1.1\nHost: h\n");
         assert!(case.run(&slow, Phase::Access).is_none());
+    }
+
+    #[test]
+    fn a_look_pours_nothing() {
+        let conf = json!({"rate": 0.01, "burst": 0, "key": "remote_addr"});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+        for _ in 0..2 {
+            assert_eq!(case.foresee(&entry), Some(json!({"rate": 0.01, "burst": 0.0, "delay_ms": 0})));
+        }
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert_eq!(case.foresee(&entry), Some(json!({"rate": 0.01, "burst": 0.0, "refused": true})));
     }
 
     #[test]

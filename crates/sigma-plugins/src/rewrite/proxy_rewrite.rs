@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, is_authority};
@@ -318,8 +318,8 @@ fn split_outside_braces(text: &str, separator: u8) -> (&str, Option<&str>) {
     (text, None)
 }
 
-impl Plugin for ProxyRewrite {
-    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+impl ProxyRewrite {
+    fn apply(&self, ctx: &mut Context) -> Step {
         let Ok((target, captures)) = self.target(ctx) else {
             return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
         };
@@ -347,10 +347,38 @@ impl Plugin for ProxyRewrite {
     }
 }
 
+impl Plugin for ProxyRewrite {
+    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        self.apply(ctx)
+    }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        let before = fields_of(ctx);
+        let Step::Next = self.apply(ctx) else {
+            return Some(json!({"problem": "what it makes of the path or the host is refused with 400"}));
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let after = fields_of(ctx);
+        let set: Vec<_> = after.iter().filter(|field| !before.contains(field)).collect();
+        let is_gone = |name: &&String| !after.iter().any(|(left, _)| left.eq_ignore_ascii_case(name));
+        let removed: Vec<_> = before.iter().map(|(name, _)| name).filter(is_gone).collect();
+        Some(json!({
+            "uri": text(&ctx.target),
+            "method": self.method,
+            "host": ctx.host.as_deref().map(text),
+            "headers": { "set": set, "remove": removed },
+        }))
+    }
+}
+
+/// Names and values of the request's fields.
+fn fields_of(ctx: &Context) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ctx.request.headers.iter().map(|(name, value)| (text(name), text(value))).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};
 
@@ -402,6 +430,24 @@ mod tests {
         check(raw(json!({"uri": "/n?x"})), "/?q", "/n?x&q");
         check(raw(json!({"uri": "/n$uri"})), "/a%0d%20?q", "/n/a%0D%20?q");
         check(raw(json!({"regex_uri": ["^/(.*)", "/r/$1"]})), "/%2d?q", "/r/%2d?q");
+    }
+
+    #[test]
+    fn what_it_would_change_is_told() {
+        let conf = json!({"regex_uri": ["^/a/(.*)", "/$1"], "method": "PUT", "host": "n",
+            "headers": {"set": {"X-From": "$1"}, "remove": ["X-Old"]}});
+        let plugin = entry("proxy-rewrite", conf).unwrap();
+        let mut case = Case::new("GET /a/b?c HTTP/1.1\nHost: h\nX-Old: 1\nX-Kept: 2");
+        let told = case.foresee(&plugin).unwrap();
+        assert_eq!(
+            (&told["uri"], &told["method"], &told["host"]),
+            (&json!("/b?c"), &json!("PUT"), &json!("n"))
+        );
+        assert_eq!(told["headers"], json!({"set": [["X-From", "b"]], "remove": ["X-Old"]}));
+        assert_eq!(case.target(), "/b?c");
+        let plugin = entry("proxy-rewrite", json!({"uri": "/n/$arg_a"})).unwrap();
+        let told = Case::new("GET /?a=.. HTTP/1.1\nHost: h").foresee(&plugin).unwrap();
+        assert!(told["problem"].is_string(), "{told}");
     }
 
     #[test]

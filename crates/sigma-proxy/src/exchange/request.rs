@@ -222,6 +222,16 @@ impl<'r> Viewed<'r> {
         String::from_utf8_lossy(self.path.matched()).into_owned()
     }
 
+    /// The path as variables show it.
+    pub(crate) fn normal(&self) -> &[u8] {
+        &self.path.uri
+    }
+
+    /// The bytes that routes are compared with.
+    pub(crate) fn matched(&self) -> &[u8] {
+        self.path.matched()
+    }
+
     /// The host with the port, as the client says it.
     pub(crate) fn authority(&self) -> String {
         String::from_utf8_lossy(self.head.authority()).into_owned()

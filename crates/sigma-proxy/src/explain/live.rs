@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -11,8 +12,8 @@ use sigma_config::resources::{self, PassHost};
 use sigma_http::{HeaderId, RequestHead};
 use sigma_net::Peer;
 use sigma_observe::date::Clock;
-use sigma_plugin::context::Tls;
-use sigma_plugin::{Consumer, Entry, Phase, RunPolicy};
+use sigma_plugin::context::{Client, Tls};
+use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, RunPolicy};
 
 use super::parsed;
 use crate::connection::Origin;
@@ -75,6 +76,9 @@ pub struct Met {
     pub filter: Option<bool>,
     /// Its configuration, with its secrets.
     pub conf: Arc<Value>,
+    /// What it would make of the request, secrets included; None if that is not known.
+    pub would: Option<Value>,
+    entry: Option<Arc<Entry>>,
 }
 
 /// What a request would meet.
@@ -98,6 +102,8 @@ pub struct Explained {
     pub upstream: Option<Arc<Upstream>>,
     /// The path and the query that a node gets, if the route rewrites them.
     pub rewritten: Option<String>,
+    /// The method that a node gets, if a plugin changes it.
+    pub method: Option<String>,
     /// `Host` of whichever node is chosen; None if each node has its own.
     pub host: Option<String>,
     /// What is told of the client: name and value of each field.
@@ -143,6 +149,9 @@ pub fn explain_live(
     explained.refused = refusal(snapshot, route, consumer.map(|consumer| &**consumer));
     plugins(snapshot, config, route, consumer, &viewed, &mut explained.plugins);
     lead(snapshot, route, &viewed, &mut explained);
+    let mut ctx = context(&head, &viewed, snapshot, route, consumer);
+    ctx.client = Client { tls: tls.cloned().map(Rc::new), ..origin.client() };
+    foresee(ctx, &mut explained);
     explained.forwarded = forwarded(snapshot, &head, client, question);
     Ok(explained)
 }
@@ -276,6 +285,8 @@ fn running(entry: &Arc<Entry>, levels: &[Written<'_>], is_global: bool, viewed: 
         left_out: None,
         filter: (!entry.meta.filter.is_empty()).then(|| entry.meta.filter.eval(&viewed.request())),
         conf: Arc::clone(&entry.conf),
+        would: None,
+        entry: Some(Arc::clone(entry)),
     }
 }
 
@@ -302,6 +313,8 @@ fn disabled(levels: &[Written<'_>], running: &[Met], is_global: bool) -> Vec<Met
             }),
             filter: None,
             conf: Arc::clone(conf),
+            would: None,
+            entry: None,
         }
     })
     .collect()
@@ -319,6 +332,55 @@ fn lead(snapshot: &Snapshot, route: Option<&Route>, viewed: &Viewed<'_>, explain
         PassHost::Pass => Some(viewed.authority()),
     };
     explained.upstream = Some(Arc::clone(upstream));
+}
+
+/// The request as plugins would find it.
+fn context(
+    head: &RequestHead,
+    viewed: &Viewed<'_>,
+    snapshot: &Snapshot,
+    route: Option<&Route>,
+    consumer: Option<&Arc<Consumer>>,
+) -> Context {
+    let mut ctx = Context::default();
+    (ctx.request, ctx.uri) = (head.clone(), viewed.normal().to_vec());
+    let mut params = Params::new();
+    let _ = snapshot.router.find(&viewed.request(), &mut params);
+    for (name, range) in params.iter() {
+        ctx.params.push(name, &viewed.matched()[range]);
+    }
+    ctx.route = route.map(|route| Arc::clone(&route.facts));
+    if let Some(rewrite) = route.and_then(Route::rewrite) {
+        ctx.target = viewed.rewritten(rewrite).into_bytes();
+    }
+    if let Some(consumer) = consumer {
+        let identity = Identity { consumer: Arc::clone(consumer), credential: None, data: Arc::new(()) };
+        ctx.attach(&Arc::new(identity));
+    }
+    ctx
+}
+
+/// Asks the plugins that would run what they would do, each in its first phase, and looks at what becomes of the
+/// request. One that would answer itself is not known to: those after it are asked all the same.
+fn foresee(mut ctx: Context, explained: &mut Explained) {
+    let method = ctx.request.method_token().to_vec();
+    for phase in [Phase::Rewrite, Phase::Access] {
+        for met in &mut explained.plugins {
+            let is_first = met.phases.iter().find(|phase| matches!(phase, Phase::Rewrite | Phase::Access));
+            let runs = met.left_out.is_none() && met.filter != Some(false) && is_first == Some(&phase);
+            if let Some(entry) = met.entry.as_ref().filter(|_| runs) {
+                met.would = entry.plugin.foresee(&mut ctx);
+            }
+        }
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    explained.rewritten = Some(&ctx.target).filter(|target| !target.is_empty()).map(|target| text(target));
+    explained.method = (ctx.request.method_token() != method).then(|| text(ctx.request.method_token()));
+    if let (Some(host), Some(PassHost::Pass)) =
+        (ctx.host, explained.upstream.as_ref().map(|one| one.pass_host))
+    {
+        explained.host = Some(text(&host));
+    }
 }
 
 /// What nodes are told of the client, unless it is a trusted one that tells it itself.

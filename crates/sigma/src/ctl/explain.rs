@@ -102,6 +102,14 @@ fn plugins(text: &mut String, found: &Value) {
             None => {}
         }
         line(text, &row);
+        for (name, value) in
+            one["would"].as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+        {
+            line(
+                text,
+                &format!("    {name}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
+            );
+        }
     }
 }
 
@@ -169,7 +177,7 @@ mod tests {
             "service": {"key": "services/s"},
             "refused": null,
             "plugins": [
-                {"name": "key-auth", "source": "services/s", "filter": true},
+                {"name": "key-auth", "source": "services/s", "filter": true, "would": {"problem": "p", "host": null}},
                 {"name": "limit-count", "source": "routes/1", "reason": "_meta.disable"},
             ],
             "phases": {"rewrite": ["key-auth"], "log": ["prometheus", "http-logger"]},
@@ -184,7 +192,7 @@ mod tests {
             \x20 2: no: method GET not in [POST], which is a reason with more words than a li…\n\
             \x20 7 more have other paths, or are too many to name\n\
             service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
-            \x20 key-auth (services/s): _meta.filter holds\n\
+            \x20 key-auth (services/s): _meta.filter holds\n    problem: p\n\
             \x20 limit-count (routes/1): left out: _meta.disable\n\
             upstream: upstreams/u, roundrobin, circuit breaker open, 1 of 9 in flight\n\
             \x20 127.0.0.1:80 weight 1, healthy\n\

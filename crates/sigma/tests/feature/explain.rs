@@ -99,6 +99,46 @@ fn a_request_is_explained_as_it_would_be_served() {
     }
 }
 
+#[test]
+fn what_limits_have_left_and_what_is_rewritten_is_told() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let rewrite = json!({"uri": "/new?from=$arg_a", "method": "PUT", "headers": {"set": {"X-Api-Key": "s3cret", "X-To": "n"}}});
+    let plugins = json!({
+        "proxy-rewrite": rewrite,
+        "limit-count": {"count": 3, "time_window": 600, "key": "remote_addr"},
+        "limit-conn": {"conn": 2, "burst": 1, "default_conn_delay": 0.1, "key": "remote_addr"},
+        "limit-req": {"rate": 0.001, "burst": 0, "key": "http_x_whose", "nodelay": true},
+    });
+    let route = json!({"uri": "/old", "plugins": plugins, "upstream": upstream(&origin)});
+    admin(&gateway).put("routes/r", &route).unwrap();
+    let control = Operator::new(gateway.control_address());
+    let ask = |more: &str| control.get(&format!("/v1/explain?url=http://h/old%3Fa%3Db{more}")).unwrap();
+    assert!(until(PATIENCE, || !ask("")["route"].is_null()));
+    for expected in [3, 3] {
+        let explained = ask("");
+        let left = &plugin(&explained, "limit-count")["would"]["limits"][0];
+        assert_eq!((&left["limit"], &left["remaining"]), (&json!(3), &json!(expected)), "{explained}");
+        let places = &plugin(&explained, "limit-conn")["would"]["limits"][0];
+        assert_eq!((&places["now"], &places["remaining"]), (&json!(0), &json!(3)), "{explained}");
+        assert_eq!(plugin(&explained, "limit-req")["would"]["delay_ms"], 0, "{explained}");
+        let would = &plugin(&explained, "proxy-rewrite")["would"];
+        assert_eq!((&would["uri"], &would["method"]), (&json!("/new?from=b&a=b"), &json!("PUT")), "{would}");
+        assert_eq!(would["headers"]["set"], json!([["X-Api-Key", "***"], ["X-To", "n"]]));
+        let sent = &explained["to_node"];
+        assert_eq!((&sent["method"], &sent["path"]), (&json!("PUT"), &json!("/new?from=b&a=b")));
+    }
+    let served =
+        gateway.connect().unwrap().ask("GET /old?a=b HTTP/1.1\r\nHost: h\r\nX-Whose: mine\r\n\r\n").unwrap();
+    assert_eq!(served.status(), 200);
+    let explained = ask("&header=X-Whose:+mine");
+    assert_eq!(plugin(&explained, "limit-count")["would"]["limits"][0]["remaining"], 2, "{explained}");
+    assert_eq!(plugin(&explained, "limit-req")["would"]["refused"], true, "{explained}");
+    // Somebody else's are all there.
+    let explained = ask("&client=10.0.0.1");
+    assert_eq!(plugin(&explained, "limit-count")["would"]["limits"][0]["remaining"], 3, "{explained}");
+}
+
 /// Nothing was sent and nothing counted: the limit has all of its places afterwards.
 #[test]
 fn an_explanation_counts_nothing() {

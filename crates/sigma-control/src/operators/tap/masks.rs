@@ -39,7 +39,7 @@ const DEPTH: usize = 16;
 
 /// The names that plugins read keys under.
 #[derive(Debug, Default)]
-pub(super) struct Masks(HashSet<String>);
+pub(crate) struct Masks(HashSet<String>);
 
 impl Masks {
     /// Adds the names in a configuration of a plugin; `authenticates` tells of each plugin in it.
@@ -79,11 +79,11 @@ impl Masks {
     }
 
     /// The value of a header field as it is shown.
-    pub(super) fn field<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
-        let begins = |scheme: &&str| {
+    pub(crate) fn field<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
+        let begins = |scheme: &str| {
             value.trim_start().get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         };
-        if self.hides(name) || SCHEMES.iter().any(|scheme| begins(&scheme)) {
+        if self.hides(name) || SCHEMES.into_iter().any(begins) {
             return MASK.into();
         }
         self.link(value)
@@ -91,7 +91,7 @@ impl Masks {
 
     /// A target, or a value that may be one: what its parameters say is masked where their names are secret, and so
     /// is a password before the host.
-    pub(super) fn link<'v>(&self, value: &'v str) -> Cow<'v, str> {
+    pub(crate) fn link<'v>(&self, value: &'v str) -> Cow<'v, str> {
         let value = without_password(value);
         let Some(at) = value.find(['?', '#']) else { return value };
         let (mut shown, mut rest) = (value[..at].to_owned(), &value[at..]);

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use self::masks::Masks;
+pub(crate) use self::masks::Masks;
 use crate::serving::publisher::Publisher;
 
 /// A reader is told at least so often that the tap is open, so that one that has left is noticed.

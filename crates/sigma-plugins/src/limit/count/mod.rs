@@ -19,7 +19,7 @@ mod window;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::described::schema_of;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -361,5 +361,25 @@ impl Plugin for LimitCount {
             self.rules[rule].names.set(&mut ctx.response.headers, quota, verdict);
         }
         ResponseStep::Next
+    }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        let applied = match self.applied(ctx) {
+            Ok(applied) => applied,
+            Err(reason) => return Some(json!({"problem": reason})),
+        };
+        let limits = applied.iter().map(|Applied { rule, key, quota }| {
+            let mut shown = json!({"rule": rule + 1, "limit": quota.limit, "time_window": quota.window_s});
+            match self.store {
+                Store::Local => {
+                    let (left, reset_s) = self.counters.left(self.window_type, key, *quota);
+                    (shown["remaining"], shown["reset"]) = (left.into(), reset_s.into());
+                }
+                // To ask there is not worth a connection.
+                Store::Redis { .. } => shown["counted_in"] = "redis".into(),
+            }
+            shown
+        });
+        Some(json!({"limits": limits.collect::<Vec<_>>()}))
     }
 }

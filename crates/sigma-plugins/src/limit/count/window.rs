@@ -93,6 +93,29 @@ impl Counters {
         }
     }
 
+    /// What is left for a key, and in how many seconds the quota is whole again; nothing is counted.
+    pub(super) fn left(&self, kind: WindowType, key: &[u8], quota: Quota) -> (u64, f64) {
+        match kind {
+            WindowType::Fixed => self.left_fixed(key, quota, clock::process_ms()),
+            WindowType::Sliding => self.left_sliding(key, quota, clock::steady_unix_ms()),
+        }
+    }
+
+    fn left_fixed(&self, key: &[u8], quota: Quota, now_ms: u64) -> (u64, f64) {
+        let known = self.fixed.peek(key, now_ms, |slot| (slot.value, slot.expires_ms - now_ms));
+        // A window begins with its first request.
+        let (used, reset_ms) = known.unwrap_or((0, quota.window_ms()));
+        (quota.limit.saturating_sub(used), Verdict::new(None, reset_ms as f64 / 1000.0).reset_s)
+    }
+
+    fn left_sliding(&self, key: &[u8], quota: Quota, now_ms: u64) -> (u64, f64) {
+        let key = [key, b".", &quota.window_s.to_be_bytes()].concat();
+        let moment = Moment::of(quota, now_ms);
+        let pair = self.sliding.peek(&key, now_ms, |slot| moment.turned(slot.value)).unwrap_or_default();
+        let verdict = moment.estimate(quota, pair.last).admitted(quota, pair.current);
+        (verdict.remaining.unwrap_or_default(), verdict.reset_s)
+    }
+
     fn count_fixed(&self, key: &[u8], quota: Quota, cost: u64, now_ms: u64) -> Verdict {
         self.fixed.with(key, now_ms, |slot| {
             if slot.expires_ms == u64::MAX {
@@ -109,11 +132,7 @@ impl Counters {
         let moment = Moment::of(quota, now_ms);
         self.sliding.with(&key, now_ms, |slot| {
             let pair = &mut slot.value;
-            *pair = match moment.window.checked_sub(pair.window) {
-                Some(0) | None => *pair,
-                Some(1) => Pair { window: moment.window, current: 0, last: pair.current },
-                Some(_) => Pair { window: moment.window, ..Pair::default() },
-            };
+            *pair = moment.turned(*pair);
             slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
             let estimate = moment.estimate(quota, pair.last);
             if let Some(refusal) = estimate.refusal(quota, pair.current) {
@@ -138,6 +157,15 @@ impl Moment {
     pub(super) fn of(quota: Quota, now_ms: u64) -> Moment {
         let window_ms = quota.window_ms();
         Moment { window: now_ms / window_ms, left_ms: window_ms - now_ms % window_ms }
+    }
+
+    /// The counts as they are in this window.
+    fn turned(self, pair: Pair) -> Pair {
+        match self.window.checked_sub(pair.window) {
+            Some(0) | None => pair,
+            Some(1) => Pair { window: self.window, current: 0, last: pair.current },
+            Some(_) => Pair { window: self.window, ..Pair::default() },
+        }
     }
 
     /// What the window before, with `last` requests, still weighs.
@@ -186,6 +214,27 @@ impl Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_counts_nothing() {
+        let counters = Counters::default();
+        let quota = Quota { limit: 3, window_s: 10 };
+        for _ in 0..2 {
+            assert_eq!(counters.left_fixed(b"k", quota, 1_000), (3, 10.0));
+            assert_eq!(counters.left_sliding(b"k", quota, 1_000), (3, 9.0));
+        }
+        counters.count_fixed(b"k", quota, 1, 1_000);
+        counters.count_sliding(b"k", quota, 1, 1_000);
+        for _ in 0..2 {
+            assert_eq!(counters.left_fixed(b"k", quota, 5_000), (2, 6.0));
+            assert_eq!(counters.left_sliding(b"k", quota, 5_000), (2, 5.0));
+        }
+        for _ in 0..5 {
+            counters.count_fixed(b"k", quota, 1, 5_000);
+        }
+        assert_eq!(counters.left_fixed(b"k", quota, 5_000), (0, 6.0));
+        assert_eq!(counters.left_fixed(b"k", quota, 11_000), (3, 10.0));
+    }
 
     #[test]
     fn fixed_windows_begin_with_the_first_request() {
