@@ -148,3 +148,11 @@ async fn compile(
     let whole = publisher.compile(next, !is_stored && source.skip_invalid).await;
     whole.map_err(|failures: Vec<Failure>| source.invalid(problems(failures)).into())
 }
+
+/// What comes of the change under way; never, if nothing is.
+pub(super) async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
+    match under_way {
+        Some(change) => change.await,
+        None => std::future::pending().await,
+    }
+}

@@ -20,7 +20,7 @@ use sigma_proxy::{Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::sync::mpsc;
 
-use self::changes::{Change, Outcome, UnderWay};
+use self::changes::{Change, Outcome, UnderWay, outcome_of};
 use super::chronicle::{Chronicle, Trigger};
 use super::handover::{self, Channel, Origin};
 use super::log_control::{LIFE, LogControl};
@@ -565,14 +565,6 @@ impl Supervisor {
         if let Some(file) = self.pid_file.take() {
             file.remove();
         }
-    }
-}
-
-/// Never, if nothing is under way.
-async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
-    match under_way {
-        Some(change) => change.await,
-        None => std::future::pending().await,
     }
 }
 
