@@ -34,7 +34,7 @@ routes:
 
 ```console
 $ curl -s http://127.0.0.1:9080/apisix/status
-{"id":"edge-1","status":{"active":"1","accepted":"1","handled":"1","total":"1","reading":"0","writing":"1","waiting":"0"}}
+{"id":"edge-1","status":{"active":"…","accepted":"…","handled":"…","total":"…","reading":"0","writing":"1","waiting":"…"}}
 ```
 "#;
 
