@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
 //! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
 
+pub mod condition;
 pub mod fault;
 pub mod frame;
 pub mod h1;
@@ -13,6 +14,7 @@ mod header_id;
 pub mod method;
 pub mod proxy_protocol;
 pub mod pseudo_fields;
+pub mod range;
 mod swar;
 pub mod websocket;
 

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use sigma_http::Chunk;
+use sigma_http::range::ByteRange;
 use sigma_plugin::BodySource;
 use tokio::task::JoinHandle;
-
-use super::range::ByteRange;
 
 /// Parts of a file, with text between them if they are several.
 pub(super) struct FileBody {

@@ -4,11 +4,9 @@
 //! client; a worker never waits for a disk, and no file is in memory as a whole.
 
 mod body;
-mod condition;
 mod folder;
 mod media_type;
 mod precompressed;
-mod range;
 #[cfg(test)]
 mod tests;
 
@@ -16,11 +14,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sigma_http::condition::{Outcome, Validators};
+use sigma_http::range::Ranges;
 use sigma_http::{BodyLength, HeaderId, Method};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
@@ -28,10 +28,8 @@ use sigma_plugin::{
 };
 
 use body::FileBody;
-use condition::{Outcome, Validators};
 use folder::{Found, Symlinks};
 use precompressed::Precompressed;
-use range::Ranges;
 
 /// The plugin.
 pub(crate) static STATIC_FILES: Descriptor = Descriptor {
@@ -211,7 +209,7 @@ struct Served<'c> {
 
 impl Served<'_> {
     fn answer(self, ctx: &Context) -> Step {
-        let validators = Validators::new(self.size, self.modified, self.coding);
+        let validators = validators(self.size, self.modified, self.coding);
         let headers = &ctx.request.headers;
         match validators.judge(headers) {
             Outcome::Failed => return self.head(412, &validators).text("").into(),
@@ -264,7 +262,10 @@ impl Served<'_> {
     }
 
     fn head(&self, status: u16, validators: &Validators) -> Reply {
-        let mut head = Reply::new(status).header("ETag", validators.tag.clone());
+        let mut head = Reply::new(status);
+        if let Some(tag) = &validators.tag {
+            head = head.header("ETag", tag.to_vec());
+        }
         if let Some(modified) = validators.last_modified() {
             head = head.header("Last-Modified", modified);
         }
@@ -276,6 +277,17 @@ impl Served<'_> {
             None => head,
         }
     }
+}
+
+/// Those of a file of this size and age; `coding` names the coding of its content, if it has one. Its tag is never
+/// that of the content itself.
+fn validators(size: u64, modified: Option<SystemTime>, coding: Option<&str>) -> Validators {
+    let since = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let nanos = since.map_or(0, |since| since.as_nanos());
+    let modified = since.map(|since| UNIX_EPOCH + Duration::from_secs(since.as_secs()));
+    let (dash, coding) = coding.map_or(("", ""), |coding| ("-", coding));
+    let tag = format!("\"{nanos:x}-{size:x}{dash}{coding}\"");
+    Validators { tag: Some(tag.into_bytes().into()), modified }
 }
 
 /// What parts the parts of a multipart body: nothing that a file holds by chance.

@@ -1,52 +1,56 @@
-//! Validators of a file, and the conditions of a request on them (RFC 9110 §8.8 and §13).
+//! Validators of a representation, and the conditions of a request on them (RFC 9110 §8.8 and §13).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use sigma_http::Headers;
-use sigma_http::header::list_items;
+use crate::Headers;
+use crate::header::list_items;
 
-/// What tells one version of a file from another.
-pub(super) struct Validators {
-    /// A strong entity tag.
-    pub(super) tag: String,
-    /// Whole seconds, as a date in a message has.
-    modified: Option<SystemTime>,
+/// What tells one version of a representation from another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Validators {
+    /// The entity tag as it is written; one that begins with `W/` is weak.
+    pub tag: Option<Box<[u8]>>,
+    /// When it was changed last, in whole seconds.
+    pub modified: Option<SystemTime>,
 }
 
 /// What the conditions of a request come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub enum Outcome {
+    /// The request is to be answered.
     Go,
+    /// 304: the client has it.
     NotModified,
+    /// 412.
     Failed,
 }
 
 impl Validators {
-    /// Of a file of this size and age; `coding` names the coding of its content, if it has one. Its
-    /// tag is never that of the content itself.
-    pub(super) fn new(size: u64, modified: Option<SystemTime>, coding: Option<&str>) -> Validators {
-        let since = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let nanos = since.map_or(0, |since| since.as_nanos());
-        let modified = since.map(|since| UNIX_EPOCH + Duration::from_secs(since.as_secs()));
-        let (dash, coding) = coding.map_or(("", ""), |coding| ("-", coding));
-        Validators { tag: format!("\"{nanos:x}-{size:x}{dash}{coding}\""), modified }
+    /// Those that a response tells of. A date that cannot be read is none.
+    pub fn of(response: &Headers) -> Validators {
+        let date = response.find(b"Last-Modified").and_then(|date| std::str::from_utf8(date).ok());
+        Validators {
+            tag: response.find(b"ETag").map(Box::from),
+            modified: date.and_then(|date| httpdate::parse_http_date(date).ok()),
+        }
     }
 
-    pub(super) fn last_modified(&self) -> Option<String> {
+    /// The value of `Last-Modified`.
+    pub fn last_modified(&self) -> Option<String> {
         self.modified.map(httpdate::fmt_http_date)
     }
 
     /// Evaluates the conditions in the order of RFC 9110 §13.2.2.
-    pub(super) fn judge(&self, request: &Headers) -> Outcome {
-        if let Some(listed) = self.matches(request, b"If-Match", |tag| tag == self.tag.as_bytes()) {
+    pub fn judge(&self, request: &Headers) -> Outcome {
+        if let Some(listed) = matches(request, b"If-Match", |tag| self.is_exactly(tag)) {
             if !listed {
                 return Outcome::Failed;
             }
         } else if let Some(false) = self.unchanged_since(request, b"If-Unmodified-Since") {
             return Outcome::Failed;
         }
-        let weakly = |tag: &[u8]| tag.strip_prefix(b"W/").unwrap_or(tag) == self.tag.as_bytes();
-        match self.matches(request, b"If-None-Match", weakly) {
+        let weakly = |tag: &[u8]| self.tag.as_deref().is_some_and(|own| opaque(own) == opaque(tag));
+        match matches(request, b"If-None-Match", weakly) {
             Some(true) => Outcome::NotModified,
             Some(false) => Outcome::Go,
             None if self.unchanged_since(request, b"If-Modified-Since") == Some(true) => Outcome::NotModified,
@@ -55,38 +59,54 @@ impl Validators {
     }
 
     /// Whether `If-Range`, if there is one, lets a range be served (RFC 9110 §13.1.5).
-    pub(super) fn allows_range(&self, request: &Headers) -> bool {
+    pub fn allows_range(&self, request: &Headers) -> bool {
         match request.find(b"If-Range") {
             None => true,
-            Some(tag) if tag.starts_with(b"\"") || tag.starts_with(b"W/") => tag == self.tag.as_bytes(),
+            Some(tag) if tag.starts_with(b"\"") || tag.starts_with(b"W/") => self.is_exactly(tag),
             Some(date) => self.last_modified().is_some_and(|modified| modified.as_bytes() == date),
         }
     }
 
-    /// Whether a list of tags names this file; None without such a field.
-    fn matches(&self, request: &Headers, name: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<bool> {
-        let lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        let mut lines = lines.map(|(_, value)| value).peekable();
-        lines.peek()?;
-        Some(lines.flat_map(list_items).any(|tag| tag == b"*" || is_it(tag)))
+    /// The strong comparison of tags.
+    fn is_exactly(&self, tag: &[u8]) -> bool {
+        self.tag.as_deref().is_some_and(|own| own == tag && !own.starts_with(b"W/"))
     }
 
-    /// Whether the file has not changed after the date in a field; None without a readable date.
+    /// Whether it has not changed after the date in a field; None without a readable date.
     fn unchanged_since(&self, request: &Headers, name: &[u8]) -> Option<bool> {
         let date = std::str::from_utf8(request.find(name)?).ok()?;
         Some(self.modified? <= httpdate::parse_http_date(date).ok()?)
     }
 }
 
+/// A tag without the mark of weakness.
+fn opaque(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+/// Whether a list of tags names the representation; None without such a field.
+fn matches(request: &Headers, name: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<bool> {
+    let lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    let mut lines = lines.map(|(_, value)| value).peekable();
+    lines.peek()?;
+    Some(lines.flat_map(list_items).any(|tag| tag == b"*" || is_it(tag)))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
+
+    fn validators() -> (Validators, String) {
+        let tag = "\"1-a\"".to_owned();
+        let modified = Some(UNIX_EPOCH + Duration::from_secs(784_111_777));
+        (Validators { tag: Some(tag.as_bytes().into()), modified }, tag)
+    }
 
     #[test]
     fn conditions_in_their_order() {
-        let modified = UNIX_EPOCH + Duration::from_millis(784_111_777_500);
-        let validators = Validators::new(10, Some(modified), None);
-        let (tag, date) = (validators.tag.clone(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        let ((validators, tag), date) = (validators(), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(validators.last_modified().as_deref(), Some(date));
         let (before, after) = ("Sun, 06 Nov 1994 08:49:36 GMT", "Sun, 06 Nov 1994 08:49:38 GMT");
         let check = |fields: &[(&str, &str)], expected: Outcome| {
@@ -113,8 +133,7 @@ mod tests {
 
     #[test]
     fn if_range_needs_the_very_version() {
-        let validators = Validators::new(10, Some(UNIX_EPOCH + Duration::from_secs(784_111_777)), None);
-        let tag = validators.tag.clone();
+        let (validators, tag) = validators();
         let check = |value: &str, expected: bool| {
             let mut headers = Headers::default();
             headers.append("If-Range", value.as_bytes());
@@ -126,5 +145,18 @@ mod tests {
         check("Sun, 06 Nov 1994 08:49:37 GMT", true);
         check("Sun, 06 Nov 1994 08:49:38 GMT", false);
         assert!(validators.allows_range(&Headers::default()));
+    }
+
+    #[test]
+    fn a_weak_tag_is_good_for_a_304_alone() {
+        let weak = Validators { tag: Some(b"W/\"a\""[..].into()), modified: None };
+        let asked = |name: &str, value: &str| {
+            let mut headers = Headers::default();
+            headers.append(name, value.as_bytes());
+            headers
+        };
+        assert_eq!(weak.judge(&asked("If-None-Match", "\"a\"")), Outcome::NotModified);
+        assert_eq!(weak.judge(&asked("If-Match", "W/\"a\"")), Outcome::Failed);
+        assert!(!weak.allows_range(&asked("If-Range", "W/\"a\"")));
     }
 }

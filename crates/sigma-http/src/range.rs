@@ -1,41 +1,47 @@
 //! The field `Range` (RFC 9110 §14).
 
-use sigma_http::header::list_items;
+use crate::header::list_items;
 
-/// Ranges of one request. More are hardly ever meant well: the whole file answers them.
+/// Ranges of one request. More are hardly ever meant well: the whole representation answers them.
 const MAX_RANGES: usize = 32;
 
-/// Bytes of a file, `start` to `end` inclusive.
+/// Bytes of a representation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ByteRange {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub struct ByteRange {
+    /// The first.
+    pub start: u64,
+    /// The last one.
+    pub end: u64,
 }
 
 impl ByteRange {
-    pub(super) fn length(self) -> u64 {
+    /// How many they are.
+    pub fn length(self) -> u64 {
         self.end - self.start + 1
     }
 
-    pub(super) fn content_range(self, size: u64) -> String {
+    /// The value of `Content-Range`, where the whole has `size` bytes.
+    pub fn content_range(self, size: u64) -> String {
         format!("bytes {}-{}/{size}", self.start, self.end)
     }
 }
 
-/// What is asked for of a file.
+/// What is asked for of a representation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ranges {
+pub enum Ranges {
     /// No ranges, or none that have to be served.
     Whole,
+    /// One range.
     One(ByteRange),
+    /// Several, which do not have more bytes together than the whole.
     Many(Vec<ByteRange>),
-    /// Not one of them is within the file.
+    /// Not one of them is within it.
     Unsatisfiable,
 }
 
 impl Ranges {
-    /// Reads the field's value for a file of `size` bytes.
-    pub(super) fn parse(value: &[u8], size: u64) -> Ranges {
+    /// Reads the field's value for a representation of `size` bytes.
+    pub fn parse(value: &[u8], size: u64) -> Ranges {
         let Some(at) = value.iter().position(|b| *b == b'=') else { return Ranges::Whole };
         if !value[..at].trim_ascii().eq_ignore_ascii_case(b"bytes") {
             return Ranges::Whole;
@@ -61,12 +67,12 @@ impl Ranges {
     }
 }
 
-/// None if it is no range at all, Some(None) if it is not within the file.
+/// None if it is no range at all, Some(None) if it is not within it.
 fn parse_one(item: &[u8], size: u64) -> Option<Option<ByteRange>> {
     let (first, last) = std::str::from_utf8(item).ok()?.split_once('-')?;
     let number = |digits: &str| match digits.is_empty() || digits.bytes().any(|b| !b.is_ascii_digit()) {
         true => None,
-        // A number that is too large lies beyond every file.
+        // A number that is too large lies beyond every end.
         false => Some(digits.parse().unwrap_or(u64::MAX)),
     };
     if first.is_empty() {
