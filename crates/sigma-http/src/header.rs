@@ -81,8 +81,26 @@ impl Headers {
         start..self.arena.len() as u32
     }
 
+    /// The same fields as another list, in no more memory than they need; this one keeps what it has.
+    pub fn copy_from(&mut self, other: &Headers) {
+        self.clear();
+        for field in other.fields.iter().filter(|field| field.live) {
+            let start = self.arena.len() as u32;
+            self.arena.extend_from_slice(&other.arena[field.line as usize..field.end as usize]);
+            let moved = |at: u32| at - field.line + start;
+            self.fields.push(Field {
+                line: start,
+                value: moved(field.value),
+                value_end: moved(field.value_end),
+                end: moved(field.end),
+                ..*field
+            });
+        }
+        (self.present, self.underscored) = (other.present, other.underscored);
+    }
+
     /// Bytes of memory that the list holds.
-    pub(crate) fn memory(&self) -> usize {
+    pub fn memory(&self) -> usize {
         self.arena.capacity() + self.fields.capacity() * size_of::<Field>()
     }
 

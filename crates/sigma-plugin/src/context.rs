@@ -10,11 +10,12 @@ use std::sync::Arc;
 use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{HeaderId, RequestHead, ResponseHead};
 
+use crate::cache::CacheWish;
 use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
 use crate::geography::Geography;
 use crate::record::Record;
-use crate::{Entry, Plugin};
+use crate::{BodyFilter, Entry, Plugin};
 
 /// The client of a request, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -223,6 +224,10 @@ pub struct Context {
     pub upstream: Option<Box<str>>,
     /// The request body once it was read whole; what stands here goes to the node.
     pub body: Option<Vec<u8>>,
+    /// What a plugin wants of the cache of answers; None for nothing.
+    pub cache: Option<Box<CacheWish>>,
+    /// What keeps the node's answer: a filter before those of all plugins. The gateway's own.
+    pub keeper: Option<Box<dyn BodyFilter>>,
     /// A copy of what passes of the request body, for plugins that only look.
     pub request_copy: Option<Rc<BodyCopy>>,
     /// The client of the request.
@@ -260,6 +265,8 @@ impl Context {
         self.untouched.clear();
         self.upstream = None;
         self.body = None;
+        self.cache = None;
+        self.keeper = None;
         self.request_copy = None;
         self.route = None;
         self.params.clear();

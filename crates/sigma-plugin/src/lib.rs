@@ -18,6 +18,7 @@
 //! | [`counter`] | numbers that all workers share |
 //! | [`legacy`] | what a process leaves to the one that takes its place |
 //! | [`body`] | changing a response body while it passes |
+//! | [`cache`] | having answers kept and used again |
 //! | [`outbound`] | calling other services |
 //! | [`takeover`] | having a connection for itself |
 //! | [`flow`] | the same for sessions over TCP and UDP |
@@ -29,6 +30,7 @@
 
 pub mod address;
 pub mod body;
+pub mod cache;
 pub mod chain;
 pub mod client_chain;
 pub mod consumer;

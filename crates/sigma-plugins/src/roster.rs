@@ -76,6 +76,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::trace::OPENTELEMETRY,
     &crate::metrics::PROMETHEUS,
     &crate::traffic::proxy_buffering::PROXY_BUFFERING,
+    &crate::traffic::proxy_cache::PROXY_CACHE,
     &crate::traffic::proxy_control::PROXY_CONTROL,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,

@@ -8,6 +8,7 @@
 
 mod admit;
 mod attempts;
+mod caches;
 pub mod challenges;
 pub mod compile;
 mod connection;

@@ -22,6 +22,7 @@ use sigma_wire::HeadLimits;
 use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
+use crate::caches::Caches;
 use crate::connection::{answer_limits, server_limits};
 use crate::datagrams::Datagrams;
 use crate::drain::Drain;
@@ -140,6 +141,7 @@ pub(crate) struct Worker {
     pub(crate) node: Arc<Node>,
     pub(crate) local: Rc<Local>,
     pub(crate) calls: Calls,
+    pub(crate) caches: Caches,
     /// The name of this process in fields that detect loops.
     pub(crate) own_name: Arc<OwnName>,
     pub(crate) pools: RefCell<Pools>,
@@ -198,6 +200,7 @@ impl Worker {
             upstreams: RefCell::default(),
             own_name: plugins.0.part(OwnName::default),
             strain: Strain::new(plugins.0.part(Pressure::default)),
+            caches: Caches::new(&plugins.0),
             node: plugins.0,
             local: Rc::new(plugins.1),
             pools: RefCell::new(Pools::new(Arc::clone(&counters))),

@@ -83,6 +83,13 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids the choice of an endpoint to know routes and clients",
     },
     Member {
+        name: "sigma-cache",
+        layer: 3,
+        without: &["sigma-upstream", "sigma-config", "serde", "serde_json", "socket2", "rustix"],
+        unnamed: &["std::fs", "std::net", "std::thread", "Instant::now", "SystemTime::now"],
+        forbids: "it forbids the reuse of answers to know routes, nodes, clocks and the disk",
+    },
+    Member {
         name: "sigma-plugins",
         layer: 3,
         without: &["sigma-upstream"],

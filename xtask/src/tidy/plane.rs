@@ -7,8 +7,9 @@ use super::source::{Source, words};
 use super::{Finding, Repository};
 
 /// The crates whose code runs on workers.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "crates/sigma-buffer/",
+    "crates/sigma-cache/",
     "crates/sigma-http/",
     "crates/sigma-net/",
     "crates/sigma-observe/",
@@ -37,6 +38,18 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a lock keeps all its connections waiting: keep the value in one worker, \
                  publish it whole, or send it over a channel",
         harmless: &[
+            (
+                "crates/sigma-cache/src/body.rs",
+                "held while a pointer is moved; who waits for more waits as a task",
+            ),
+            (
+                "crates/sigma-cache/src/flight.rs",
+                "held while a pointer is copied, where many ask for the same",
+            ),
+            (
+                "crates/sigma-cache/src/zone.rs",
+                "taken when an answer is kept, and where many may ask for the same: one stripe of many, for one look at a table",
+            ),
             (
                 "crates/sigma-net/src/latest.rs",
                 "taken when the control thread tells a worker of a change, and held while a few pointers are moved",
@@ -152,6 +165,7 @@ const BANS: &[Ban] = &[
         remedy: "what several workers write moves between their caches at every write: count in each worker and \
                  add up where it is read",
         harmless: &[
+            ("crates/sigma-cache/src/zone.rs", "once for an answer that is kept, and for what is purged"),
             ("crates/sigma-net/src/signals.rs", "once for each signal"),
             ("crates/sigma-observe/src/counters.rs", "by the thread of the log alone"),
             ("crates/sigma-observe/src/error_lines.rs", "once for each line that is lost"),

@@ -94,6 +94,7 @@ pub const NAMES: &[&str] = &[
     "time_local",
     "upstream_addr",
     "upstream_attempts",
+    "upstream_cache_status",
     "upstream_connect_time",
     "upstream_header_time",
     "upstream_host",

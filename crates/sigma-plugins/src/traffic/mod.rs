@@ -7,6 +7,7 @@ pub(crate) mod fault_injection;
 pub(crate) mod mocking;
 pub(crate) mod mqtt_proxy;
 pub(crate) mod proxy_buffering;
+pub(crate) mod proxy_cache;
 pub(crate) mod proxy_control;
 pub(crate) mod text;
 pub(crate) mod traffic_split;

@@ -18,6 +18,8 @@ use crate::tap::{Marks, Seen};
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
+        // Whoever waits for what it asked looks for himself.
+        (self.scratch.turn, self.scratch.ctx.keeper) = (None, None);
         let record = &mut self.scratch.ctx.record;
         record.bytes_received = self.down.bytes_received();
         (record.bytes_sent, record.body_bytes_sent) = self.down.bytes_sent();

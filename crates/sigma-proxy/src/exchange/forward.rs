@@ -22,7 +22,7 @@ use super::local_reply::Draft;
 use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, grpc, headers, reply, tunnel, upgrade};
+use super::{Exchange, Scratch, answer, cache, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::judge::is_to_blame;
 use crate::retry::Missing;
@@ -50,8 +50,7 @@ impl Exchange<'_, '_> {
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
         let mut state = State::new(upstream, retry, is_call);
-        state.body = self.scratch.framing;
-        let own = loop {
+        let (own, is_seen) = loop {
             let mut node = match upstream.node_limit() {
                 None => plan.attempts.pick()?,
                 // Boxed, as few upstreams have one.
@@ -63,9 +62,8 @@ impl Exchange<'_, '_> {
             {
                 return self.reply(draft).await;
             }
-            if state.body.is_none() {
-                state.body = Some(self.open_body(&plan));
-                self.scratch.framing = state.body;
+            if self.scratch.framing.is_none() {
+                self.scratch.framing = Some(self.open_body(&plan));
             }
             let result = self.attempt(&plan, &node, &mut state).await;
             if let Some(other) = state.take_answerer() {
@@ -76,7 +74,11 @@ impl Exchange<'_, '_> {
                 Ok(Ended::Declined) => plan.attempts.declined(&node, self.scratch.verdict),
                 Ok(Ended::Replaced(own)) => {
                     plan.attempts.answered(&node, self.scratch.verdict);
-                    break own;
+                    break (own, true);
+                }
+                Ok(Ended::Instead(own)) => {
+                    plan.attempts.answered(&node, self.scratch.verdict);
+                    break (own, false);
                 }
                 Ok(_) => {
                     // What plugins make of an answer counts; a call has no other status than its code.
@@ -100,7 +102,7 @@ impl Exchange<'_, '_> {
                 Box::pin(pause(&plan, plan.attempts.pause_ms(own.asked_ms.take()))).await?;
             }
         };
-        Box::pin(self.deliver_local(*own)).await
+        if is_seen { Box::pin(self.deliver_local(*own)).await } else { Box::pin(self.send_own(*own)).await }
     }
 
     /// The hooks before a request is sent. They see what the node gets, its Host included: some sign it.
@@ -266,8 +268,8 @@ impl Exchange<'_, '_> {
                     Box::pin(async { self.dial(target()).await }).await?
                 }
             };
-            self.send_head(&mut connection, state.body.unwrap_or_default());
-            if let Some(hedging) = self.hedging(plan, state) {
+            self.send_head(&mut connection);
+            if let Some(hedging) = self.hedging(plan) {
                 // Boxed, as few exchanges have any.
                 match Box::pin(self.hedge(plan, node, connection, (hedging, state))).await? {
                     Raced::First(first) => connection = first,
@@ -280,6 +282,13 @@ impl Exchange<'_, '_> {
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
+                Ok(Ended::Instead(own)) => {
+                    if state.request_sent {
+                        connection.give_back(&target(), deadline::now_ms());
+                    }
+                    return Ok(Ended::Instead(own));
+                }
+                Ok(Ended::Apart(both)) => return Ok(self.fetch(plan, node, connection, *both)),
                 Ok(ended) => return Ok(ended),
                 Err(fault) if state.decision == Decision::SameNode => fault,
                 Err(fault) => return Err(fault),
@@ -350,7 +359,8 @@ impl Exchange<'_, '_> {
         }
     }
 
-    pub(super) fn send_head(&mut self, connection: &mut Connection, length: BodyLength) {
+    pub(super) fn send_head(&mut self, connection: &mut Connection) {
+        let length = self.scratch.framing.unwrap_or_default();
         let Scratch { ctx, upgrade, .. } = &mut *self.scratch;
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
         let rewritten = (!ctx.target.is_empty()).then_some(&ctx.target[..]);
@@ -365,11 +375,12 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let settings = &plan.view.snapshot.settings;
-        let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, .. } = *self.scratch;
+        let has_body = self.scratch.has_body();
+        let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, .. } = *self.scratch;
         let method = ctx.request.method;
         body.rewind();
         let timeouts = (plan.timeouts, &settings.timeouts);
-        let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, state.has_body());
+        let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, has_body);
         state.note_upload(transfer.upload(), ctx, true);
         let result = poll_fn(|task| {
             let polled = transfer.poll_final_head(task, method, plan.answer_limits(), ctx, body);
@@ -406,6 +417,13 @@ impl Exchange<'_, '_> {
         answer::prepare(head, &plan.view.snapshot);
         answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
         let length = answer_length(transfer.up.body_length(), ctx);
+        if let Some(turn) = turn {
+            state.request_sent = transfer.upload() == Upload::Done;
+            let now = self.worker.clock.borrow().unix_ms() / 1000;
+            if let Some(ended) = turn.answered(ctx, length, state.request_sent, now) {
+                return Ok(ended);
+            }
+        }
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             // Boxed, as exchanges without plugins need no room for it.
@@ -417,6 +435,7 @@ impl Exchange<'_, '_> {
         };
         ctx.record.status = ctx.response.status;
         transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
+        let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);

@@ -47,11 +47,11 @@ enum First {
 
 impl Exchange<'_, '_> {
     /// The hedging of an attempt, if the request may have one.
-    pub(super) fn hedging(&self, plan: &Plan<'_>, state: &State<'_>) -> Option<Hedging> {
+    pub(super) fn hedging(&self, plan: &Plan<'_>) -> Option<Hedging> {
         let policy = plan.attempts.policy?;
         let hedging = policy.hedging?;
         let method = self.scratch.ctx.request.method;
-        let bare = !state.has_body() && self.scratch.upgrade.is_empty();
+        let bare = !self.scratch.has_body() && self.scratch.upgrade.is_empty();
         (bare && policy.may_repeat(method)).then_some(hedging)
     }
 
@@ -147,7 +147,7 @@ impl Exchange<'_, '_> {
                 }
             }
         };
-        self.send_head(&mut dialled, state.body.unwrap_or_default());
+        self.send_head(&mut dialled);
         let drain = &self.worker.drain;
         let first =
             poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), (limits, patience)) {
@@ -208,6 +208,7 @@ impl Exchange<'_, '_> {
                 connection.give_back(&target, deadline::now_ms());
                 Ok(Ended::Spent)
             }
+            Ok(Ended::Apart(both)) => Ok(self.fetch(plan, &node, connection, *both)),
             ended => ended,
         };
         state.answered_by(node);

@@ -2,8 +2,10 @@
 
 mod among;
 mod answer;
+mod cache;
 mod choice;
 mod delivery;
+mod fetch;
 mod finish;
 mod forward;
 mod grpc;
@@ -73,6 +75,15 @@ pub(crate) struct Scratch {
     spent_ms: u64,
     /// The status that the answer of the last attempt counts as; None if it says nothing about its node.
     verdict: Option<u16>,
+    /// What the cache is to learn of the answer; boxed, as few exchanges have any.
+    turn: Option<Box<cache::Turn>>,
+}
+
+impl Scratch {
+    /// Whether the request has a body.
+    fn has_body(&self) -> bool {
+        !self.framing.unwrap_or_default().is_empty()
+    }
 }
 
 /// An exchange in flight.
@@ -99,7 +110,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
         scratch.body.clear();
-        (scratch.framing, scratch.spent_ms) = (None, 0);
+        (scratch.framing, scratch.spent_ms, scratch.turn) = (None, 0, None);
         if view.is_timed || worker.is_watched() {
             scratch.ctx.record.started = Some(Instant::now());
         }
@@ -163,6 +174,10 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         if let Some(reply) = self.lost_upstream(&view) {
             return self.reply(reply).await;
+        }
+        // Boxed, as all exchanges without a cache would have room for it.
+        if self.scratch.ctx.cache.is_some() && Box::pin(self.answer_from_cache()).await? {
+            return Ok(());
         }
         match self.target(&view, route) {
             Target::Upstream(upstream) if view.snapshot.is_guarded(upstream) => {

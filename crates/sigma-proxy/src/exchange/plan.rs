@@ -2,8 +2,9 @@
 
 use std::task::{self, Poll};
 
+use sigma_cache::Fill;
 use sigma_config::resources::OnUnhealthy;
-use sigma_http::{BodyLength, Fault, FaultKind, Method, ResponseHead};
+use sigma_http::{Fault, FaultKind, Method, ResponseHead};
 use sigma_net::Deadline;
 use sigma_plugin::Context;
 use sigma_upstream::endpoint::Endpoint;
@@ -70,14 +71,16 @@ pub(super) enum Ended {
     Declined,
     /// A plugin has put this in the place of the node's answer.
     Replaced(Box<LocalReply>),
+    /// The cache has; no plugin has seen it.
+    Instead(Box<LocalReply>),
+    /// The same, while the rest of the node's answer is fetched for all who want it.
+    Apart(Box<(Fill, LocalReply)>),
 }
 
 /// What one attempt leaves to the next.
 #[derive(Debug)]
 pub(super) struct State<'p> {
     pub(super) decision: Decision,
-    /// How the request's body is framed; None before the first attempt.
-    pub(super) body: Option<BodyLength>,
     /// The request is a call of gRPC.
     pub(super) is_call: bool,
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
@@ -125,7 +128,6 @@ impl<'p> State<'p> {
         });
         State {
             decision: Decision::NextNode,
-            body: None,
             is_call,
             request_sent: true,
             may_follow: false,
@@ -149,11 +151,6 @@ impl<'p> State<'p> {
         if let Some(own) = &mut self.own_rules {
             own.withdrawal = own.closes.then(|| Withdrawal::watch(&node.health));
         }
-    }
-
-    /// Whether the request has a body.
-    pub(super) fn has_body(&self) -> bool {
-        !self.body.unwrap_or_default().is_empty()
     }
 
     /// Takes note of how much of the request the node has; `begins` with the request.

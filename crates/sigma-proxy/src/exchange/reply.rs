@@ -71,6 +71,14 @@ impl Exchange<'_, '_> {
             }
             return;
         }
+        if self.scratch.turn.is_some() {
+            match Box::pin(self.stand_in(fault)).await {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(_) => return self.down.abort(),
+            }
+        }
+        let record = &mut self.scratch.ctx.record;
         let Some(status) = status(fault.kind) else {
             record.status = CLIENT_GONE_STATUS;
             self.down.abort();
@@ -130,8 +138,13 @@ impl Exchange<'_, '_> {
 
     /// Sends a response of the gateway's own, through the plugins that see responses.
     pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
+        let own = local_reply::begin(draft, &mut self.scratch.ctx, &self.view);
+        self.send_own(own).await
+    }
+
+    /// Sends a response of the gateway's own whose head is made, through the plugins that see responses.
+    pub(super) async fn send_own(&mut self, mut own: LocalReply) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
-        let mut own = local_reply::begin(draft, &mut self.scratch.ctx, &view);
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
             let verdict = in_force.respond(&mut self.scratch.ctx, &mut self.down, false).await?;
             if let Verdict::Replaced(other) = verdict {

@@ -45,6 +45,7 @@ mod outliers;
 mod overload;
 mod plugins_admin;
 mod plugins_auth;
+mod plugins_cache;
 mod plugins_limit;
 mod plugins_log;
 mod plugins_log_errors;

@@ -1,0 +1,210 @@
+//! Bodies of answers in memory: whole ones, and those that are still coming.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{self, Poll, Waker};
+
+use sigma_http::Chunk;
+use sigma_plugin::BodySource;
+
+/// Bytes of one piece: what a client is given is copied out of these.
+pub(crate) const PIECE_BYTES: usize = 64 * 1024;
+
+/// The body of an answer. A copy is a handle.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// All of it is there.
+    Whole(Arc<[Piece]>),
+    /// It is still coming, as many bytes as are said.
+    Coming(Arc<Coming>, u64),
+}
+
+/// A part of a body.
+pub(crate) type Piece = Arc<[u8]>;
+
+impl Body {
+    /// One of these bytes.
+    pub fn of(bytes: &[u8]) -> Body {
+        Body::Whole(bytes.chunks(PIECE_BYTES).map(Piece::from).collect())
+    }
+
+    /// How long it is.
+    pub fn length(&self) -> u64 {
+        match self {
+            Body::Whole(_) => self.held(),
+            Body::Coming(_, length) => *length,
+        }
+    }
+
+    /// Bytes of memory that are its own.
+    pub(crate) fn held(&self) -> u64 {
+        match self {
+            Body::Whole(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Body::Coming(..) => 0,
+        }
+    }
+
+    /// Reads `length` bytes from `start` on; both must be within it.
+    pub fn read(&self, start: u64, length: u64) -> Reader {
+        Reader { body: self.clone(), next: 0, piece: None, taken: 0, skip: start, left: length }
+    }
+}
+
+/// A body that is still coming, for all who read it meanwhile.
+#[derive(Debug, Default)]
+pub struct Coming {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pieces: Vec<Piece>,
+    /// Whether it has come to its end, or broke off.
+    end: Option<bool>,
+    readers: Vec<Waker>,
+}
+
+impl Coming {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock can leave the list half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody waits for more.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.lock().readers.is_empty()
+    }
+
+    /// The next piece has come.
+    pub(crate) fn push(&self, piece: Piece) {
+        let mut state = self.lock();
+        state.pieces.push(piece);
+        tell(state);
+    }
+
+    /// No more will come; whether that is the end of the body.
+    pub(crate) fn end(&self, is_whole: bool) {
+        let mut state = self.lock();
+        state.end.get_or_insert(is_whole);
+        tell(state);
+    }
+
+    fn poll_piece(&self, number: usize, task: &mut task::Context<'_>) -> Poll<io::Result<Piece>> {
+        let mut state = self.lock();
+        if let Some(piece) = state.pieces.get(number) {
+            return Poll::Ready(Ok(Arc::clone(piece)));
+        }
+        if state.end.is_some() {
+            return Poll::Ready(Err(io::Error::other("the answer that was being fetched broke off")));
+        }
+        if !state.readers.iter().any(|known| known.will_wake(task.waker())) {
+            state.readers.push(task.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+fn tell(mut state: MutexGuard<'_, State>) {
+    let readers = std::mem::take(&mut state.readers);
+    drop(state);
+    readers.into_iter().for_each(Waker::wake);
+}
+
+/// Reads a part of a body.
+#[derive(Debug)]
+pub struct Reader {
+    body: Body,
+    /// The number of the piece behind `piece`.
+    next: usize,
+    piece: Option<Piece>,
+    /// Bytes of `piece` that were taken.
+    taken: usize,
+    /// Bytes before the first one that is wanted.
+    skip: u64,
+    left: u64,
+}
+
+impl Reader {
+    fn poll_next(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Piece>> {
+        let piece = match &self.body {
+            Body::Whole(pieces) => pieces.get(self.next).cloned().ok_or_else(|| {
+                // What is kept is as long as it was said to be.
+                io::Error::other("a kept answer is shorter than it was")
+            })?,
+            Body::Coming(coming, _) => task::ready!(coming.poll_piece(self.next, task))?,
+        };
+        self.next += 1;
+        Poll::Ready(Ok(piece))
+    }
+}
+
+impl BodySource for Reader {
+    fn poll_piece(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Option<Chunk>>> {
+        loop {
+            if self.left == 0 {
+                return Poll::Ready(Ok(None));
+            }
+            if let Some(piece) = &self.piece {
+                let end = usize::try_from(self.left)
+                    .map_or(piece.len(), |left| piece.len().min(self.taken.saturating_add(left)));
+                if let Some(chunk) = Chunk::next_of(&piece[..end], &mut self.taken) {
+                    self.left -= chunk.len() as u64;
+                    return Poll::Ready(Ok(Some(chunk)));
+                }
+            }
+            let piece = task::ready!(self.poll_next(task))?;
+            let skipped = self.skip.min(piece.len() as u64);
+            self.skip -= skipped;
+            (self.piece, self.taken) = (Some(piece), skipped as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn all_of(mut reader: Reader) -> Result<Vec<u8>, Vec<u8>> {
+        let (mut all, mut task) = (Vec::new(), task::Context::from_waker(Waker::noop()));
+        loop {
+            match reader.poll_piece(&mut task) {
+                Poll::Ready(Ok(Some(chunk))) => all.extend_from_slice(&chunk),
+                Poll::Ready(Ok(None)) => return Ok(all),
+                Poll::Ready(Err(_)) | Poll::Pending => return Err(all),
+            }
+        }
+    }
+
+    #[test]
+    fn any_part_of_any_body() {
+        let bytes: Vec<u8> = (0..PIECE_BYTES * 2 + 5).map(|n| (n % 251) as u8).collect();
+        let body = Body::of(&bytes);
+        assert_eq!(body.length(), bytes.len() as u64);
+        let piece = PIECE_BYTES as u64;
+        for (start, length) in
+            [(0, 0), (0, 1), (0, body.length()), (5, piece), (piece - 1, 2), (piece, piece), (piece * 2, 5)]
+        {
+            let part = &bytes[start as usize..(start + length) as usize];
+            assert!(all_of(body.read(start, length)).unwrap() == part, "{start} {length}");
+        }
+        assert_eq!(all_of(Body::of(b"").read(0, 0)), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn one_that_is_coming_is_read_as_far_as_it_is() {
+        let coming = Arc::new(Coming::default());
+        let body = Body::Coming(Arc::clone(&coming), 6);
+        assert_eq!(all_of(body.read(0, 6)), Err(Vec::new()));
+        assert!(coming.is_awaited());
+        coming.push(b"abc"[..].into());
+        assert!(!coming.is_awaited());
+        assert_eq!(all_of(body.read(1, 5)), Err(b"bc".to_vec()));
+        assert_eq!(all_of(body.read(1, 2)), Ok(b"bc".to_vec()));
+        coming.push(b"def"[..].into());
+        coming.end(true);
+        assert_eq!(all_of(body.read(2, 4)), Ok(b"cdef".to_vec()));
+        let broken = Arc::new(Coming::default());
+        broken.end(false);
+        assert_eq!(all_of(Body::Coming(broken, 1).read(0, 1)), Err(Vec::new()));
+    }
+}

@@ -1,0 +1,228 @@
+//! Keeping an answer while it passes.
+
+use std::sync::Arc;
+use std::task::{self, Poll, ready};
+
+use sigma_http::{BodyLength, Fault, Frame, Headers, ResponseHead};
+use sigma_plugin::{BodyFilter, Context, Frames};
+
+use crate::body::{Body, Coming, PIECE_BYTES, Piece};
+use crate::life::Life;
+use crate::stored::Stored;
+use crate::zone::{Epoch, Lead, Zone};
+
+/// The least that is handed on to those who wait for more.
+const LEAST_PIECE_BYTES: usize = 4 * 1024;
+
+/// An answer that is to be kept, and whose body has yet to come.
+#[derive(Debug)]
+pub struct Draft<'d> {
+    /// Where it is kept.
+    pub zone: &'d Arc<Zone>,
+    /// Its key.
+    pub key: &'d [u8],
+    /// Its head.
+    pub head: &'d ResponseHead,
+    /// The fields of the request that it is an answer to.
+    pub request: &'d Headers,
+    /// How long it may be used.
+    pub life: Life,
+    /// How long its body is.
+    pub length: BodyLength,
+    /// The most that its body may have.
+    pub most: u64,
+    /// What the zone was when the question was asked.
+    pub epoch: Epoch,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// Keeps what passes it. What breaks off is not kept.
+#[derive(Debug)]
+pub struct Fill {
+    keeping: Option<Keeping>,
+}
+
+#[derive(Debug)]
+struct Keeping {
+    zone: Arc<Zone>,
+    key: Arc<[u8]>,
+    epoch: Epoch,
+    /// Its body has yet to be put in.
+    stored: Stored,
+    pieces: Vec<Piece>,
+    piece: Vec<u8>,
+    held: u64,
+    /// Bytes of the zone that are set aside for it.
+    reserved: u64,
+    most: u64,
+    lead: Option<Lead>,
+    now: u64,
+    /// Where others read it meanwhile, and as what they see it.
+    coming: Option<(Arc<Coming>, Arc<Stored>)>,
+}
+
+impl Fill {
+    /// Keeps what `draft` says, for those too who wait for what `lead` asks.
+    ///
+    /// # Errors
+    /// Returns the lead if the answer cannot be kept.
+    pub fn new(draft: Draft<'_>, lead: Option<Lead>) -> Result<Fill, Option<Lead>> {
+        let known = match draft.length {
+            BodyLength::None => Some(0),
+            BodyLength::Known(bytes) => Some(bytes),
+            BodyLength::Streamed => None,
+            // Nobody can tell whether it came to its end.
+            BodyLength::UntilClose => return Err(lead),
+        };
+        let most = draft.most.min(draft.zone.largest());
+        let Some(stored) = Stored::new(draft.head, Body::of(b""), draft.life, draft.request) else {
+            return Err(lead);
+        };
+        let reserved = known.unwrap_or(0);
+        if reserved > most || !draft.zone.hold(reserved) {
+            return Err(lead);
+        }
+        // One whose length is not known may turn out too long: nobody reads what might not be kept.
+        let coming = lead.as_ref().zip(known).map(|(lead, length)| {
+            let coming = Arc::new(Coming::default());
+            let body = Body::Coming(Arc::clone(&coming), length);
+            let shared = Arc::new(stored.with_body(body));
+            lead.share(Arc::clone(&shared));
+            (coming, shared)
+        });
+        let keeping = Keeping {
+            zone: Arc::clone(draft.zone),
+            key: draft.key.into(),
+            epoch: draft.epoch,
+            stored,
+            pieces: Vec::new(),
+            piece: Vec::new(),
+            held: 0,
+            reserved,
+            most,
+            lead,
+            now: draft.now,
+            coming,
+        };
+        Ok(Fill { keeping: Some(keeping) })
+    }
+
+    /// The answer as others see it already, if they do.
+    pub fn shared(&self) -> Option<Arc<Stored>> {
+        let (_, shared) = self.keeping.as_ref()?.coming.as_ref()?;
+        Some(Arc::clone(shared))
+    }
+
+    /// The next frame of the body.
+    pub fn see(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Data(data) => self.take(data),
+            Frame::End | Frame::Trailers(_) => {
+                if let Some(keeping) = self.keeping.take() {
+                    keeping.keep();
+                }
+            }
+        }
+    }
+
+    /// As a filter; it has to be the first one.
+    pub fn filter(self) -> Box<dyn BodyFilter> {
+        Box::new(self)
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        let Some(keeping) = &mut self.keeping else { return };
+        if !keeping.take(data) {
+            // So will be the next ones.
+            let (lead, now) = (keeping.lead.take(), keeping.now);
+            self.keeping = None;
+            lead.into_iter().for_each(|lead| lead.part(now));
+        }
+    }
+}
+
+impl Keeping {
+    /// False if it became too long.
+    fn take(&mut self, data: &[u8]) -> bool {
+        let held = self.held + data.len() as u64;
+        if held > self.most || !self.reserve(held) {
+            return false;
+        }
+        self.held = held;
+        let mut data = data;
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min(PIECE_BYTES - self.piece.len()));
+            self.piece.extend_from_slice(now);
+            data = later;
+            if self.piece.len() == PIECE_BYTES {
+                self.push();
+            }
+        }
+        let is_awaited = || self.coming.as_ref().is_some_and(|(coming, _)| coming.is_awaited());
+        if self.piece.len() >= LEAST_PIECE_BYTES && is_awaited() {
+            self.push();
+        }
+        true
+    }
+
+    /// Sets memory aside for so many bytes in all; false if there is none.
+    fn reserve(&mut self, held: u64) -> bool {
+        let more = held.saturating_sub(self.reserved);
+        if more > 0 && !self.zone.hold(more) {
+            return false;
+        }
+        self.reserved += more;
+        true
+    }
+
+    fn push(&mut self) {
+        let piece = Piece::from(&self.piece[..]);
+        self.piece.clear();
+        if let Some((coming, _)) = &self.coming {
+            coming.push(Arc::clone(&piece));
+        }
+        self.pieces.push(piece);
+    }
+
+    /// The body has come to its end.
+    fn keep(mut self) {
+        if !self.piece.is_empty() {
+            self.push();
+        }
+        if let Some((coming, _)) = self.coming.take() {
+            coming.end(true);
+        }
+        self.stored.body = Body::Whole(std::mem::take(&mut self.pieces).into());
+        self.zone.insert(&self.key, self.stored.clone(), self.epoch);
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.zone.let_go(self.reserved);
+        if let Some((coming, _)) = &self.coming {
+            coming.end(false);
+        }
+    }
+}
+
+impl BodyFilter for Fill {
+    fn length(&self, length: BodyLength) -> BodyLength {
+        length
+    }
+
+    fn poll_frame(
+        &mut self,
+        input: &mut dyn Frames,
+        ctx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        let frame = ready!(input.poll_frame(ctx, task));
+        match &frame {
+            Ok(frame) => self.see(frame),
+            Err(_) => self.keeping = None,
+        }
+        Poll::Ready(frame)
+    }
+}

@@ -1,0 +1,22 @@
+//! A shared cache of answers (RFC 9111): what may be kept, how long it may be used again, and the memory it is kept in.
+//!
+//! Nothing here knows routes, asks a node or reads a clock: whoever serves an exchange says what was asked, what was
+//! answered and what time it is. All workers share one [`Zone`] by name.
+
+mod body;
+mod directives;
+mod fill;
+mod flight;
+mod life;
+mod rules;
+mod stored;
+mod zone;
+
+pub use body::{Body, Reader};
+pub use directives::Directives;
+pub use fill::{Draft, Fill};
+pub use flight::Flight;
+pub use life::Life;
+pub use rules::{Answered, MayUse, may_keep, may_use};
+pub use stored::Stored;
+pub use zone::{Epoch, Lead, Zone, Zones};

@@ -1,0 +1,193 @@
+//! How long an answer may be used again (RFC 9111 §4.2).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sigma_http::header::list_items;
+use sigma_http::{Headers, ResponseHead};
+use sigma_plugin::cache::Lifetime;
+
+use crate::directives::{Directives, SECONDS_MAX, seconds};
+
+/// How long one answer may be used again. Times are seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// When its age was 0.
+    pub born: u64,
+    /// Seconds that it is fresh, from then on.
+    pub lifetime: u32,
+    /// Seconds behind that in which it may be used while somebody asks anew.
+    pub while_revalidating: u32,
+    /// Seconds behind that in which it may be used where asking anew has failed.
+    pub if_error: u32,
+    /// It must not be used when it is stale, whatever anybody wants.
+    pub never_stale: bool,
+}
+
+impl Life {
+    /// That of an answer that has come at `now` and was asked for at `asked`. None if nothing says how long it is fresh,
+    /// or it is not at all.
+    pub fn of(
+        head: &ResponseHead,
+        said: &Directives,
+        how: Lifetime,
+        (asked, now): (u64, u64),
+    ) -> Option<Life> {
+        let headers = &head.headers;
+        let (lifetime, born) = match how {
+            // Whatever the node says: its age counts from here.
+            Lifetime::Fixed(seconds) => (seconds, now),
+            Lifetime::Stated => (stated(headers, said, now)?, now - age(headers, (asked, now)).min(now)),
+            Lifetime::StatedOr(otherwise) => match accelerated(headers, now) {
+                Some(lifetime) => (lifetime, now),
+                None => match stated(headers, said, now) {
+                    Some(lifetime) => (lifetime, now - age(headers, (asked, now)).min(now)),
+                    None => (otherwise, now),
+                },
+            },
+        };
+        let life = Life {
+            born,
+            lifetime,
+            while_revalidating: said.stale_while_revalidate.unwrap_or(0),
+            if_error: said.stale_if_error.unwrap_or(0),
+            never_stale: said.must_revalidate || said.no_cache || said.s_maxage.is_some(),
+        };
+        life.is_fresh(now).then_some(life)
+    }
+
+    /// Its age.
+    pub fn age(&self, now: u64) -> u64 {
+        now.saturating_sub(self.born)
+    }
+
+    /// Whether it may be used without asking anybody.
+    pub fn is_fresh(&self, now: u64) -> bool {
+        self.age(now) < u64::from(self.lifetime)
+    }
+
+    /// Seconds since it is stale; 0 while it is fresh.
+    pub fn staleness(&self, now: u64) -> u64 {
+        self.age(now).saturating_sub(u64::from(self.lifetime))
+    }
+
+    /// Whether it may be used while somebody asks anew.
+    pub fn may_wait(&self, now: u64) -> bool {
+        !self.never_stale && self.staleness(now) < u64::from(self.while_revalidating)
+    }
+
+    /// Whether it may be used where asking anew has failed; `most` is what a rule allows in any case.
+    pub fn may_stand_in(&self, now: u64, most: u32) -> bool {
+        let may_be_stale = !self.never_stale && self.staleness(now) < u64::from(self.if_error.max(most));
+        self.is_fresh(now) || may_be_stale
+    }
+}
+
+/// The lifetime that an answer states (RFC 9111 §4.2.1).
+fn stated(headers: &Headers, said: &Directives, now: u64) -> Option<u32> {
+    if let Some(seconds) = said.s_maxage.or(said.max_age) {
+        return Some(seconds);
+    }
+    let mut expires = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"expires"));
+    let (_, value) = expires.next()?;
+    // What is no date, or several, is the past (RFC 9111 §5.3).
+    let end = if expires.next().is_some() { None } else { date(value) };
+    let begin = headers.find(b"Date").and_then(date).unwrap_or(now);
+    let seconds = end.map_or(0, |end| end.saturating_sub(begin));
+    Some(u32::try_from(seconds).unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
+}
+
+/// nginx's own field, which goes before all others: seconds, or `@` and the time of the end.
+fn accelerated(headers: &Headers, now: u64) -> Option<u32> {
+    let value = headers.find(b"X-Accel-Expires")?;
+    match value.strip_prefix(b"@") {
+        None => Some(seconds(value)),
+        Some(end) => {
+            let end: u64 = std::str::from_utf8(end).ok()?.trim().parse().ok()?;
+            Some(u32::try_from(end.saturating_sub(now)).unwrap_or(SECONDS_MAX))
+        }
+    }
+}
+
+/// How old an answer was when it came (RFC 9111 §4.2.3).
+fn age(headers: &Headers, (asked, now): (u64, u64)) -> u64 {
+    let apparent = headers.find(b"Date").and_then(date).map_or(0, |date| now.saturating_sub(date));
+    let first = headers.find(b"Age").and_then(|value| list_items(value).next());
+    let said = first.filter(|age| age.iter().all(u8::is_ascii_digit)).map_or(0, seconds);
+    apparent.max(u64::from(said) + now.saturating_sub(asked))
+}
+
+/// The seconds since 1970 of a date in a field.
+pub(crate) fn date(value: &[u8]) -> Option<u64> {
+    let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
+    Some(at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 784_111_777;
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn life(fields: &[(&str, &str)], how: Lifetime) -> Option<Life> {
+        let mut head = ResponseHead::default();
+        head.start(200);
+        fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
+        Life::of(&head, &Directives::of(&head.headers), how, (NOW, NOW))
+    }
+
+    fn left(fields: &[(&str, &str)], how: Lifetime) -> Option<u64> {
+        life(fields, how).map(|life| u64::from(life.lifetime) - life.age(NOW))
+    }
+
+    #[test]
+    fn what_is_stated_in_its_order() {
+        let check = |fields: &[(&str, &str)], expected: Option<u64>| {
+            assert_eq!(left(fields, Lifetime::Stated), expected, "{fields:?}");
+        };
+        check(&[], None);
+        check(&[("Cache-Control", "max-age=10")], Some(10));
+        check(&[("Cache-Control", "max-age=10, s-maxage=20")], Some(20));
+        check(&[("Cache-Control", "max-age=10"), ("Expires", "0")], Some(10));
+        check(&[("Expires", "Sun, 06 Nov 1994 08:50:37 GMT"), ("Date", DATE)], Some(60));
+        check(&[("Expires", "Sun, 06 Nov 1994 08:50:37 GMT")], Some(60));
+        check(&[("Expires", "0")], None);
+        check(&[("Expires", "Sun, 06 Nov 1994 08:50:37 GMT"), ("Expires", DATE)], None);
+        // It has an age already.
+        check(&[("Cache-Control", "max-age=10"), ("Age", "4")], Some(6));
+        check(&[("Cache-Control", "max-age=10"), ("Age", "4, 9")], Some(6));
+        check(&[("Cache-Control", "max-age=10"), ("Age", "-4")], Some(10));
+        check(&[("Cache-Control", "max-age=10"), ("Age", "10")], None);
+        check(&[("Cache-Control", "max-age=100"), ("Date", "Sun, 06 Nov 1994 08:48:37 GMT")], Some(40));
+        check(&[("Cache-Control", "max-age=0")], None);
+    }
+
+    #[test]
+    fn rules_of_the_operator() {
+        assert_eq!(left(&[("Cache-Control", "max-age=10"), ("Age", "9")], Lifetime::Fixed(300)), Some(300));
+        let or = Lifetime::StatedOr(10);
+        assert_eq!(left(&[], or), Some(10));
+        assert_eq!(left(&[("Cache-Control", "max-age=3")], or), Some(3));
+        assert_eq!(left(&[("Cache-Control", "max-age=3"), ("X-Accel-Expires", "7")], or), Some(7));
+        assert_eq!(left(&[("X-Accel-Expires", "@784111782")], or), Some(5));
+        assert_eq!(left(&[("X-Accel-Expires", "0")], or), None);
+    }
+
+    #[test]
+    fn stale_ones_have_their_time() {
+        let life = life(
+            &[("Cache-Control", "max-age=10, stale-while-revalidate=5, stale-if-error=20")],
+            Lifetime::Stated,
+        );
+        let life = life.unwrap();
+        assert!(life.is_fresh(NOW + 9) && !life.is_fresh(NOW + 10));
+        assert!(life.may_wait(NOW + 14) && !life.may_wait(NOW + 15));
+        assert!(life.may_stand_in(NOW + 29, 0) && !life.may_stand_in(NOW + 30, 0));
+        assert!(life.may_stand_in(NOW + 69, 60));
+        for strict in ["must-revalidate", "proxy-revalidate", "s-maxage=10"] {
+            let said = format!("max-age=10, stale-while-revalidate=5, stale-if-error=20, {strict}");
+            let life = self::life(&[("Cache-Control", &said)], Lifetime::Stated).unwrap();
+            assert!(!life.may_wait(NOW + 11) && !life.may_stand_in(NOW + 11, 60), "{strict}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What may be kept, and what a request lets be used (RFC 9111 §3, §5.2.1).
+
+use sigma_http::{HeaderId, Headers, ResponseHead};
+use sigma_plugin::cache::CacheRule;
+
+use crate::directives::Directives;
+use crate::life::Life;
+
+/// An answer of a node, and what is known of its question.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered<'a> {
+    /// Its head.
+    pub head: &'a ResponseHead,
+    /// The fields of the request.
+    pub request: &'a Headers,
+    /// The key tells whose answer it is.
+    pub is_isolated: bool,
+    /// When the question was asked and the answer came, in seconds since 1970.
+    pub times: (u64, u64),
+}
+
+/// How long an answer may be used again; None if it must not be kept.
+pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
+    let Answered { head, request, is_isolated, times } = answered;
+    let said = Directives::of(&head.headers);
+    if !rule.statuses.contains(&head.status) || said.no_store || said.private || said.no_cache {
+        return None;
+    }
+    if matches!(head.status, 206 | 304) {
+        return None;
+    }
+    if rule.heeds_requests && Directives::of(request).no_store {
+        return None;
+    }
+    // What one may see others may not, unless it says so (RFC 9111 §3.5).
+    let is_for_all = said.public || said.s_maxage.is_some() || said.must_revalidate;
+    if request.has(HeaderId::Authorization) && !is_isolated && !is_for_all {
+        return None;
+    }
+    if head.headers.find(b"Set-Cookie").is_some() && !rule.keeps_cookies {
+        return None;
+    }
+    Life::of(head, &said, rule.lifetime, times)
+}
+
+/// What a request lets be done with what is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MayUse {
+    /// It is used.
+    Yes,
+    /// Somebody has to say first that it is still good.
+    Stale,
+}
+
+/// Whether what is kept may be used for a request. One whose wishes count may want it fresher, or take it staler.
+pub fn may_use(rule: &CacheRule, life: &Life, wishes: &Directives, now: u64) -> MayUse {
+    let is_fresh = life.is_fresh(now);
+    if !rule.heeds_requests {
+        return if is_fresh { MayUse::Yes } else { MayUse::Stale };
+    }
+    let (age, lifetime) = (life.age(now), u64::from(life.lifetime));
+    let is_too_old = wishes.max_age.is_some_and(|most| age > u64::from(most));
+    let ends_too_soon = wishes.min_fresh.is_some_and(|least| lifetime.saturating_sub(age) < u64::from(least));
+    let may_be_stale =
+        !life.never_stale && wishes.max_stale.is_some_and(|most| life.staleness(now) <= u64::from(most));
+    let is_good = is_fresh || may_be_stale;
+    if is_good && !is_too_old && !ends_too_soon { MayUse::Yes } else { MayUse::Stale }
+}
+
+#[cfg(test)]
+mod tests {
+    use sigma_plugin::cache::Lifetime;
+
+    use super::*;
+    use crate::stored::tests::headers;
+
+    fn kept(rule: &CacheRule, request: &[(&str, &str)], answer: &[(&str, &str)], status: u16) -> bool {
+        let mut head = ResponseHead::default();
+        head.start(status);
+        head.headers = headers(answer);
+        let request = headers(request);
+        let is_isolated = request.find(b"isolated").is_some();
+        let answered = Answered { head: &head, request: &request, is_isolated, times: (1000, 1000) };
+        may_keep(rule, answered).is_some()
+    }
+
+    #[test]
+    fn what_is_kept() {
+        let rule = CacheRule {
+            statuses: vec![200, 404, 206, 304],
+            lifetime: Lifetime::Fixed(60),
+            ..CacheRule::default()
+        };
+        assert!(kept(&rule, &[], &[], 200) && kept(&rule, &[], &[], 404));
+        assert!(!kept(&rule, &[], &[], 500) && !kept(&rule, &[], &[], 206) && !kept(&rule, &[], &[], 304));
+        for forbidden in ["no-store", "private", "no-cache", "Private=\"x\", max-age=5"] {
+            assert!(!kept(&rule, &[], &[("Cache-Control", forbidden)], 200), "{forbidden}");
+        }
+        assert!(!kept(&rule, &[], &[("Set-Cookie", "a=b")], 200));
+        let cookies = CacheRule { keeps_cookies: true, ..rule.clone() };
+        assert!(kept(&cookies, &[], &[("Set-Cookie", "a=b")], 200));
+        // Somebody's own answer.
+        let own = [("Authorization", "Basic x")];
+        assert!(!kept(&rule, &own, &[("Cache-Control", "max-age=60")], 200));
+        for shared in ["public", "s-maxage=5", "must-revalidate"] {
+            assert!(kept(&rule, &own, &[("Cache-Control", shared)], 200), "{shared}");
+        }
+        assert!(kept(&rule, &[own[0], ("isolated", "")], &[], 200));
+        // Wishes of a client count if the operator wants that.
+        let no_store = [("Cache-Control", "no-store")];
+        assert!(kept(&rule, &no_store, &[], 200));
+        assert!(!kept(&CacheRule { heeds_requests: true, ..rule }, &no_store, &[], 200));
+    }
+
+    #[test]
+    fn what_is_used() {
+        let life = Life { born: 1000, lifetime: 60, while_revalidating: 0, if_error: 0, never_stale: false };
+        let check = |heeds_requests: bool, wishes: &str, now: u64, expected: MayUse| {
+            let rule = CacheRule { heeds_requests, ..CacheRule::default() };
+            let wishes = Directives::of(&headers(&[("Cache-Control", wishes)]));
+            assert_eq!(may_use(&rule, &life, &wishes, now), expected, "{heeds_requests} {wishes:?} {now}");
+        };
+        check(false, "max-age=0", 1059, MayUse::Yes);
+        check(false, "max-stale", 1060, MayUse::Stale);
+        check(true, "", 1059, MayUse::Yes);
+        check(true, "max-age=10", 1010, MayUse::Yes);
+        check(true, "max-age=10", 1011, MayUse::Stale);
+        check(true, "min-fresh=10", 1050, MayUse::Yes);
+        check(true, "min-fresh=10", 1051, MayUse::Stale);
+        check(true, "max-stale=10", 1070, MayUse::Yes);
+        check(true, "max-stale=10", 1071, MayUse::Stale);
+        check(true, "max-stale", 9999, MayUse::Yes);
+    }
+}

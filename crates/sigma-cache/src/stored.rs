@@ -1,0 +1,189 @@
+//! An answer that is kept.
+
+use sigma_http::header::list_items;
+use sigma_http::{Headers, ResponseHead};
+
+use crate::body::Body;
+use crate::life::{Life, date};
+
+/// What an entry takes beside its bytes.
+const OVERHEAD_BYTES: u64 = 256;
+
+/// A field of a request by its name, and the value that it had.
+type Varied = (Box<[u8]>, Option<Box<[u8]>>);
+
+/// An answer that is kept, and may be used again for requests that are like the one it was given to.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its status.
+    pub status: u16,
+    /// Its fields, but for those of the connection that it came over.
+    pub headers: Headers,
+    /// Its body.
+    pub body: Body,
+    /// How long it may be used.
+    pub life: Life,
+    /// The fields of the request that it depends on, in small letters and in order, with the value that each had.
+    varied: Vec<Varied>,
+    /// When it was made, as it says itself; of several that fit the newest one is used.
+    date: u64,
+}
+
+impl Stored {
+    /// An answer to a request with these fields. None if no request is ever like another one: `Vary: *`.
+    pub fn new(head: &ResponseHead, body: Body, life: Life, request: &Headers) -> Option<Stored> {
+        let mut headers = Headers::default();
+        headers.copy_from(&head.headers);
+        let mut names: Vec<Box<[u8]>> = Vec::new();
+        for (_, value) in headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")) {
+            names.extend(list_items(value).map(|name| name.to_ascii_lowercase().into_boxed_slice()));
+        }
+        if names.iter().any(|name| **name == *b"*") {
+            return None;
+        }
+        names.sort();
+        names.dedup();
+        let varied = names.into_iter().map(|name| {
+            let value = normal_value(request, &name);
+            (name, value)
+        });
+        let varied = varied.collect();
+        let date = headers.find(b"Date").and_then(date).unwrap_or(life.born);
+        Some(Stored { status: head.status, headers, body, life, varied, date })
+    }
+
+    /// The same with another body.
+    pub(crate) fn with_body(&self, body: Body) -> Stored {
+        Stored { body, ..self.clone() }
+    }
+
+    /// Whether it is an answer to a request with these fields (RFC 9111 §4.1).
+    pub fn fits(&self, request: &Headers) -> bool {
+        self.varied.iter().all(|(name, value)| normal_value(request, name) == *value)
+    }
+
+    /// Whether it takes the place of another answer under the same key. One that depends on other fields does: which of
+    /// the two is meant could not be told.
+    pub(crate) fn replaces(&self, other: &Stored) -> bool {
+        let names = |stored: &Stored| stored.varied.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        self.varied == other.varied || names(self) != names(other)
+    }
+
+    /// The same after a node has said that it is still good (RFC 9111 §4.3.4).
+    pub fn refreshed(&self, said: &Headers, life: Life) -> Stored {
+        let mut fresh = self.clone();
+        // Those that speak of the body stay: a 304 has none.
+        let stays = |name: &[u8]| {
+            let name = name.to_ascii_lowercase();
+            matches!(&name[..], b"content-encoding" | b"content-type" | b"content-range" | b"content-length")
+        };
+        let updates: Vec<(&[u8], &[u8])> = said.iter().filter(|(name, _)| !stays(name)).collect();
+        // What was known of the age of the old one says nothing of this one.
+        for name in [&b"Age"[..], b"Date"].into_iter().chain(updates.iter().map(|(name, _)| *name)) {
+            fresh.headers.remove_name(name);
+        }
+        for (name, value) in updates {
+            fresh.headers.append_parts(name, &[value]);
+        }
+        fresh.date = fresh.headers.find(b"Date").and_then(date).unwrap_or(life.born);
+        fresh.life = life;
+        fresh
+    }
+
+    /// When it was made.
+    pub(crate) fn date(&self) -> u64 {
+        self.date
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn weight(&self) -> u64 {
+        let varied: usize = self
+            .varied
+            .iter()
+            .map(|(name, value)| name.len() + value.as_deref().map_or(0, <[u8]>::len))
+            .sum();
+        OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + varied as u64
+    }
+}
+
+/// The value of a field of a request, whatever white space and lines it stands in; None without it.
+fn normal_value(request: &Headers, name: &[u8]) -> Option<Box<[u8]>> {
+    let mut lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).peekable();
+    lines.peek()?;
+    let items: Vec<&[u8]> = lines.flat_map(|(_, value)| list_items(value)).collect();
+    Some(items.join(&b","[..]).into())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn headers(fields: &[(&str, &str)]) -> Headers {
+        let mut headers = Headers::default();
+        fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
+        headers
+    }
+
+    pub(crate) fn stored(fields: &[(&str, &str)], request: &[(&str, &str)]) -> Option<Stored> {
+        let mut head = ResponseHead::default();
+        head.start(200);
+        head.headers = headers(fields);
+        let life = Life { born: 0, lifetime: 10, while_revalidating: 0, if_error: 0, never_stale: false };
+        Stored::new(&head, Body::of(b"body"), life, &headers(request))
+    }
+
+    #[test]
+    fn requests_that_are_alike() {
+        let one = stored(
+            &[("Vary", "Accept-Language, Origin"), ("vary", "origin")],
+            &[("accept-language", "de,  en")],
+        );
+        let one = one.unwrap();
+        let check = |request: &[(&str, &str)], expected: bool| {
+            assert_eq!(one.fits(&headers(request)), expected, "{request:?}");
+        };
+        check(&[("Accept-Language", "de, en")], true);
+        check(&[("Accept-Language", "de"), ("Accept-Language", "en")], true);
+        check(&[("Accept-Language", "de,en"), ("Cookie", "a=b")], true);
+        check(&[("Accept-Language", "en, de")], false);
+        check(&[("Accept-Language", "de, en"), ("Origin", "")], false);
+        check(&[], false);
+        assert!(stored(&[("Vary", "Accept, *")], &[]).is_none());
+        assert!(stored(&[], &[]).unwrap().fits(&headers(&[("Anything", "goes")])));
+    }
+
+    #[test]
+    fn a_304_says_what_is_new() {
+        let old = stored(
+            &[
+                ("Age", "5"),
+                ("Date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                ("ETag", "\"a\""),
+                ("Content-Type", "text/plain"),
+                ("X-Old", "1"),
+                ("X-Both", "1"),
+            ],
+            &[],
+        )
+        .unwrap();
+        let said = headers(&[
+            ("X-Both", "2"),
+            ("x-both", "3"),
+            ("Content-Type", "text/html"),
+            ("Content-Length", "0"),
+        ]);
+        let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
+        assert_eq!(fresh.headers.find(b"Content-Type"), Some(&b"text/plain"[..]));
+        assert_eq!(fresh.headers.find(b"X-Old"), Some(&b"1"[..]));
+        for gone in [&b"Content-Length"[..], b"Age", b"Date"] {
+            assert_eq!(fresh.headers.find(gone), None);
+        }
+        let both: Vec<&[u8]> = fresh
+            .headers
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"x-both"))
+            .map(|(_, value)| value)
+            .collect();
+        assert_eq!((both, fresh.life.born), (vec![&b"2"[..], b"3"], 100));
+    }
+}

@@ -1,0 +1,365 @@
+//! The memory in which answers are kept, by their keys.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use quick_cache::sync::Cache;
+use quick_cache::{OptionsBuilder, Weighter};
+use sigma_http::Headers;
+
+use crate::flight::Flight;
+use crate::stored::Stored;
+
+/// The most answers under one key; the oldest goes (`plugins/proxy-cache.md`).
+const VARIANTS_MAX: usize = 64;
+
+/// Parts of a zone that are locked for themselves, and how much memory each is to have at least: an answer must fit
+/// into one.
+const SHARDS_MAX: u64 = 16;
+const SHARD_BYTES: u64 = 8 << 20;
+
+/// What an answer takes on average, as a guess for the size of tables.
+const GUESSED_BYTES: u64 = 8 << 10;
+
+/// Keys whose questions everybody asks for himself, and for how many seconds.
+const PASSED_KEYS: usize = 10_000;
+const PASSED_S: u64 = 120;
+
+/// Parts of the table of questions under way, and counters of what was purged.
+const STRIPES: usize = 64;
+
+/// All zones of a gateway; a part of the node.
+#[derive(Debug, Default)]
+pub struct Zones {
+    zones: Mutex<HashMap<Box<str>, Arc<Zone>>>,
+}
+
+impl Zones {
+    /// The zone of this name, of so many bytes if it is new.
+    pub fn zone(&self, name: &str, bytes: u64) -> Arc<Zone> {
+        let mut zones = self.lock();
+        Arc::clone(zones.entry(name.into()).or_insert_with(|| Arc::new(Zone::new(bytes))))
+    }
+
+    /// All that have been used, by name.
+    pub fn all(&self) -> Vec<(Box<str>, Arc<Zone>)> {
+        let mut all: Vec<_> =
+            self.lock().iter().map(|(name, zone)| (name.clone(), Arc::clone(zone))).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Zone>>> {
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All answers under one key.
+type Variants = Arc<[Arc<Stored>]>;
+
+#[derive(Debug, Clone)]
+struct Weigh;
+
+impl Weighter<Arc<[u8]>, Variants> for Weigh {
+    fn weight(&self, key: &Arc<[u8]>, variants: &Variants) -> u64 {
+        key.len() as u64 + variants.iter().map(|stored| stored.weight()).sum::<u64>()
+    }
+}
+
+type Flights = HashMap<Arc<[u8]>, Arc<Flight>>;
+
+/// A place for answers, which all workers share. What is asked for often stays longest.
+pub struct Zone {
+    answers: Cache<Arc<[u8]>, Variants, Weigh>,
+    /// Until when nobody waits for another one's question, by key.
+    passed: Cache<Arc<[u8]>, u64>,
+    hasher: RandomState,
+    stripes: Box<[Stripe]>,
+    bytes: u64,
+    /// Bytes of answers that are still coming, and how often everything was purged.
+    coming: AtomicU64,
+    purged: AtomicU64,
+}
+
+#[derive(Default)]
+struct Stripe {
+    flights: Mutex<Flights>,
+    /// Held while an answer joins the others under its key.
+    writing: Mutex<()>,
+    purged: AtomicU64,
+}
+
+/// What was purged of a zone when a question was asked: an answer to one that was asked before is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Epoch(u64, u64);
+
+impl std::fmt::Debug for Zone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zone").field("bytes", &self.bytes).field("entries", &self.answers.len()).finish()
+    }
+}
+
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that holds one of these locks can leave its value half changed.
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Zone {
+    /// One of so many bytes.
+    pub fn new(bytes: u64) -> Zone {
+        let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
+        let guess = usize::try_from(bytes / GUESSED_BYTES).unwrap_or(usize::MAX).max(16);
+        let answers = OptionsBuilder::new()
+            .shards(shards as usize)
+            .estimated_items_capacity(guess)
+            .weight_capacity(bytes)
+            .build();
+        let answers = match answers {
+            Ok(options) => Cache::with_options(options, Weigh, Default::default(), Default::default()),
+            // Both sizes are given, which is all that it needs.
+            Err(_) => Cache::with_weighter(guess, bytes, Weigh),
+        };
+        Zone {
+            answers,
+            passed: Cache::new(PASSED_KEYS),
+            hasher: RandomState::default(),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            bytes,
+            coming: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+        }
+    }
+
+    /// The most bytes that the body of one answer may have.
+    pub fn largest(&self) -> u64 {
+        self.answers.shard_capacity() / 2
+    }
+
+    /// Keys under which something is kept.
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Bytes that answers take, about.
+    pub fn held_bytes(&self) -> u64 {
+        self.answers.weight()
+    }
+
+    /// The newest answer under a key to a request with these fields, fresh or not.
+    pub fn find(&self, key: &[u8], request: &Headers) -> Option<Arc<Stored>> {
+        let variants = self.answers.get(key)?;
+        let fitting = variants.iter().filter(|stored| stored.fits(request));
+        fitting.max_by_key(|stored| stored.date()).cloned()
+    }
+
+    /// What was purged so far, as far as it concerns a key.
+    pub fn epoch(&self, key: &[u8]) -> Epoch {
+        Epoch(self.purged.load(Ordering::Acquire), self.stripe(key).purged.load(Ordering::Acquire))
+    }
+
+    /// Keeps an answer, unless something was purged since its question was asked.
+    pub fn insert(&self, key: &[u8], stored: Stored, epoch: Epoch) {
+        let _writing = held(&self.stripe(key).writing);
+        if self.epoch(key) != epoch {
+            return;
+        }
+        let known = self.answers.peek(key);
+        let others =
+            known.iter().flat_map(|variants| variants.iter()).filter(|other| !stored.replaces(other));
+        let mut variants: Vec<Arc<Stored>> = others.cloned().collect();
+        if variants.len() >= VARIANTS_MAX
+            && let Some(oldest) = (0..variants.len()).min_by_key(|at| variants[*at].life.born)
+        {
+            variants.swap_remove(oldest);
+        }
+        variants.push(Arc::new(stored));
+        self.answers.insert(key.into(), variants.into());
+    }
+
+    /// Forgets all answers under a key, and those that are coming; whether there were any.
+    pub fn purge(&self, key: &[u8]) -> bool {
+        let stripe = self.stripe(key);
+        let _writing = held(&stripe.writing);
+        stripe.purged.fetch_add(1, Ordering::AcqRel);
+        self.answers.remove(key).is_some()
+    }
+
+    /// Forgets everything, and what is coming.
+    pub fn purge_all(&self) {
+        self.purged.fetch_add(1, Ordering::AcqRel);
+        self.answers.clear();
+    }
+
+    /// Begins a question for all who want the answer under this key.
+    ///
+    /// # Errors
+    /// Returns the question if somebody is asking it already.
+    pub fn lead(self: &Arc<Zone>, key: &[u8]) -> Result<Lead, Arc<Flight>> {
+        let mut flights = held(&self.stripe(key).flights);
+        if let Some(flight) = flights.get(key) {
+            return Err(Arc::clone(flight));
+        }
+        let (key, flight): (Arc<[u8]>, _) = (key.into(), Arc::<Flight>::default());
+        flights.insert(Arc::clone(&key), Arc::clone(&flight));
+        drop(flights);
+        Ok(Lead { zone: Arc::clone(self), key, flight })
+    }
+
+    /// Whether answers under this key are not for others, as far as is known.
+    pub fn is_passed(&self, key: &[u8], now: u64) -> bool {
+        self.passed.get(key).is_some_and(|until| now < until)
+    }
+
+    pub(crate) fn let_pass(&self, key: &Arc<[u8]>, now: u64) {
+        self.passed.insert(Arc::clone(key), now + PASSED_S);
+    }
+
+    pub(crate) fn end_flight(&self, key: &[u8], flight: &Arc<Flight>) {
+        let mut flights = held(&self.stripe(key).flights);
+        if flights.get(key).is_some_and(|known| Arc::ptr_eq(known, flight)) {
+            flights.remove(key);
+        }
+    }
+
+    /// More of what is coming is held; false if that is too much.
+    pub(crate) fn hold(&self, bytes: u64) -> bool {
+        let before = self.coming.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.bytes {
+            self.coming.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// What was coming is there, or is not coming any more.
+    pub(crate) fn let_go(&self, bytes: u64) {
+        self.coming.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn stripe(&self, key: &[u8]) -> &Stripe {
+        &self.stripes[self.hasher.hash_one(key) as usize % STRIPES]
+    }
+}
+
+/// Whoever asks for all. When it is dropped, the question is over, and those who wait look for themselves.
+#[derive(Debug)]
+pub struct Lead {
+    zone: Arc<Zone>,
+    key: Arc<[u8]>,
+    flight: Arc<Flight>,
+}
+
+impl Lead {
+    /// An answer is coming that all may have.
+    pub(crate) fn share(&self, stored: Arc<Stored>) {
+        self.flight.answer(stored);
+    }
+
+    /// The answer is not one for others: for a while nobody waits for another one's question.
+    pub fn part(self, now: u64) {
+        self.zone.let_pass(&self.key, now);
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.zone.end_flight(&self.key, &self.flight);
+        self.flight.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::tests::all_of;
+    use crate::stored::tests::{headers, stored};
+
+    fn zone() -> Arc<Zone> {
+        Arc::new(Zone::new(1 << 20))
+    }
+
+    fn kept(zone: &Zone, request: &[(&str, &str)]) -> Option<Vec<u8>> {
+        let found = zone.find(b"k", &headers(request))?;
+        all_of(found.body.read(0, found.body.length())).ok()
+    }
+
+    #[test]
+    fn answers_by_what_they_vary_with() {
+        let zone = zone();
+        let put = |language: &str, body: &[u8]| {
+            let mut one = stored(&[("Vary", "Accept-Language")], &[("Accept-Language", language)]).unwrap();
+            one.body = crate::Body::of(body);
+            zone.insert(b"k", one, zone.epoch(b"k"));
+        };
+        put("de", b"hallo");
+        put("en", b"hello");
+        put("de", b"guten Tag");
+        assert_eq!(kept(&zone, &[("accept-language", "de")]).as_deref(), Some(&b"guten Tag"[..]));
+        assert_eq!(kept(&zone, &[("accept-language", "en")]).as_deref(), Some(&b"hello"[..]));
+        assert_eq!(kept(&zone, &[("accept-language", "fr")]), None);
+        // No more than so many.
+        (0..100).for_each(|n| put(&format!("l{n}"), b"x"));
+        assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), VARIANTS_MAX);
+        // One that depends on something else takes the place of all.
+        zone.insert(b"k", stored(&[], &[]).unwrap(), zone.epoch(b"k"));
+        assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), 1);
+        assert_eq!(kept(&zone, &[]).as_deref(), Some(&b"body"[..]));
+        assert!(zone.purge(b"k") && !zone.purge(b"k"));
+        assert_eq!(kept(&zone, &[]), None);
+    }
+
+    #[test]
+    fn what_was_asked_before_a_purge_is_not_kept() {
+        let zone = zone();
+        let one = stored(&[], &[]).unwrap();
+        let asked = zone.epoch(b"k");
+        zone.purge(b"k");
+        zone.insert(b"k", one.clone(), asked);
+        assert!(zone.is_empty());
+        let asked = zone.epoch(b"k");
+        zone.purge_all();
+        zone.insert(b"k", one.clone(), asked);
+        assert!(zone.is_empty());
+        zone.insert(b"k", one, zone.epoch(b"k"));
+        assert_eq!(zone.len(), 1);
+    }
+
+    #[test]
+    fn memory_has_a_bound() {
+        let zone = zone();
+        for n in 0..10_000u32 {
+            let mut one = stored(&[], &[]).unwrap();
+            one.body = crate::Body::of(&[0; 1000]);
+            zone.insert(&n.to_be_bytes(), one, zone.epoch(&n.to_be_bytes()));
+        }
+        assert!(zone.held_bytes() <= 1 << 20 && zone.len() > 300, "{zone:?}");
+        // What is on its way counts for itself.
+        assert!(zone.hold(1 << 20) && !zone.hold(1) && zone.hold(0));
+        zone.let_go(1 << 20);
+        assert!(zone.hold(1));
+    }
+
+    #[test]
+    fn one_asks_for_all() {
+        let zone = zone();
+        let lead = zone.lead(b"k").unwrap();
+        let flight = zone.lead(b"k").unwrap_err();
+        assert!(zone.lead(b"other").is_ok());
+        assert!(flight.coming().is_none());
+        let one = stored(&[("Vary", "A")], &[("A", "1")]).unwrap();
+        lead.share(Arc::new(one));
+        let coming = flight.coming().unwrap();
+        assert!(coming.fits(&headers(&[("A", "1")])) && !coming.fits(&headers(&[])));
+        lead.part(100);
+        assert!(zone.is_passed(b"k", 100 + PASSED_S - 1) && !zone.is_passed(b"k", 100 + PASSED_S));
+        assert!(zone.lead(b"k").is_ok(), "the question is over");
+    }
+}

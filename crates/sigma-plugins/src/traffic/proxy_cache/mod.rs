@@ -1,0 +1,337 @@
+//! `proxy-cache`: answers of nodes are kept, and used again.
+//!
+//! The plugin says what is kept and under which key; the keeping itself is a stage of the exchange.
+
+mod zones;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::described::schema_of;
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::Method;
+use sigma_plugin::cache::{CacheRule, CacheWish, Lifetime};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+use zones::{Attributes, Kind};
+
+const NAME: &str = "proxy-cache";
+
+/// The plugin.
+pub(crate) static PROXY_CACHE: Descriptor = Descriptor {
+    name: NAME,
+    version: "0.2",
+    priority: 1085,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    attributes: Some(schema_of::<Attributes>),
+    warnings: Some(|_, conf| warnings(conf)),
+    build: |build| Ok(Arc::new(ProxyCache::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      proxy-cache: { cache_strategy: memory, cache_zone: memory_cache, cache_ttl: 60 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Apisix-Cache-Status: MISS
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Apisix-Cache-Status: HIT
+…
+$ curl -i -X PURGE http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
+
+/// Bytes of names and values between the parts of a key: no part has one.
+const BETWEEN: u8 = 0;
+
+/// Variables that tell whose answer it is.
+const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
+
+/// Keeps answers of nodes, and answers from them.
+///
+/// The zones are the attribute `zones` of `plugin_attr`: a name and how much memory each has. All workers share them.
+/// What is asked for often stays longest; an answer that takes more than half of a part of its zone, of which it has
+/// one for each 8 MiB, is not kept.
+///
+/// A method `PURGE`, if the route has it, forgets what is kept for a URI: 200, or 404 if nothing was. Other methods
+/// that change something forget it as well, once a node has taken them (RFC 9111 §4.4). The variable
+/// `$upstream_cache_status` has for logs what `Apisix-Cache-Status` tells clients.
+///
+/// What is kept is the node's answer before plugins have changed it; they see it each time, and so do the plugins of
+/// the request: limits count what is answered from the cache. Conditions and single ranges of requests are answered
+/// from what is kept.
+///
+/// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`
+/// (RFC 9111 §3.5), or if the key tells whose it is: a variable of `cache_key` does, and so does the consumer.
+///
+/// The strategy `disk` is kept in memory as well: it forgets at a restart.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Where answers are kept, and by which rules: `memory` has `cache_ttl` and what follows from it, `disk` the rules of
+    /// nginx (`X-Accel-Expires`, `Cache-Control`, `Expires`, else the attribute `cache_ttl`).
+    #[schemars(extend("default" = "disk"))]
+    cache_strategy: Strategy,
+    /// The zone; it has to be one of the strategy.
+    #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
+    cache_zone: String,
+    /// What the key is made of: texts, and variables.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")),
+        extend("default" = ["$host", "$request_uri"]))]
+    cache_key: Vec<String>,
+    /// The methods that are answered from what is kept.
+    #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["GET", "HEAD"]))]
+    cache_method: Vec<CachedMethod>,
+    /// The statuses that are kept.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)),
+        extend("uniqueItems" = true, "default" = [200, 301, 404]))]
+    cache_http_status: Vec<u16>,
+    /// Texts and variables: if they come to anything but nothing or `0`, nothing that is kept is used.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
+    cache_bypass: Option<Vec<String>>,
+    /// The same: the answer is not kept.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
+    no_cache: Option<Vec<String>>,
+    /// Whether clients are not told `Expires` and `Cache-Control`.
+    #[schemars(extend("default" = false))]
+    hide_cache_headers: bool,
+    /// With `memory`: whether `Cache-Control` of requests counts, and answers say how long they are fresh.
+    #[schemars(extend("default" = false))]
+    cache_control: bool,
+    /// With `memory`: seconds that an answer is fresh.
+    #[schemars(range(min = 1, max = 2_147_483_647), extend("default" = 300))]
+    cache_ttl: u32,
+    /// Whether each consumer has answers of its own.
+    #[schemars(extend("default" = true))]
+    consumer_isolation: bool,
+    /// With `memory`: whether answers that set cookies are kept.
+    #[schemars(extend("default" = false))]
+    cache_set_cookie: bool,
+    /// With `memory`: the largest body that is kept, in bytes.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_resp_body_size: u64,
+    /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
+    #[schemars(range(max = 600_000), extend("default" = 0))]
+    lock_timeout: u32,
+    /// Whether nodes are asked with `If-None-Match` and `If-Modified-Since` whether what is stale is still good.
+    #[schemars(extend("default" = false))]
+    revalidate: bool,
+    /// Seconds for which what is stale is given where a node fails, beside what it says itself (`stale-if-error`).
+    #[schemars(range(max = 2_147_483_647), extend("default" = 0))]
+    stale_if_error: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Strategy {
+    Disk,
+    Memory,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum CachedMethod {
+    Get,
+    Post,
+    Head,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        match self.cache_key.iter().any(|part| part == "$request_method") {
+            true => Err("cache_key variable $request_method unsupported".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Fields that only the strategy `memory` has.
+const OF_MEMORY: [&str; 4] = ["cache_control", "cache_ttl", "cache_set_cookie", "max_resp_body_size"];
+
+fn warnings(conf: &Value) -> Vec<Problem> {
+    if conf.get("cache_strategy").and_then(Value::as_str).unwrap_or("disk") != "disk" {
+        return Vec::new();
+    }
+    let in_memory =
+        Problem::new("cache_strategy", "in-memory", "what is kept is in memory, and forgotten at a restart")
+            .hint("say `memory` if that is meant");
+    let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
+        Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
+    });
+    std::iter::once(in_memory).chain(idle).collect()
+}
+
+/// A text, or the value of a variable.
+#[derive(Debug)]
+enum Part {
+    Text(Vec<u8>),
+    Variable(VarName),
+}
+
+impl Part {
+    fn all(parts: &[String]) -> Vec<Part> {
+        let one = |part: &String| match part.strip_prefix('$') {
+            Some(name) => Part::Variable(VarName::parse(name)),
+            None => Part::Text(part.as_bytes().to_vec()),
+        };
+        parts.iter().map(one).collect()
+    }
+
+    fn write(&self, ctx: &Context, out: &mut Vec<u8>) {
+        match self {
+            Part::Text(text) => out.extend_from_slice(text),
+            Part::Variable(name) => match ctx.get(name) {
+                Some(VarValue::Text(value)) => out.extend_from_slice(&value),
+                // `?refresh`, as APISIX writes it.
+                Some(VarValue::Bool(is_true)) => out.extend_from_slice(is_true.to_string().as_bytes()),
+                Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
+                None => {}
+            },
+        }
+    }
+}
+
+struct ProxyCache {
+    rule: Arc<CacheRule>,
+    key: Vec<Part>,
+    bypass: Vec<Part>,
+    no_cache: Vec<Part>,
+    /// Consumers have answers of their own, unless the key tells whose it is.
+    isolates: bool,
+    tells_whose: bool,
+}
+
+impl ProxyCache {
+    fn new(build: &Build<'_>) -> Result<ProxyCache, String> {
+        let config: Config = build.config()?;
+        let attributes = Attributes::of(build.node.attribute(NAME))?;
+        let (kind, word) = match config.cache_strategy {
+            Strategy::Disk => (Kind::Disk, "disk"),
+            Strategy::Memory => (Kind::Memory, "memory"),
+        };
+        let zone = attributes
+            .zone(&config.cache_zone)
+            .ok_or(format!("cache_zone {} not found", config.cache_zone))?;
+        if zone.kind() != kind {
+            return Err(format!("invalid or empty cache_zone for cache_strategy: {word}"));
+        }
+        let lifetime = match (config.cache_strategy, config.cache_control) {
+            (Strategy::Disk, _) => Lifetime::StatedOr(attributes.cache_ttl_s()?),
+            (Strategy::Memory, true) => Lifetime::Stated,
+            (Strategy::Memory, false) => Lifetime::Fixed(config.cache_ttl),
+        };
+        let is_memory = kind == Kind::Memory;
+        let rule = CacheRule {
+            zone: config.cache_zone.as_str().into(),
+            zone_bytes: zone.bytes()?,
+            methods: config.cache_method.iter().map(|method| Method::from(*method)).collect(),
+            statuses: config.cache_http_status,
+            lifetime,
+            heeds_requests: is_memory && config.cache_control,
+            keeps_cookies: is_memory && config.cache_set_cookie,
+            most_bytes: if is_memory { config.max_resp_body_size } else { u64::MAX },
+            hides_lifetime: config.hide_cache_headers,
+            wait_ms: config.lock_timeout,
+            revalidates: config.revalidate,
+            stale_if_error: config.stale_if_error,
+            status_field: "Apisix-Cache-Status",
+        };
+        let tells_whose = config
+            .cache_key
+            .iter()
+            .any(|part| part.strip_prefix('$').is_some_and(|name| IDENTITIES.contains(&name)));
+        Ok(ProxyCache {
+            rule: Arc::new(rule),
+            key: Part::all(&config.cache_key),
+            bypass: Part::all(&config.cache_bypass.unwrap_or_default()),
+            no_cache: Part::all(&config.no_cache.unwrap_or_default()),
+            isolates: config.consumer_isolation && !tells_whose,
+            tells_whose,
+        })
+    }
+
+    /// The key, and whether it tells whose answer it is.
+    fn key(&self, ctx: &Context) -> (Vec<u8>, bool) {
+        let mut key = Vec::new();
+        let mut is_isolated = self.tells_whose;
+        if self.isolates {
+            match ctx.consumer() {
+                Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
+                None => Part::Variable(VarName::parse("remote_user")).write(ctx, &mut key),
+            }
+            if !key.is_empty() {
+                is_isolated = true;
+                key.push(1);
+            }
+        }
+        for part in &self.key {
+            part.write(ctx, &mut key);
+            key.push(BETWEEN);
+        }
+        (key, is_isolated)
+    }
+}
+
+impl From<CachedMethod> for Method {
+    fn from(method: CachedMethod) -> Method {
+        match method {
+            CachedMethod::Get => Method::Get,
+            CachedMethod::Post => Method::Post,
+            CachedMethod::Head => Method::Head,
+        }
+    }
+}
+
+/// Whether texts and variables come to something.
+fn is_active(parts: &[Part], ctx: &Context) -> bool {
+    let mut value = Vec::new();
+    parts.iter().for_each(|part| part.write(ctx, &mut value));
+    !value.is_empty() && value != b"0"
+}
+
+impl Plugin for ProxyCache {
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        let (key, is_isolated) = self.key(ctx);
+        ctx.cache = Some(Box::new(CacheWish {
+            rule: Arc::clone(&self.rule),
+            key,
+            is_isolated,
+            is_bypassed: is_active(&self.bypass, ctx),
+            is_kept_out: is_active(&self.no_cache, ctx),
+        }));
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_effect_is_told() {
+        let places = |conf: Value| -> Vec<String> {
+            warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
+        };
+        assert!(places(json!({"cache_strategy": "memory", "cache_ttl": 5})).is_empty());
+        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_strategy", "cache_ttl"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! The attribute that says what zones there are (APISIX: `apisix.proxy_cache`).
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The least memory that a zone may have: less keeps next to nothing.
+const LEAST_BYTES: u64 = 64 << 10;
+
+/// What `plugin_attr` may say for the plugin.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Attributes {
+    /// How long answers of the strategy `disk` are fresh that do not say it themselves: a number of seconds, or one with
+    /// `s`, `m`, `h` or `d`.
+    #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"), extend("default" = "10s"))]
+    cache_ttl: String,
+    /// The zones. Read once, at the start.
+    #[schemars(length(min = 1))]
+    zones: Vec<Zone>,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        let zone = |name: &str, disk: Option<&str>| Zone {
+            name: name.to_owned(),
+            memory_size: "50m".to_owned(),
+            disk_size: disk.map(|_| "1G".to_owned()),
+            disk_path: disk.map(str::to_owned),
+            cache_levels: disk.map(|_| "1:2".to_owned()),
+        };
+        Attributes {
+            cache_ttl: "10s".to_owned(),
+            zones: vec![zone("disk_cache_one", Some("/tmp/disk_cache_one")), zone("memory_cache", None)],
+        }
+    }
+}
+
+/// One zone. With the three fields of a disk it is one of the strategy `disk`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Zone {
+    /// Its name.
+    #[schemars(length(min = 1, max = 100))]
+    name: String,
+    /// Its memory: a number of bytes, or one with `k`, `m` or `g`.
+    #[schemars(regex(pattern = r"^[0-9]+[kKmMgG]?$"))]
+    memory_size: String,
+    /// The disk that it may take in APISIX; nothing is written to a disk.
+    disk_size: Option<String>,
+    /// Where that is.
+    disk_path: Option<String>,
+    /// The folders in it.
+    cache_levels: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Disk,
+    Memory,
+}
+
+impl Attributes {
+    /// What the attribute says; the defaults where it says nothing.
+    pub(super) fn of(attribute: &Value) -> Result<Attributes, String> {
+        if attribute.is_null() {
+            return Ok(Attributes::default());
+        }
+        let all = Attributes::deserialize(attribute)
+            .map_err(|error| format!("plugin_attr.proxy-cache: {error}"))?;
+        match all.zones.iter().find(|zone| !zone.is_of_one_kind()) {
+            None => Ok(all),
+            Some(zone) => Err(format!(
+                "plugin_attr.proxy-cache.zones: {} has disk_size, disk_path and cache_levels, or none of them",
+                zone.name
+            )),
+        }
+    }
+
+    pub(super) fn zone(&self, name: &str) -> Option<&Zone> {
+        self.zones.iter().find(|zone| zone.name == name)
+    }
+
+    pub(super) fn cache_ttl_s(&self) -> Result<u32, String> {
+        let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+        let seconds = scaled(&self.cache_ttl, &units).and_then(|seconds| u32::try_from(seconds).ok());
+        seconds.ok_or_else(|| {
+            format!("plugin_attr.proxy-cache.cache_ttl: {} is no time such as 10s", self.cache_ttl)
+        })
+    }
+}
+
+impl Zone {
+    fn is_of_one_kind(&self) -> bool {
+        let has_path = self.disk_path.is_some();
+        self.disk_size.is_some() == has_path && self.cache_levels.is_some() == has_path
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        if self.disk_path.is_some() { Kind::Disk } else { Kind::Memory }
+    }
+
+    pub(super) fn bytes(&self) -> Result<u64, String> {
+        let units = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
+        let bytes =
+            scaled(&self.memory_size.to_ascii_lowercase(), &units).filter(|bytes| *bytes >= LEAST_BYTES);
+        bytes.ok_or_else(|| {
+            format!("plugin_attr.proxy-cache.zones: the memory_size {} of {} is no size such as 50m, of 64k at least",
+                self.memory_size, self.name)
+        })
+    }
+}
+
+/// A number, and the letter of its unit if there is one.
+fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
+    let unit = units.iter().find(|(letter, _)| text.ends_with(*letter));
+    let (digits, factor) =
+        unit.map_or((text, 1), |(letter, factor)| (text.trim_end_matches(*letter), *factor));
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn zones_and_their_sizes() {
+        let all = Attributes::of(&Value::Null).unwrap();
+        assert_eq!((all.cache_ttl_s(), all.zones.len()), (Ok(10), 2));
+        let zone = |name: &str| all.zone(name).unwrap();
+        assert_eq!((zone("disk_cache_one").kind(), zone("memory_cache").kind()), (Kind::Disk, Kind::Memory));
+        assert_eq!(zone("memory_cache").bytes(), Ok(50 << 20));
+        let sized = |size: &str| {
+            let zones = json!({"cache_ttl": "2m", "zones": [{"name": "a", "memory_size": size}]});
+            let all = Attributes::of(&zones).unwrap();
+            assert_eq!(all.cache_ttl_s(), Ok(120));
+            all.zone("a").unwrap().bytes().ok()
+        };
+        let half = json!({"zones": [{"name": "a", "memory_size": "1m", "disk_path": "/a"}]});
+        assert!(Attributes::of(&half).unwrap_err().contains("or none of them"));
+        assert_eq!(sized("1G"), Some(1 << 30));
+        assert_eq!(sized("100000"), Some(100_000));
+        assert_eq!((sized("63k"), sized("99999999999999999999g"), sized("m")), (None, None, None));
+    }
+}

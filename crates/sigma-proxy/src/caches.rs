@@ -1,0 +1,31 @@
+//! The zones of kept answers that one worker knows.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use sigma_cache::{Zone, Zones};
+use sigma_plugin::Node;
+use sigma_plugin::cache::CacheRule;
+
+/// A worker's handles of the zones that all share: to find one takes no lock.
+pub(crate) struct Caches {
+    all: Arc<Zones>,
+    known: RefCell<Vec<(Box<str>, Arc<Zone>)>>,
+}
+
+impl Caches {
+    pub(crate) fn new(node: &Node) -> Caches {
+        Caches { all: node.part(Zones::default), known: RefCell::default() }
+    }
+
+    /// The zone that a rule names.
+    pub(crate) fn zone(&self, rule: &CacheRule) -> Arc<Zone> {
+        let mut known = self.known.borrow_mut();
+        if let Some((_, zone)) = known.iter().find(|(name, _)| *name == rule.zone) {
+            return Arc::clone(zone);
+        }
+        let zone = self.all.zone(&rule.zone, rule.zone_bytes);
+        known.push((rule.zone.clone(), Arc::clone(&zone)));
+        zone
+    }
+}

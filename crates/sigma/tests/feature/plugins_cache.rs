@@ -1,0 +1,188 @@
+//! `proxy-cache` where many ask at once, and where memory ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sigma_testkit::{Gateway, Message, Origin, Peer, until};
+
+use crate::{PATIENCE, SIGMA, nodes};
+
+fn gateway(origin: &Origin, conf: &str, attributes: &str) -> Gateway {
+    let config = format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n{attributes}\nroutes:\n  - id: all\n    uri: \"/*\"\n    \
+         plugins: {{proxy-cache: {{cache_strategy: memory, cache_zone: memory_cache{conf}}}}}\n    upstream:\n      nodes: {}\n",
+        nodes(&[origin])
+    );
+    Gateway::start(SIGMA, &config).unwrap()
+}
+
+fn asking(gateway: &Gateway, path: &str) -> Peer {
+    let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
+    peer.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")).unwrap();
+    peer
+}
+
+fn status(answer: &Message) -> String {
+    answer.head.get("apisix-cache-status").unwrap_or_default().to_owned()
+}
+
+/// However many ask on however many workers, a node is asked once, and what comes is passed on at once.
+#[test]
+fn one_asks_for_all_and_all_read_what_comes() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = gateway(&origin, ", lock_timeout: 60000", "");
+    let mut first = asking(&gateway, "/a");
+    let mut node = origin.accept().unwrap();
+    assert!(node.read_head().unwrap().line.starts_with("GET /a "));
+    let mut others: Vec<Peer> = (0..40).map(|_| asking(&gateway, "/a")).collect();
+    let half = "a".repeat(100_000);
+    node.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 200000\r\nX-Node: 1\r\n\r\n{half}")).unwrap();
+    for peer in others.iter_mut().chain([&mut first]) {
+        let head = peer.read_head().unwrap();
+        assert!(head.line.contains(" 200 "), "{}", head.line);
+        // Before the node has sent the rest.
+        assert_eq!(peer.read_exactly(50_000).unwrap(), &half.as_bytes()[..50_000]);
+    }
+    node.send("b".repeat(100_000)).unwrap();
+    for peer in others.iter_mut().chain([&mut first]) {
+        let rest = peer.read_exactly(150_000).unwrap();
+        assert!(rest.starts_with(b"aaa") && rest.ends_with(b"bbb"));
+    }
+    let again = asking(&gateway, "/a").read_response("GET").unwrap();
+    assert_eq!((status(&again).as_str(), again.body.len()), ("HIT", 200_000));
+    assert_eq!(origin.connections(), 1);
+}
+
+/// An answer that is for nobody else keeps nobody waiting.
+#[test]
+fn what_is_not_kept_is_asked_for_by_each() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let origin = Origin::answer(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        b"HTTP/1.1 200 OK\r\nCache-Control: private\r\nContent-Length: 2\r\n\r\nok".to_vec()
+    })
+    .unwrap();
+    let gateway = gateway(&origin, ", lock_timeout: 60000", "");
+    let mut peers: Vec<Peer> = (0..30).map(|_| asking(&gateway, "/private")).collect();
+    for peer in &mut peers {
+        assert_eq!(peer.read_response("GET").unwrap().body, b"ok");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 30);
+}
+
+/// Who asks for all may leave, and its node may die: another one asks.
+#[test]
+fn who_leaves_leaves_nobody_waiting() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = gateway(&origin, ", lock_timeout: 60000", "");
+    let first = asking(&gateway, "/a");
+    let mut node = origin.accept().unwrap();
+    node.read_head().unwrap();
+    let mut second = asking(&gateway, "/a");
+    let mut third = asking(&gateway, "/a");
+    drop(first);
+    let mut node = origin.accept().unwrap();
+    node.read_head().unwrap();
+    // The answer breaks off: nobody takes it for whole, and nothing is kept.
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").unwrap();
+    assert!(second.read_head().is_ok() && third.read_head().is_ok());
+    drop(node);
+    assert!(second.read_exactly(10).is_err() && third.read_exactly(10).is_err());
+    let mut fourth = asking(&gateway, "/a");
+    let mut node = origin.accept().unwrap();
+    node.read_head().unwrap();
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole").unwrap();
+    let answer = fourth.read_response("GET").unwrap();
+    assert_eq!((status(&answer).as_str(), &answer.body[..]), ("MISS", &b"whole"[..]));
+    let answer = asking(&gateway, "/a").read_response("GET").unwrap();
+    assert_eq!((status(&answer).as_str(), &answer.body[..]), ("HIT", &b"whole"[..]));
+}
+
+/// What has begun to come is kept, though everybody leaves who has asked for it.
+#[test]
+fn an_answer_is_kept_for_those_who_come_later() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = gateway(&origin, ", lock_timeout: 60000", "");
+    let mut first = asking(&gateway, "/a");
+    let mut node = origin.accept().unwrap();
+    node.read_head().unwrap();
+    node.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n{}", "a".repeat(100_000))).unwrap();
+    first.read_head().unwrap();
+    drop(first);
+    node.send("b".repeat(100_000)).unwrap();
+    let answer = asking(&gateway, "/a").read_response("GET").unwrap();
+    assert_eq!((status(&answer).as_str(), answer.body.len()), ("HIT", 200_000));
+}
+
+/// Who waits longer than it may asks for itself.
+#[test]
+fn waiting_has_an_end() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = gateway(&origin, ", lock_timeout: 50", "");
+    let _first = asking(&gateway, "/a");
+    let mut node = origin.accept().unwrap();
+    node.read_head().unwrap();
+    let mut second = asking(&gateway, "/a");
+    let mut other = origin.accept().unwrap();
+    other.read_head().unwrap();
+    other.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother").unwrap();
+    assert_eq!(second.read_response("GET").unwrap().body, b"other");
+}
+
+/// Each consumer has answers of its own, and a zone that is full forgets.
+#[test]
+fn memory_is_bounded_and_consumers_are_apart() {
+    let origin = Origin::answer(|request| {
+        let who = request.head.get("x-consumer-username").unwrap_or("nobody").to_owned();
+        let body = format!("{who} {}", "x".repeat(1000));
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    })
+    .unwrap();
+    let config = format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n\
+         plugin_attr: {{proxy-cache: {{zones: [{{name: small, memory_size: 64k}}]}}}}\n\
+         consumers:\n  - {{username: ann, plugins: {{key-auth: {{key: a}}}}}}\n  - {{username: bob, plugins: {{key-auth: {{key: b}}}}}}\n\
+         routes:\n  - id: all\n    uri: \"/*\"\n    plugins: {{key-auth: {{}}, proxy-cache: {{cache_strategy: memory, cache_zone: small}}}}\n    \
+         upstream:\n      nodes: {}\n",
+        nodes(&[&origin])
+    );
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
+    let mut ask = |key: &str, path: &str| {
+        peer.ask(format!("GET {path} HTTP/1.1\r\nHost: h\r\napikey: {key}\r\n\r\n")).unwrap()
+    };
+    for (key, who) in [("a", "ann "), ("b", "bob ")] {
+        for expected in ["MISS", "HIT"] {
+            let answer = ask(key, "/a");
+            assert_eq!(status(&answer), expected);
+            assert!(answer.body.starts_with(who.as_bytes()));
+        }
+    }
+    (0..500).for_each(|n| drop(ask("a", &format!("/{n}"))));
+    let kept = (0..500).filter(|n| status(&ask("a", &format!("/{n}"))) == "HIT").count();
+    assert!(kept < 64, "{kept} answers of a kilobyte in 64");
+    let again = until(PATIENCE, || status(&ask("b", "/b")) == "HIT");
+    assert!(again);
+}
+
+/// A zone that is not there, or is of the other kind, is refused.
+#[test]
+fn zones_have_to_be_there() {
+    let origin = Origin::echo("a").unwrap();
+    for (conf, reason) in [
+        ("{cache_strategy: memory, cache_zone: nowhere}", "cache_zone nowhere not found"),
+        ("{cache_strategy: memory}", "invalid or empty cache_zone for cache_strategy: memory"),
+        ("{cache_zone: memory_cache}", "invalid or empty cache_zone for cache_strategy: disk"),
+        ("{cache_key: [\"$request_method\"]}", "cache_key variable $request_method unsupported"),
+    ] {
+        let config = format!(
+            "listeners:\n  - address: \"{{listen}}\"\nroutes:\n  - id: all\n    uri: \"/*\"\n    plugins: {{proxy-cache: {conf}}}\n    \
+             upstream:\n      nodes: {}\n",
+            nodes(&[&origin])
+        );
+        let error =
+            Gateway::start(SIGMA, &config).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        assert!(error.contains(reason), "{conf}: {error}");
+    }
+}
