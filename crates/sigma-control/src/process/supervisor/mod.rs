@@ -5,48 +5,38 @@
 //! they came. One that waits, for names or for secrets, keeps nobody else waiting: signals are
 //! followed meanwhile, operators are answered, and it is left behind when the process stops.
 
+mod begin;
 mod changes;
 mod history;
 mod residents;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sigma_config::Checked;
 use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
-use sigma_proxy::{Gateway, Inheritance, Snapshot};
-use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
+use sigma_proxy::{Gateway, Snapshot};
 use tokio::sync::mpsc;
 
 use self::changes::{Change, Outcome, UnderWay, outcome_of};
 use super::chronicle::{Chronicle, Trigger};
-use super::handover::{self, Channel, Origin};
+use super::handover::{self, Channel};
 use super::log_control::{LIFE, LogControl};
 use super::parent::Link;
 use super::pid_file::PidFile;
 use super::program::Program;
-use super::start::{
-    Before, Signals, StartError, access_log, endpoints, files, keyring, look_after, must_fit, open_store,
-    secrets, warn_of_restart, with_stored, worker_count,
-};
+use super::start::{Signals, StartError, access_log, warn_of_restart};
 use super::systemd::Systemd;
 use super::upgrade::{Starter, Successor};
 use super::usage::Usage;
 use super::watch_over::{ENDED, WatchOver};
 use crate::operators::audit::Audit;
 use crate::operators::entrances::Entrances;
-use crate::operators::live::Live;
-use crate::operators::members::Members;
 use crate::operators::running::{Command, Running, STOPPING};
-use crate::operators::{self, Records};
 use crate::serving::acme::Ordered;
-use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
-use crate::serving::plugins::Plugins;
-use crate::serving::publisher::{Part, Publisher, Whole, problems};
+use crate::serving::publisher::{Part, Publisher, Whole};
 use crate::serving::source::{Source, Stamp};
 use crate::store::{Event, Store, Watch};
 
@@ -123,143 +113,7 @@ pub struct Supervisor {
     signals: Option<Signals>,
 }
 
-/// Takes the place of the process before, and its pid file. The file of a gateway is free only when it leaves, and
-/// nothing may stop this process any more then: that it cannot be written is told, and no more.
-async fn take_place(before: Before, path: Option<&Path>) -> (Option<Link>, Option<PidFile>) {
-    let path = path.filter(|_| before.state.is_some());
-    let parent = before.take_place().await.parent.map(Link::over);
-    let pid_file = path.and_then(|path| {
-        PidFile::write(path).map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()
-    });
-    (parent, pid_file)
-}
-
 impl Supervisor {
-    /// Starts everything. Must be called within a runtime.
-    ///
-    /// # Errors
-    /// Returns an error if the process cannot start; nothing keeps running then.
-    pub async fn start(
-        options: Options,
-        checked: Checked,
-        log: Box<dyn LogControl>,
-        origin: &Origin,
-    ) -> Result<Supervisor, StartError> {
-        // Before anything listens: whoever sees the gateway accept may signal it.
-        let signals = Signals::receive().map_err(StartError::Signals)?;
-        let program = origin.program.clone();
-        let starter = Starter::new().map_err(StartError::Handover)?;
-        let plugins = Plugins::new(&options.plugins, &checked.config.settings);
-        let keyring = keyring(&checked.config.settings)?;
-        must_fit(&options.source, &checked, &plugins)?;
-        let mut before = Before::ask(origin).await?;
-        before.go_on_with_plugins(&plugins.node);
-        let store = open_store(&checked.config).await?;
-        let settings = &checked.config.settings;
-        let secrets = secrets(settings);
-        let (reporter, inbox) = passive_channel(REPORT_QUEUE);
-        tokio::spawn(inbox.run());
-        let cpus = sigma_net::limits::usable_cpus();
-        let workers = worker_count(settings, cpus.len());
-        let (watched, tables) = sigma_proxy::live::channel();
-        let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node))
-            .watched(watched)
-            .with_sockets(Arc::clone(&before.sockets));
-        before.count_on(inheritance.counters());
-        let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
-        let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let health_file = HealthFile::of(&settings.health_file);
-        let endpoints = endpoints(settings, workers, health_file.as_ref(), before.state.as_ref()).await;
-        let (ordered, keeper) = Ordered::of(settings, store.as_ref(), &keyring).await;
-        let nothing = desired(Checked::default());
-        let files = files(settings, store.as_ref(), &keyring).await;
-        let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
-        let publisher = Arc::new(publisher);
-        let chronicle =
-            Chronicle::begin(&checked.config, store.as_ref(), &keyring, Arc::clone(&plugins.enabled) as _);
-        let desired = with_stored(desired(checked), store.as_ref(), chronicle.as_ref()).await?;
-        let closes = store.is_some() || options.source.skip_invalid;
-        let whole = publisher.compile(desired, closes).await;
-        let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
-        let (current, settings) = (Arc::clone(&whole.snapshot), Arc::clone(&whole.snapshot.settings));
-        publisher.adopt(whole);
-        let writer = access_log(&settings)?;
-        let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
-        let (tell, commands) = mpsc::channel(COMMANDS);
-        let live = Live::begin(tables);
-        let (hostname, counters) = (plugins.node.hostname(), inheritance.counters());
-        let members = Members::new(&settings, store.as_ref(), hostname, &publisher, counters);
-        let members = Arc::new(members);
-        let (publishing, stored) = (Arc::clone(&publisher), store.clone());
-        let running = Running::new(&inheritance, live, publishing, stored, members, tell);
-        let running = Arc::new(running);
-        // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
-        let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
-        let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));
-        let audit = Audit::of(&settings, history.as_ref())?;
-        let records = Records { history, audit };
-        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring, &records, &entrances)
-            .await?;
-        before.resume_tickets(&current);
-        // A parent has one.
-        let path = settings.pid_file.as_deref().filter(|_| before.links.parent.is_none());
-        // Before anything accepts traffic, unless another process has it until this one serves.
-        let first = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
-        let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
-        running.set_unready(None);
-        running.members().begin();
-        let (parent, second) = take_place(before, path).await;
-        look_after(&publisher, health_file.as_ref(), keeper);
-        let sharing = settings.health_sharing.zip(store.as_ref());
-        let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
-        let revision = publisher.state().desired.revision();
-        let supervisor = Supervisor {
-            usage: Usage::of(&plugins.node),
-            options,
-            all_plugins: plugins.all,
-            publisher,
-            ordered,
-            gateway,
-            node: plugins.node,
-            current,
-            watch: store.as_ref().map(|store| Arc::clone(store).watch(revision)),
-            store,
-            chronicle,
-            audit: records.audit,
-            log,
-            running,
-            commands,
-            pid_file: first.or(second),
-            entrances,
-            program,
-            starter,
-            systemd: parent.is_none().then(|| Systemd::of_environment(origin.has_predecessor())),
-            parent,
-            watch_over: WatchOver::default(),
-            health_file,
-            health_sharing,
-            has_changed: true,
-            until_settled: SETTLING_PERIODS,
-            signals: Some(signals),
-        };
-        supervisor.tell_of_start().await;
-        Ok(supervisor)
-    }
-
-    /// Begins with what plugins do for the process, and tells everybody who waits for it that it serves.
-    async fn tell_of_start(&self) {
-        residents::begin(&self.node, &self.current, self.parent.is_some());
-        self.tell_store();
-        self.tell_history_of_file(Trigger::Start, &Ok(()));
-        self.tell_parent_of_sockets().await;
-        if let Some(parent) = &self.parent {
-            parent.ready().await;
-        }
-        if let Some(systemd) = &self.systemd {
-            systemd.ready();
-        }
-    }
-
     /// Runs until told to stop, then drains.
     ///
     /// # Errors
