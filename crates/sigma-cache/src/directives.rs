@@ -147,4 +147,13 @@ mod tests {
             assert_eq!(of(&[text]).max_age, Some(expected), "{text}");
         }
     }
+
+    proptest::proptest! {
+        /// Whatever a field says, what forbids keeping is found behind it.
+        #[test]
+        fn nothing_hides_a_directive(noise in "[ -!#-~]{0,40}", digits in "[0-9]{1,30}") {
+            let all = of(&[&noise, &format!("max-age={digits}, no-store")]);
+            proptest::prop_assert!(all.no_store && all.max_age.is_some());
+        }
+    }
 }

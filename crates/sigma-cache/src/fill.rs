@@ -226,3 +226,68 @@ impl BodyFilter for Fill {
         Poll::Ready(frame)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sigma_http::Chunk;
+
+    use super::*;
+    use crate::body::tests::all_of;
+
+    /// What was kept of a body in these pieces, whose length was said beforehand or not; None if nothing was. Also what
+    /// another one has read of it meanwhile.
+    fn passed(pieces: &[Vec<u8>], is_known: bool, is_whole: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let zone = Arc::new(Zone::new(1 << 20));
+        let mut head = ResponseHead::default();
+        head.start(200);
+        let length: usize = pieces.iter().map(Vec::len).sum();
+        let draft = Draft {
+            zone: &zone,
+            key: b"k",
+            head: &head,
+            request: &Headers::default(),
+            life: Life { born: 0, lifetime: 9, while_revalidating: 0, if_error: 0, never_stale: false },
+            length: if is_known { BodyLength::Known(length as u64) } else { BodyLength::Streamed },
+            most: 1 << 18,
+            epoch: zone.epoch(b"k"),
+            now: 0,
+        };
+        let lead = zone.lead(b"k").unwrap();
+        let Ok(mut fill) = Fill::new(draft, Some(lead)) else { return (None, None) };
+        let shared = fill.shared().map(|shared| shared.body.read(0, length as u64));
+        for piece in pieces {
+            fill.see(&Frame::Data(Chunk::copy_of(piece)));
+        }
+        if is_whole {
+            fill.see(&Frame::End);
+        }
+        drop(fill);
+        assert!(
+            zone.lead(b"k").is_ok() && zone.hold(1 << 20),
+            "the question is over, and nothing is set aside"
+        );
+        let kept = zone.find(b"k", &Headers::default());
+        let kept = kept.map(|stored| all_of(stored.body.read(0, stored.body.length())).unwrap());
+        (kept, shared.map(|reader| all_of(reader).unwrap_or_else(|part| part)))
+    }
+
+    proptest! {
+        /// However it comes, a whole body is kept as it is, and one that breaks off is not.
+        #[test]
+        fn what_is_kept_is_what_has_passed(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40_000), 0..6),
+            is_known: bool,
+            is_whole: bool,
+        ) {
+            let whole = pieces.concat();
+            let fits = whole.len() <= 1 << 18;
+            let (kept, read) = passed(&pieces, is_known, is_whole);
+            prop_assert_eq!(kept, (is_whole && fits).then(|| whole.clone()));
+            if let Some(read) = read {
+                let is_right = if is_whole { read == whole } else { whole.starts_with(&read) };
+                prop_assert!(is_right, "{} of {} bytes", read.len(), whole.len());
+            }
+        }
+    }
+}

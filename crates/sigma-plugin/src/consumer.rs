@@ -41,7 +41,20 @@ pub struct Identity {
     pub data: Arc<dyn Any + Send + Sync>,
 }
 
+/// Stands in place of data for everybody who is not known.
+struct Anonymous;
+
 impl Identity {
+    /// That of everybody who is not known.
+    pub fn anonymous(consumer: Arc<Consumer>) -> Identity {
+        Identity { consumer, credential: None, data: Arc::new(Anonymous) }
+    }
+
+    /// Whether it is everybody's who is not known: nobody has proved anything.
+    pub fn is_anonymous(&self) -> bool {
+        self.data.is::<Anonymous>()
+    }
+
     /// The data that the plugin parsed. None if it is another plugin's.
     pub fn data<T: Any>(&self) -> Option<&T> {
         self.data.downcast_ref()

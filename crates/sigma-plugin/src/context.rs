@@ -290,8 +290,7 @@ impl Context {
     /// Binds the request to the consumer that stands for everybody who is not known.
     pub fn attach_anonymous(&mut self, consumer: &Arc<Consumer>) {
         self.tell_consumer([Some(&*consumer.name), None, None]);
-        let (consumer, data) = (Arc::clone(consumer), Arc::new(()));
-        self.identity = Some(Arc::new(Identity { consumer, credential: None, data }));
+        self.identity = Some(Arc::new(Identity::anonymous(Arc::clone(consumer))));
     }
 
     fn tell_consumer(&mut self, values: [Option<&str>; 3]) {

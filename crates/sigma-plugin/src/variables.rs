@@ -514,13 +514,14 @@ mod tests {
     }
 
     /// What plugins set, or only their own entries have.
-    const OF_PLUGINS: [&str; 10] = [
+    const OF_PLUGINS: [&str; 11] = [
         "ext_authz_x",
         "jwt_auth_payload",
         "opentelemetry_context_traceparent",
         "opentelemetry_span_id",
         "opentelemetry_trace_id",
         "rate_limiting_info",
+        "upstream_cache_status",
         "resp_body",
         "zipkin_context_traceparent",
         "zipkin_span_id",

@@ -25,6 +25,7 @@ use super::delivery::OwnBody;
 use super::local_reply::LocalReply;
 use super::plan::Ended;
 use super::transfer::client_gone;
+use crate::worker::Worker;
 
 /// The variable that says what the cache did, as nginx names it.
 const STATUS_VARIABLE: &str = "upstream_cache_status";
@@ -83,6 +84,9 @@ pub(super) struct Turn {
     began: u64,
     /// The answer may be kept.
     keeps: bool,
+    /// The node is asked whether what is stale is still good: a 304 says so, and is no answer to the client's own
+    /// conditions.
+    validates: bool,
     status: Status,
 }
 
@@ -100,9 +104,14 @@ impl Exchange<'_, '_> {
     pub(super) async fn answer_from_cache(&mut self) -> Result<bool, Fault> {
         let wish = self.scratch.ctx.cache.take().filter(|_| !self.asks_upgrade);
         let Some(wish) = wish else { return Ok(false) };
+        let method = self.scratch.ctx.request.method;
+        if matches!(method, Method::Get | Method::Head) && !self.request_length().is_empty() {
+            // What is asked for is said by a body, which no key has.
+            return Ok(false);
+        }
         let zone = self.worker.caches.zone(&wish.rule);
         let request = &self.scratch.ctx.request;
-        if request.method == Method::Purge {
+        if method == Method::Purge {
             let status = if zone.purge(&wish.key) { 200 } else { 404 };
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
@@ -113,7 +122,7 @@ impl Exchange<'_, '_> {
             Look::Ask | Look::Wait(_) => {
                 turn.began = self.now_s();
                 if let Some(stale) = turn.stale.as_deref().filter(|_| turn.wish.rule.revalidates) {
-                    ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
+                    turn.validates = ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
                 }
                 self.scratch.turn = Some(Box::new(turn));
                 Ok(false)
@@ -180,6 +189,7 @@ impl Turn {
             epoch,
             began: now,
             keeps: false,
+            validates: false,
             status: Status::Miss,
         }
     }
@@ -247,20 +257,18 @@ impl Turn {
         self.stale.as_ref().filter(|stored| stored.life.may_stand_in(now, most)).cloned()
     }
 
-    /// A node has answered with the head in `ctx`, behind which `length` bytes follow; `is_sent` says whether it has
-    /// the whole request. Returns what becomes of the attempt, unless the answer goes on: then
-    /// [`Context::keeper`] is what keeps it.
-    pub(super) fn answered(
+    /// What becomes of the attempt, as [`answered`] says.
+    fn answered(
         &mut self,
         ctx: &mut Context,
-        length: BodyLength,
-        is_sent: bool,
+        (length, is_sent): (BodyLength, bool),
         now: u64,
     ) -> Option<Ended> {
         let (status, method) = (ctx.response.status, ctx.request.method);
         let rule = Arc::clone(&self.wish.rule);
         if status == 304
-            && let Some(stale) = self.stale.take().filter(|_| rule.revalidates)
+            && self.validates
+            && let Some(stale) = self.stale.take()
         {
             return Some(Ended::Instead(Box::new(self.still_good(ctx, &stale, now))));
         }
@@ -351,6 +359,19 @@ impl Turn {
     }
 }
 
+/// A node has answered with the head in `ctx`, behind which `length` bytes follow; `is_sent` says whether it has the
+/// whole request. Returns what becomes of the attempt, unless the answer goes on: then [`Context::keeper`] is what keeps
+/// it.
+pub(super) fn answered(
+    turn: &mut Option<Box<Turn>>,
+    ctx: &mut Context,
+    (length, is_sent): (BodyLength, bool),
+    worker: &Worker,
+) -> Option<Ended> {
+    let now = worker.clock.borrow().unix_ms() / 1000;
+    turn.as_mut()?.answered(ctx, (length, is_sent), now)
+}
+
 /// The filters of an answer, before which stands what keeps it, if it is to be kept.
 pub(super) fn kept_first(
     ctx: &mut Context,
@@ -379,11 +400,11 @@ fn changes_something(method: Method) -> bool {
 }
 
 /// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
-/// the node compare with what the client has.
-fn ask_whether_good(request: &mut Headers, stale: &Stored) {
+/// the node compare with what the client has. False if nothing tells one version from another.
+fn ask_whether_good(request: &mut Headers, stale: &Stored) -> bool {
     let (tag, modified) = (stale.headers.find(b"ETag"), stale.headers.find(b"Last-Modified"));
     if tag.is_none() && modified.is_none() {
-        return;
+        return false;
     }
     for name in ["If-None-Match", "If-Modified-Since", "If-Range"] {
         request.remove_name(name.as_bytes());
@@ -394,6 +415,7 @@ fn ask_whether_good(request: &mut Headers, stale: &Stored) {
     if let Some(modified) = modified {
         request.append("If-Modified-Since", modified);
     }
+    true
 }
 
 fn hide_lifetime(headers: &mut Headers) {

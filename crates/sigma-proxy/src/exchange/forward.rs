@@ -181,7 +181,7 @@ impl Exchange<'_, '_> {
     }
 
     /// How the body is framed that the client sent, or a plugin made of it.
-    fn request_length(&self) -> BodyLength {
+    pub(super) fn request_length(&self) -> BodyLength {
         match &self.scratch.ctx.body {
             Some(body) if body.is_empty() => BodyLength::None,
             Some(body) => BodyLength::Known(body.len() as u64),
@@ -415,15 +415,13 @@ impl Exchange<'_, '_> {
             return Ok(Ended::Declined);
         }
         answer::prepare(head, &plan.view.snapshot);
-        answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
         let length = answer_length(transfer.up.body_length(), ctx);
-        if let Some(turn) = turn {
-            state.request_sent = transfer.upload() == Upload::Done;
-            let now = self.worker.clock.borrow().unix_ms() / 1000;
-            if let Some(ended) = turn.answered(ctx, length, state.request_sent, now) {
-                return Ok(ended);
-            }
+        if let Some(ended) = cache::answered(turn, ctx, (length, state.request_sent), self.worker) {
+            return Ok(ended);
         }
+        // Behind the cache: it is about this exchange alone.
+        let when = settings.upstream_status_header;
+        answer::tell_upstream_status(&mut ctx.response, &ctx.record.upstream_statuses, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             // Boxed, as exchanges without plugins need no room for it.

@@ -62,7 +62,7 @@ HTTP/1.1 200 OK
 /// Bytes of names and values between the parts of a key: no part has one.
 const BETWEEN: u8 = 0;
 
-/// Variables that tell whose answer it is.
+/// Variables that tell whose answer it is: who has them in the key wants no other isolation.
 const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
 
 /// Keeps answers of nodes, and answers from them.
@@ -80,7 +80,8 @@ const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_use
 /// from what is kept.
 ///
 /// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`
-/// (RFC 9111 §3.5), or if the key tells whose it is: a variable of `cache_key` does, and so does the consumer.
+/// (RFC 9111 §3.5), or if the key tells whose it is: by the consumer, or by the whole field `$http_authorization`. The
+/// name in a field that nobody has checked, `$remote_user`, keeps answers apart and proves nothing.
 ///
 /// The strategy `disk` is kept in memory as well: it forgets at a restart.
 #[derive(Deserialize, JsonSchema)]
@@ -215,7 +216,10 @@ struct ProxyCache {
     no_cache: Vec<Part>,
     /// Consumers have answers of their own, unless the key tells whose it is.
     isolates: bool,
-    tells_whose: bool,
+    /// The whole field is in the key.
+    has_credential: bool,
+    /// The consumer is, if there is one.
+    has_consumer: bool,
 }
 
 impl ProxyCache {
@@ -253,31 +257,30 @@ impl ProxyCache {
             stale_if_error: config.stale_if_error,
             status_field: "Apisix-Cache-Status",
         };
-        let tells_whose = config
-            .cache_key
-            .iter()
-            .any(|part| part.strip_prefix('$').is_some_and(|name| IDENTITIES.contains(&name)));
+        let has = |name: &str| config.cache_key.iter().any(|part| part.strip_prefix('$') == Some(name));
         Ok(ProxyCache {
             rule: Arc::new(rule),
             key: Part::all(&config.cache_key),
             bypass: Part::all(&config.cache_bypass.unwrap_or_default()),
             no_cache: Part::all(&config.no_cache.unwrap_or_default()),
-            isolates: config.consumer_isolation && !tells_whose,
-            tells_whose,
+            isolates: config.consumer_isolation && !IDENTITIES.into_iter().any(has),
+            has_credential: has("http_authorization"),
+            has_consumer: has("consumer_name"),
         })
     }
 
     /// The key, and whether it tells whose answer it is.
     fn key(&self, ctx: &Context) -> (Vec<u8>, bool) {
         let mut key = Vec::new();
-        let mut is_isolated = self.tells_whose;
+        // Whoever is not known is anybody.
+        let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
+        let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
         if self.isolates {
             match ctx.consumer() {
                 Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
                 None => Part::Variable(VarName::parse("remote_user")).write(ctx, &mut key),
             }
             if !key.is_empty() {
-                is_isolated = true;
                 key.push(1);
             }
         }
