@@ -327,6 +327,8 @@ fn sessions_are_bounded() {
     setup.counts("stream_datagrams_refused", 10);
     assert!(third.hears_nothing());
     let complaint = "limits.stream_udp_sessions_per_worker";
+    // Another thread writes it.
+    assert!(until(PATIENCE, || setup.gateway.stderr().contains(complaint)));
     let complaints = setup.gateway.stderr().matches(complaint).count();
     assert!((1..10).contains(&complaints), "{}", setup.gateway.stderr());
     assert_eq!(first.ask("d"), "one:d");
