@@ -27,6 +27,8 @@ const GUESSED_BYTES: u64 = 8 << 10;
 /// Keys whose questions everybody asks for himself, and for how many seconds.
 const PASSED_KEYS: usize = 10_000;
 const PASSED_S: u64 = 120;
+/// The same where a node has failed: the next answer may be one for all.
+const PASSED_FAILED_S: u64 = 1;
 
 /// Parts of the table of questions under way, and counters of what was purged.
 const STRIPES: usize = 64;
@@ -218,8 +220,8 @@ impl Zone {
         self.passed.get(key).is_some_and(|until| now < until)
     }
 
-    pub(crate) fn let_pass(&self, key: &Arc<[u8]>, now: u64) {
-        self.passed.insert(Arc::clone(key), now + PASSED_S);
+    fn let_pass(&self, key: &Arc<[u8]>, until: u64) {
+        self.passed.insert(Arc::clone(key), until);
     }
 
     pub(crate) fn end_flight(&self, key: &[u8], flight: &Arc<Flight>) {
@@ -265,7 +267,12 @@ impl Lead {
 
     /// The answer is not one for others: for a while nobody waits for another one's question.
     pub fn part(self, now: u64) {
-        self.zone.let_pass(&self.key, now);
+        self.zone.let_pass(&self.key, now + PASSED_S);
+    }
+
+    /// The node has failed: those who wait ask for themselves, and whoever comes later asks for all again.
+    pub fn fail(self, now: u64) {
+        self.zone.let_pass(&self.key, now + PASSED_FAILED_S);
     }
 }
 
@@ -358,6 +365,9 @@ mod tests {
         lead.share(Arc::new(one));
         let coming = flight.coming().unwrap();
         assert!(coming.fits(&headers(&[("A", "1")])) && !coming.fits(&headers(&[])));
+        lead.fail(50);
+        assert!(zone.is_passed(b"k", 50) && !zone.is_passed(b"k", 50 + PASSED_FAILED_S));
+        let lead = zone.lead(b"k").unwrap();
         lead.part(100);
         assert!(zone.is_passed(b"k", 100 + PASSED_S - 1) && !zone.is_passed(b"k", 100 + PASSED_S));
         assert!(zone.lead(b"k").is_ok(), "the question is over");

@@ -326,7 +326,11 @@ impl Turn {
                 }
             }
         };
-        refused.into_iter().for_each(|lead| lead.part(now));
+        match refused {
+            Some(lead) if ctx.response.status >= 500 => lead.fail(now),
+            Some(lead) => lead.part(now),
+            None => {}
+        }
         None
     }
 
