@@ -158,7 +158,7 @@ mod tests {
         let (node, local, consumers) =
             (Arc::new(Node::default()), Rc::new(Local::default()), Consumers::default());
         let entry: Entry = roster()
-            .build("notice", &Arc::new(conf.clone()), conf, "/apisix/routes/1", &|_| None, &node)
+            .build("notice", &Arc::new(conf.clone()), conf, "/apisix/routes/1", &|_: &str| None, &node)
             .unwrap();
         let env = Env { outbound: service, ..Env::new(&node, &local, &consumers) };
         let mut ctx = Context::default();

@@ -37,7 +37,7 @@ mod pem;
 pub mod plugins;
 pub mod problem;
 pub mod process;
-mod proto;
+pub mod proto;
 mod public_keyring;
 pub mod reference;
 pub mod resources;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::id::Id;
+use sigma_config::resources::Proto;
 
 use crate::meta::Meta;
 use crate::{Kind, Phase, Plugin, RunPolicy};
@@ -17,6 +19,8 @@ pub struct Entry<P: ?Sized = dyn Plugin> {
     pub conf: Arc<Value>,
     /// The plugin's metadata that it was made with.
     pub metadata: Option<Arc<Value>>,
+    /// The Protocol Buffers definitions that it was made with; None for one that there was not.
+    pub protos: Vec<(Id, Option<Arc<Proto>>)>,
     /// The instance.
     pub plugin: Arc<P>,
     /// The plugins that stand inside its configuration and that it was made with.

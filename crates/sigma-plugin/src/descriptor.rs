@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
+use sigma_config::id::Id;
 use sigma_config::plugins::PluginScope;
+use sigma_config::resources::Proto;
 
 use crate::places::VariablePlace;
 use crate::{Context, Entry, Env, Flow, Kind, Node, Plugin, Resident, Step};
@@ -335,6 +337,8 @@ pub(crate) trait Family {
     -> Result<Arc<Entry>, String>;
 
     fn kinds(&self) -> Vec<Arc<dyn Kind>>;
+
+    fn proto(&self, id: &Id) -> Option<Arc<Proto>>;
 }
 
 /// Has no plugins.
@@ -347,6 +351,10 @@ impl Family for Childless {
 
     fn kinds(&self) -> Vec<Arc<dyn Kind>> {
         Vec::new()
+    }
+
+    fn proto(&self, _: &Id) -> Option<Arc<Proto>> {
+        None
     }
 }
 
@@ -398,6 +406,12 @@ impl Build<'_> {
     /// The plugins that may be used, in the order of their names.
     pub fn kinds(&self) -> Vec<Arc<dyn Kind>> {
         self.family.kinds()
+    }
+
+    /// A Protocol Buffers definition that the configuration names; None if there is none. The instance is made
+    /// anew when it changes.
+    pub fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+        self.family.proto(id)
     }
 
     /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].

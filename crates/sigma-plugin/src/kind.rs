@@ -317,7 +317,8 @@ mod tests {
             roster.check("script-1", PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
             let (node, local, consumers) =
                 (Arc::new(Node::default()), std::rc::Rc::new(Local::default()), Consumers::default());
-            let entry = roster.build("script-1", &Arc::new(conf.clone()), conf, "r", &|_| None, &node)?;
+            let entry =
+                roster.build("script-1", &Arc::new(conf.clone()), conf, "r", &|_: &str| None, &node)?;
             let (env, mut ctx) = (Env::new(&node, &local, &consumers), Context::default());
             assert_eq!(entry.name(), "script-1");
             match entry.plugin.access(&mut ctx, &env) {

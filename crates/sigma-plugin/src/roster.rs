@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::Problem;
+use sigma_config::id::Id;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
+use sigma_config::resources::Proto;
 use sigma_config::wording::{Unread, is_secret_reference};
 
 use self::known::{Checked, Known};
@@ -17,6 +19,24 @@ use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Entry, FlowPlugin, Kind, Node};
+
+/// Finds what other resources say for a plugin that is being made.
+pub trait Lookup {
+    /// The metadata of a plugin, as they were written.
+    fn metadata(&self, plugin: &str) -> Option<Arc<Value>>;
+
+    /// A Protocol Buffers definition.
+    fn proto(&self, _id: &Id) -> Option<Arc<Proto>> {
+        None
+    }
+}
+
+/// Where there are metadata alone.
+impl<F: Fn(&str) -> Option<Arc<Value>>> Lookup for F {
+    fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
+        self(plugin)
+    }
+}
 
 /// The plugins that are enabled.
 pub struct Roster {
@@ -127,11 +147,11 @@ impl Roster {
         conf: &Arc<Value>,
         resolved: Value,
         resource: &str,
-        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
+        lookup: &dyn Lookup,
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
         let written = Written { name, conf, resolved, resource };
-        self.make(PluginScope::Http, written, metadata_of, node, &|kind, build| kind.build(build))
+        self.make(PluginScope::Http, written, lookup, node, &|kind, build| kind.build(build))
     }
 
     /// Makes an instance for a stream route.
@@ -145,22 +165,22 @@ impl Roster {
         conf: &Arc<Value>,
         resolved: Value,
         resource: &str,
-        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
+        lookup: &dyn Lookup,
         node: &Arc<Node>,
     ) -> Result<Entry<dyn FlowPlugin>, String> {
         let written = Written { name, conf, resolved, resource };
-        self.make(PluginScope::Stream, written, metadata_of, node, &|kind, build| kind.build_flow(build))
+        self.make(PluginScope::Stream, written, lookup, node, &|kind, build| kind.build_flow(build))
     }
 
     fn make<P: ?Sized>(
         &self,
         scope: PluginScope,
         Written { name, conf, resolved, resource }: Written<'_>,
-        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
+        lookup: &dyn Lookup,
         node: &Arc<Node>,
         make: &Make<P>,
     ) -> Result<Entry<P>, String> {
-        let metadata = metadata_of(name);
+        let metadata = lookup.metadata(name);
         let known = self.plugins.get(name).filter(|_| self.is_for(name, scope));
         let known = known.ok_or_else(|| format!("unknown plugin [{name}]"))?;
         if let Some(field) = unresolved(&resolved) {
@@ -182,12 +202,14 @@ impl Roster {
             fields.insert("_meta".to_owned(), meta);
         }
         let meta_value = self.filled_metadata(name, metadata.as_deref());
-        let children = Children { roster: self, metadata_of, made: RefCell::default() };
+        let children =
+            Children { roster: self, lookup, made: RefCell::default(), protos: RefCell::default() };
         let build =
             Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
         let plugin = make(&*known.kind, &build).map_err(|reason| hidden(reason, &secrets))?;
-        let (meta, conf, children) = (Meta::of(conf)?, Arc::clone(conf), children.made.take());
-        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, plugin, children })
+        let (meta, conf) = (Meta::of(conf)?, Arc::clone(conf));
+        let (children, protos) = (children.made.take(), children.protos.take());
+        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, protos, plugin, children })
     }
 
     /// The metadata of a plugin with defaults filled in; `null` if there are none.
@@ -270,8 +292,10 @@ type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
 /// Makes the plugins that stand inside one that is being made.
 struct Children<'b> {
     roster: &'b Roster,
-    metadata_of: &'b dyn Fn(&str) -> Option<Arc<Value>>,
+    lookup: &'b dyn Lookup,
     made: RefCell<Vec<Arc<Entry>>>,
+    /// The definitions that were asked for.
+    protos: RefCell<Vec<(Id, Option<Arc<Proto>>)>>,
 }
 
 impl Family for Children<'_> {
@@ -283,7 +307,7 @@ impl Family for Children<'_> {
         node: &Arc<Node>,
     ) -> Result<Arc<Entry>, String> {
         let written = Arc::new(conf.clone());
-        let entry = self.roster.build(name, &written, conf.clone(), resource, self.metadata_of, node)?;
+        let entry = self.roster.build(name, &written, conf.clone(), resource, self.lookup, node)?;
         let entry = Arc::new(entry);
         self.made.borrow_mut().push(Arc::clone(&entry));
         Ok(entry)
@@ -291,6 +315,12 @@ impl Family for Children<'_> {
 
     fn kinds(&self) -> Vec<Arc<dyn Kind>> {
         self.roster.kinds().cloned().collect()
+    }
+
+    fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+        let proto = self.lookup.proto(id);
+        self.protos.borrow_mut().push((id.clone(), proto.clone()));
+        proto
     }
 }
 

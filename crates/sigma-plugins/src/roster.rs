@@ -291,7 +291,7 @@ mod tests {
             let build = |text: &str| {
                 let (conf, mut resolved) = (Arc::new(conf.clone()), conf.clone());
                 resolved[field] = text.into();
-                roster.build(plugin, &conf, resolved, "r", &|_| None, &Arc::default()).map(drop)
+                roster.build(plugin, &conf, resolved, "r", &|_: &str| None, &Arc::default()).map(drop)
             };
             assert!(build(fits).is_ok(), "{plugin}");
             assert!(build("other").is_err() && build("$env://NOWHERE").is_err(), "{plugin}");
@@ -319,8 +319,14 @@ mod tests {
         }
         // The schema holds for what a reference stands for, and no reason tells it.
         let build = |conf: serde_json::Value, resolved: serde_json::Value| {
-            let built =
-                roster.build("ip-restriction", &Arc::new(conf), resolved, "r", &|_| None, &Arc::default());
+            let built = roster.build(
+                "ip-restriction",
+                &Arc::new(conf),
+                resolved,
+                "r",
+                &|_: &str| None,
+                &Arc::default(),
+            );
             built.err().unwrap_or_default()
         };
         let conf = json!({"whitelist": ["$env://NETWORK"]});

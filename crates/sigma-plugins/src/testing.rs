@@ -7,10 +7,13 @@ use std::task::{self, Poll};
 
 use serde_json::Value;
 use sigma_config::described::{schema_of, take_confidential};
+use sigma_config::id::Id;
 use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::resources::Proto;
 use sigma_config::wording::Schema;
 use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{Chunk, Fault, Frame};
+use sigma_plugin::roster::Lookup;
 use sigma_plugin::{
     BodyFilter, Configuration, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames,
     Identity, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
@@ -32,7 +35,37 @@ pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Re
     roster.check(name, PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
     let (conf, metadata) = (Arc::new(conf), metadata.map(Arc::new));
     let resolved = Value::clone(&conf);
-    roster.build(name, &conf, resolved, "/apisix/routes/1", &|_| metadata.clone(), &Arc::new(Node::default()))
+    roster.build(
+        name,
+        &conf,
+        resolved,
+        "/apisix/routes/1",
+        &|_: &str| metadata.clone(),
+        &Arc::new(Node::default()),
+    )
+}
+
+/// As [`entry`], beside a Protocol Buffers definition with the id 1.
+pub(crate) fn entry_beside_proto(name: &str, conf: Value, definition: &str) -> Result<Entry, String> {
+    /// The one resource that there is.
+    struct Only(Arc<Proto>);
+
+    impl Lookup for Only {
+        fn metadata(&self, _: &str) -> Option<Arc<Value>> {
+            None
+        }
+
+        fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+            (id.as_str() == "1").then(|| Arc::clone(&self.0))
+        }
+    }
+
+    let roster = roster();
+    roster.check(name, PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
+    let proto = serde_json::json!({"id": "1", "content": definition});
+    let only = Only(Arc::new(serde_json::from_value(proto).map_err(|error| error.to_string())?));
+    let node = Arc::new(Node::default());
+    roster.build(name, &Arc::new(conf.clone()), conf, "/apisix/routes/1", &only, &node)
 }
 
 /// As [`entry`], for a stream route.
@@ -40,7 +73,7 @@ pub(crate) fn flow_entry(name: &str, conf: Value) -> Result<Entry<dyn FlowPlugin
     let roster = roster();
     roster.check(name, PluginScope::Stream, &conf).map_err(|refusal| refusal.to_string())?;
     let (conf, resource) = (Arc::new(conf), "/apisix/stream_routes/1");
-    roster.build_flow(name, &conf, Value::clone(&conf), resource, &|_| None, &Arc::new(Node::default()))
+    roster.build_flow(name, &conf, Value::clone(&conf), resource, &|_: &str| None, &Arc::new(Node::default()))
 }
 
 /// A configuration as its plugin has it, defaults filled in.

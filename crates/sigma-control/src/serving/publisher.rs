@@ -166,8 +166,9 @@ impl Publisher {
             if batch.is_empty() && desired.revision() == *published {
                 return None;
             }
-            let decisive =
-                |key: &ResourceKey| matches!(key.kind, Kind::Secret | Kind::PluginMetadata | Kind::Ssl);
+            let decisive = |key: &ResourceKey| {
+                matches!(key.kind, Kind::Secret | Kind::PluginMetadata | Kind::Proto | Kind::Ssl)
+            };
             if batch.keys().iter().any(decisive) {
                 desired.retry(|_| true, batch);
             }

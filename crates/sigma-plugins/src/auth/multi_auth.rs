@@ -388,7 +388,8 @@ mod tests {
         let conf = Arc::new(
             json!({"auth_plugins": [{"key-auth": {}}, {"basic-auth": {"realm": "$env://NOWHERE"}}]}),
         );
-        let built = roster.build("multi-auth", &conf, Value::clone(&conf), "r", &|_| None, &Arc::default());
+        let built =
+            roster.build("multi-auth", &conf, Value::clone(&conf), "r", &|_: &str| None, &Arc::default());
         assert!(built.unwrap_err().contains("is not known"));
     }
 }

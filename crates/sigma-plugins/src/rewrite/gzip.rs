@@ -199,7 +199,8 @@ mod tests {
         for (worker_bytes, coding) in [(1 << 20, "gzip"), (300 << 10, "")] {
             let node = Node::new(|_| (), json!({"gzip": {"worker_bytes": worker_bytes}}), String::new());
             let conf = Arc::new(json!({}));
-            let built = roster().build("gzip", &conf, Value::clone(&conf), "r", &|_| None, &Arc::new(node));
+            let built =
+                roster().build("gzip", &conf, Value::clone(&conf), "r", &|_: &str| None, &Arc::new(node));
             let plugin = built.unwrap();
             let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
             for _ in 0..3 {

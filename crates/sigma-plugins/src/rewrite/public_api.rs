@@ -125,8 +125,9 @@ mod tests {
             let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: x"));
             let attributes = json!({"serves": {"hello_uri": moved}});
             case.node = Arc::new(Node::new(|_| {}, attributes, String::new()));
-            let entry =
-                roster.build("public-api", &Arc::new(conf.clone()), conf, "", &|_| None, &case.node).unwrap();
+            let entry = roster
+                .build("public-api", &Arc::new(conf.clone()), conf, "", &|_: &str| None, &case.node)
+                .unwrap();
             assert_eq!(summary(case.run(&entry, Phase::Access).as_ref()), expected, "{line}");
         };
         let both = &["public-api", "serves"][..];

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::id::Id;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
-use sigma_config::resources::{self, Plugins, SslType};
+use sigma_config::resources::{self, Plugins, Proto, SslType};
 use sigma_config::stored::wrong_ssl_type;
 use sigma_config::{Config, Problem};
 use sigma_plugin::descriptor::inline_upstream_key;
-use sigma_plugin::roster::unresolved;
+use sigma_plugin::roster::{Lookup, unresolved};
 use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents};
 
 use super::certificates::Certificate;
@@ -284,7 +285,10 @@ impl Building<'_, '_> {
     fn entry(&mut self, name: &str, conf: &Arc<Value>) -> Option<Arc<Entry>> {
         let known = self.old.and_then(|old| old.entries.iter().find(|e| e.name() == name));
         let is_same = |known: &&Arc<Entry>| {
-            let stays = |entry: &Entry| entry.metadata == self.metadata(entry.name());
+            let stays = |entry: &Entry| {
+                let same = |(id, proto): &(Id, Option<Arc<Proto>>)| self.proto(id) == *proto;
+                entry.metadata == self.metadata(entry.name()) && entry.protos.iter().all(same)
+            };
             known.conf == *conf
                 && stays(known)
                 && known.children.iter().all(|child| stays(child))
@@ -296,14 +300,7 @@ impl Building<'_, '_> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);
         let task = &*self.task;
-        match task.roster.build(
-            name,
-            conf,
-            revealed,
-            &self.resource(),
-            &|name| self.metadata(name),
-            task.node,
-        ) {
+        match task.roster.build(name, conf, revealed, &self.resource(), self, task.node) {
             Ok(entry) => Some(Arc::new(entry)),
             // What is disabled may be wrong; a service's plugin of the same name then runs.
             Err(_) if is_off(conf) => None,
@@ -343,10 +340,6 @@ impl Building<'_, '_> {
         self.fail(Problem::new(place, "plugin", text));
     }
 
-    pub(super) fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
-        metadata(self.task.config, plugin)
-    }
-
     /// The name that counters of its plugins begin with: that of the key in APISIX's store.
     fn resource(&self) -> String {
         format!("/apisix/{}", self.key)
@@ -366,6 +359,16 @@ impl Building<'_, '_> {
                 None
             }
         }
+    }
+}
+
+impl Lookup for Building<'_, '_> {
+    fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
+        metadata(self.task.config, plugin)
+    }
+
+    fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+        self.task.config.resources.protos.get(id.as_str()).cloned()
     }
 }
 

@@ -9,6 +9,7 @@ use sigma_config::resources::{Service, StreamRoute, Upstream};
 use sigma_config::table::Order;
 use sigma_config::{Config, Problem, id::Id};
 use sigma_plugin::flow::FlowFacts;
+use sigma_plugin::roster::Lookup;
 use sigma_plugin::{Entry, FlowChain, FlowPlugin, Phase};
 
 use super::compiled::{Building, Compiled, is_off};
@@ -116,8 +117,7 @@ impl Building<'_, '_> {
         }
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);
-        let (metadata_of, node) = (|name: &str| self.metadata(name), self.task.node);
-        match roster.build_flow(name, conf, revealed, resource, &metadata_of, node) {
+        match roster.build_flow(name, conf, revealed, resource, self, self.task.node) {
             Ok(entry) => Some(Arc::new(entry)),
             Err(_) if is_off(conf) => None,
             Err(reason) => {

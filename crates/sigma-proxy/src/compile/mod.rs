@@ -192,7 +192,8 @@ impl Compiler {
         revision: u64,
         mut sources: Sources<'_>,
     ) -> Result<Changed, Vec<Failure>> {
-        let whole = changed.iter().any(|key| matches!(key.kind, Kind::PluginMetadata | Kind::Secret));
+        let whole =
+            changed.iter().any(|key| matches!(key.kind, Kind::PluginMetadata | Kind::Proto | Kind::Secret));
         let (before, sessions) = match (&self.state.snapshot, &self.sessions) {
             (Some(before), Some(sessions)) if !whole => (Arc::clone(before), Arc::clone(sessions)),
             _ => {

@@ -163,7 +163,7 @@ fn a_group_has_one_configuration_and_one_counter() {
     let roster = roster();
     let build = |resource: &str, count: u64| {
         let conf = Arc::new(json!({"count": count, "time_window": 60, "group": "g"}));
-        roster.build("limit-count", &conf, Value::clone(&conf), resource, &|_| None, &node)
+        roster.build("limit-count", &conf, Value::clone(&conf), resource, &|_: &str| None, &node)
     };
     let (one, two) = (build("/apisix/routes/1", 2).unwrap(), build("/apisix/routes/2", 2).unwrap());
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");

@@ -39,7 +39,7 @@ impl World {
             &conf,
             Value::clone(&conf),
             "/apisix/routes/1",
-            &|_| metadata.clone(),
+            &|_: &str| metadata.clone(),
             &case.node,
         );
         World { case, plugin: built.unwrap().plugin }

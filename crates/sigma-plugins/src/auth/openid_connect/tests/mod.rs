@@ -33,7 +33,7 @@ impl Gateway {
         assert_eq!(refusal("openid-connect", &conf), "", "{conf}");
         let conf = Arc::new(conf);
         let resolved = Value::clone(&conf);
-        let entry = roster().build("openid-connect", &conf, resolved, "r", &|_| None, &beside.node);
+        let entry = roster().build("openid-connect", &conf, resolved, "r", &|_: &str| None, &beside.node);
         Gateway { beside: Arc::clone(beside), entry: entry.unwrap() }
     }
 }
