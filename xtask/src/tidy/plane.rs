@@ -131,6 +131,10 @@ const BANS: &[Ban] = &[
                 "taken when a worker counts for a place the first time, and by the page of metrics",
             ),
             (
+                "crates/sigma-plugins/src/rewrite/grpc_transcode/definitions.rs",
+                "taken when an instance is built",
+            ),
+            (
                 "crates/sigma-plugins/src/redis/",
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
             ),

@@ -63,6 +63,13 @@ impl Share {
         self.held.0.set(self.held.0.get() + bytes);
         self.bytes += bytes;
     }
+
+    /// Gives some of its bytes back.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.held.0.set(self.held.0.get() - bytes);
+        self.bytes -= bytes;
+    }
 }
 
 impl Drop for Share {
@@ -88,6 +95,8 @@ mod tests {
         let held = Rc::new(Held::default());
         let mut first = Share::within(10, &held);
         first.grow(6);
+        first.grow(2);
+        first.shrink(2);
         assert_eq!(Share::within(10, &held).room(), 4);
         assert_eq!(Share::within(5, &held).room(), 0);
         drop(first);

@@ -1,5 +1,6 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
+mod arguments;
 pub(crate) mod body_transformer;
 pub(crate) mod brotli;
 mod budget;
@@ -12,6 +13,7 @@ pub(crate) mod exit_transformer;
 pub(crate) mod fields;
 pub(crate) mod forward_client_cert;
 pub(crate) mod forwarded_fields;
+pub(crate) mod grpc_transcode;
 pub(crate) mod grpc_web;
 pub(crate) mod gzip;
 pub(crate) mod proxy_rewrite;

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_plugin::variables::pairs;
 
+use super::super::arguments::{self, add, text};
 use super::xml;
 use crate::json_body::{self, Unread};
 
@@ -47,36 +47,9 @@ impl Format {
                 Unread::Invalid(reason) => reason,
             }),
             Format::Xml => xml::read(text(body)?, most_values),
-            Format::Encoded | Format::Args => {
-                if pairs(body).count() > most_values {
-                    return Err(too_many());
-                }
-                let mut fields = Map::new();
-                for (name, value) in pairs(body) {
-                    let value = match &value {
-                        Some(value) => text(value)?.into(),
-                        None => Value::Bool(true),
-                    };
-                    add(&mut fields, text(&name)?, value);
-                }
-                Ok(Value::Object(fields))
-            }
+            Format::Encoded | Format::Args => arguments::read(body, most_values),
             Format::Multipart => multipart(body, content_type, most_values),
         }
-    }
-}
-
-/// A body as text.
-pub(super) fn text(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|_| "it is no UTF-8".to_owned())
-}
-
-/// Adds a value; several of one name are a list.
-fn add(fields: &mut Map<String, Value>, name: &str, value: Value) {
-    match fields.get_mut(name) {
-        None => drop(fields.insert(name.to_owned(), value)),
-        Some(Value::Array(values)) => values.push(value),
-        Some(first) => *first = Value::Array(vec![first.take(), value]),
     }
 }
 

@@ -25,6 +25,7 @@ use sigma_plugin::{
     ResponseStep, Step, Transform,
 };
 
+use super::arguments::text;
 use super::budget::{Budget, Held, Share};
 use super::response_body::{Encoding, ask_for_readable};
 use crate::log_throttle::LogThrottle;
@@ -193,7 +194,7 @@ impl Transformer {
         let content_type = fields.get(HeaderId::ContentType).unwrap_or_default();
         let content_type = String::from_utf8_lossy(content_type);
         let format = format.or_else(|| Format::of(&content_type));
-        let text = input::text(body).map_err(Failure::Undecoded)?;
+        let text = text(body).map_err(Failure::Undecoded)?;
         let (root, body) = match format {
             Some(Format::Args) => {
                 let query = ctx.request.query().unwrap_or_default();

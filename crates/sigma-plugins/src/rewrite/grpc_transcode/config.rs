@@ -1,0 +1,121 @@
+//! The configuration.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::id::Id;
+use sigma_plugin::Configuration;
+
+use super::output::{Defaults, Form, LargeIntegers};
+
+/// Lets clients that speak JSON call a gRPC upstream.
+///
+/// The upstream has `scheme: grpc` or `grpcs`. The message is made of the members of the body, if that is an object
+/// in `application/json`, or else of the arguments of a form (POST) or of the query, by the names of its fields;
+/// others are ignored. With `http_rules`, the annotations `google.api.http` of the service say which requests stand
+/// for which method, and what of them goes into which field; then `method` is for requests that none of them is of,
+/// which without it get a 404.
+///
+/// The answer is JSON, with fields by the names that they have in the definition. The well-known types, such as
+/// `Any`, `Timestamp` and `StringValue`, have the form that Protocol Buffers give them in JSON; `bytes` are base64.
+/// A server stream is one line of JSON for each message, as they come; where the call fails behind some, the last
+/// line is `{"error":{"code":…,"message":"…"}}`. A status that stands in the head of an answer becomes one of HTTP;
+/// one that comes behind the messages is a trailer. Messages of an answer are held in memory, those of one worker
+/// together within `plugin_attr`.
+///
+/// A `proto_id` that there is not, or that cannot be compiled, is an error in the log, and requests pass as they
+/// are; a method that the service lacks is a 503.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Config {
+    /// The id of the definition, a resource `protos`.
+    pub(super) proto_id: Id,
+    /// The service, with its package: `package.Service`.
+    pub(super) service: String,
+    /// The method. It may be left out with `http_rules` alone.
+    pub(super) method: Option<String>,
+    /// Milliseconds that the node is told it has, if more than 0 (`grpc-timeout`).
+    #[schemars(extend("default" = 0))]
+    deadline: f64,
+    /// How messages are shown. Of several about one thing the last counts. Integers of 64 bits that do not fit into
+    /// 32 are `"#123"` as strings. `use_default_metatable` is as `no_default_values`; hooks there are none.
+    #[schemars(length(min = 1), extend("default" = ["enum_as_name", "int64_as_number", "auto_default_values", "disable_hooks"]))]
+    pb_option: Vec<PbOption>,
+    /// Whether the details of a call that failed (`grpc-status-details-bin`) are the body.
+    #[schemars(extend("default" = false))]
+    pub(super) show_status_in_body: bool,
+    /// The message that each detail is, with its package. Without it, details that the definition has are shown as
+    /// what they are, others in base64.
+    pub(super) status_detail_type: Option<String>,
+    /// Largest message of an answer, in bytes with its frame; of a larger one nothing can be shown.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    pub(super) max_resp_body_size: usize,
+    /// Largest body of a request, in bytes; it is held in memory.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    pub(super) max_req_body_size: usize,
+    /// Most values in a body or message. A value takes up to a few hundred bytes of memory.
+    #[schemars(range(min = 1), extend("default" = 250_000))]
+    pub(super) max_body_values: usize,
+    /// Whether the annotations `google.api.http` of the service say what a request stands for. The first one counts
+    /// that a request is of, in the order of the methods.
+    #[schemars(extend("default" = false))]
+    pub(super) http_rules: bool,
+}
+
+/// How messages are shown, in the words of APISIX' library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum PbOption {
+    EnumAsName,
+    EnumAsValue,
+    Int64AsNumber,
+    Int64AsString,
+    Int64AsHexstring,
+    AutoDefaultValues,
+    NoDefaultValues,
+    UseDefaultValues,
+    UseDefaultMetatable,
+    EnableHooks,
+    DisableHooks,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        match self.method {
+            None if !self.http_rules => Err("property \"method\" is required".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Most that eight digits can say, which is what `grpc-timeout` has.
+const MOST_TIMEOUT: f64 = 99_999_999.0;
+
+impl Config {
+    pub(super) fn form(&self) -> Form {
+        let mut form =
+            Form { enums_by_name: true, large_integers: LargeIntegers::Number, defaults: Defaults::Proto3 };
+        for option in &self.pb_option {
+            match option {
+                PbOption::EnumAsName => form.enums_by_name = true,
+                PbOption::EnumAsValue => form.enums_by_name = false,
+                PbOption::Int64AsNumber => form.large_integers = LargeIntegers::Number,
+                PbOption::Int64AsString => form.large_integers = LargeIntegers::Decimal,
+                PbOption::Int64AsHexstring => form.large_integers = LargeIntegers::Hexadecimal,
+                PbOption::AutoDefaultValues => form.defaults = Defaults::Proto3,
+                PbOption::UseDefaultValues => form.defaults = Defaults::All,
+                PbOption::NoDefaultValues | PbOption::UseDefaultMetatable => form.defaults = Defaults::None,
+                PbOption::EnableHooks | PbOption::DisableHooks => {}
+            }
+        }
+        form
+    }
+
+    /// The value of `grpc-timeout`: whole milliseconds, or seconds where those would be too many.
+    pub(super) fn timeout(&self) -> Option<String> {
+        match self.deadline.ceil() {
+            0.0 => None,
+            ms if ms < 0.0 => None,
+            ms if ms <= MOST_TIMEOUT => Some(format!("{ms}m")),
+            ms => Some(format!("{}S", (ms / 1000.0).ceil().min(MOST_TIMEOUT))),
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! `grpc-transcode`: JSON and messages, requests and calls, answers and how they fail.
+
+use proptest::prelude::*;
+use prost_reflect::prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage};
+use serde_json::{Value, json};
+use sigma_plugin::record::Source;
+use sigma_plugin::{Entry, Phase};
+
+use super::output::{Defaults, Form, LargeIntegers};
+use super::{input, size};
+use crate::testing::{Case, assert_refusal, entry_beside_proto, summary};
+
+const DEFINITION: &str = r#"
+syntax = "proto3";
+package p;
+import "google/api/annotations.proto";
+import "google/protobuf/any.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+service S {
+  rpc One(All) returns (All) {
+    option (google.api.http) = {
+      post: "/v1/{name=a/*}:make" body: "child" response_body: "child"
+      additional_bindings { get: "/v1/{child.name}" }
+      additional_bindings { put: "/v1/all" body: "*" }
+    };
+  }
+  rpc Many(All) returns (stream All);
+}
+enum Color { RED = 0; BLUE = 2; }
+message All {
+  string name = 1; int32 small = 2; int64 large = 3; uint64 huge = 4; bool on = 5; double share = 6; bytes raw = 7;
+  Color color = 8; All child = 9; repeated All children = 10; repeated int32 numbers = 11;
+  map<string, int64> counts = 12; optional string maybe = 13;
+  oneof either { string left = 14; int32 right = 15; }
+  google.protobuf.Timestamp at = 16; google.protobuf.Any any = 17; google.protobuf.StringValue text = 18;
+  google.protobuf.Struct open = 19; google.protobuf.Duration time = 20; float part = 21;
+}
+message Tiny { int32 n = 1; }
+"#;
+
+/// As the plugin shows messages with `no_default_values`.
+const FORM: Form =
+    Form { enums_by_name: true, large_integers: LargeIntegers::Number, defaults: Defaults::None };
+
+fn pool() -> DescriptorPool {
+    sigma_config::proto::pool(DEFINITION).unwrap()
+}
+
+fn made(name: &str, json: &Value) -> Result<DynamicMessage, String> {
+    let desc = pool().get_message_by_name(name).unwrap();
+    input::message(&desc, json).map_err(|input::Unfit(reason)| reason)
+}
+
+fn shown(form: Form, message: &DynamicMessage) -> Value {
+    serde_json::from_slice(&form.message(message, 1 << 20).unwrap()).unwrap()
+}
+
+/// What a value is once it has been a message; what differs is said.
+fn assert_kept(json: &Value, expected: &Value) {
+    let bytes = made("p.All", json).unwrap().encode_to_vec();
+    let desc = pool().get_message_by_name("p.All").unwrap();
+    assert!(size::fits(&desc, &bytes, 100), "{json}");
+    assert_eq!(shown(FORM, &DynamicMessage::decode(desc, &bytes[..]).unwrap()), *expected, "{json}");
+}
+
+#[test]
+fn json_is_there_and_back_again() {
+    let check = |json: Value, expected: Value| assert_kept(&json, &expected);
+    let same = |json: Value| assert_kept(&json, &json);
+    same(json!({}));
+    same(
+        json!({"name": "a\"b\u{1}", "small": -7, "large": -9_007_199_254_740_993_i64, "huge": u64::MAX, "on": true,
+        "share": 1.5, "raw": "AP8=", "color": "BLUE", "numbers": [1, -2], "counts": {"a": 1, "b": 2}}),
+    );
+    same(json!({"child": {"child": {"children": [{"name": "x"}, {}]}}}));
+    same(json!({"maybe": "", "left": ""}));
+    same(
+        json!({"at": "2026-11-23T21:00:00Z", "text": "x", "time": "1.500s", "open": {"a": [1.0, null, {"b": "c"}]},
+        "any": {"@type": "type.googleapis.com/p.Tiny", "n": 5}}),
+    );
+    same(json!({"any": {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "3s"}}));
+    check(
+        json!({"small": "12", "large": "#12", "huge": "#0xFF", "on": "true", "share": "0.5", "color": 2, "name": 5}),
+        json!({"small": 12, "large": 12, "huge": 255, "on": true, "share": 0.5, "color": "BLUE", "name": "5"}),
+    );
+    check(json!({"small": "x", "share": null, "nobody": 1, "numbers": "7"}), json!({"numbers": [7]}));
+    check(json!({"small": 1.9, "color": 7, "raw": "_w"}), json!({"small": 1, "color": 7, "raw": "/w=="}));
+    check(
+        json!({"at": {"seconds": 1}, "text": {"value": "y"}}),
+        json!({"at": "1970-01-01T00:00:01Z", "text": "y"}),
+    );
+    check(
+        json!({"any": {"type_url": "x/nobody", "value": "AA=="}}),
+        json!({"any": {"type_url": "x/nobody", "value": "AA=="}}),
+    );
+    check(json!({"share": "NaN", "part": "-inf"}), json!({"share": "NaN", "part": "-Infinity"}));
+    check(json!({"right": 1, "left": "a"}), json!({"left": "a"}));
+}
+
+#[test]
+fn what_is_no_message() {
+    let check = |json: Value, expected: &str| {
+        assert_eq!(made("p.All", &json).unwrap_err(), expected, "{json}");
+    };
+    check(json!({"color": "GREEN"}), "p.All.color: unknown value");
+    check(json!({"large": "x"}), "p.All.large: the number is out of range");
+    check(json!({"huge": -1}), "p.All.huge: the number is out of range");
+    check(json!({"small": 3_000_000_000_u32}), "p.All.small: the number is out of range");
+    check(json!({"on": "perhaps"}), "p.All.on: a boolean is expected");
+    check(json!({"name": {}}), "p.All.name: a text is expected");
+    check(json!({"raw": "?"}), "p.All.raw: base64 is expected");
+    check(json!({"child": 1}), "an object is expected for p.All");
+    check(json!({"counts": []}), "p.All.counts: an object is expected");
+    check(json!([]), "an object is expected for p.All");
+}
+
+#[test]
+fn forms_of_messages() {
+    let message =
+        made("p.All", &json!({"large": -3_000_000_000_i64, "huge": 7, "color": "BLUE", "child": {}}))
+            .unwrap();
+    let with = |change: fn(&mut Form)| {
+        let mut form = FORM;
+        change(&mut form);
+        shown(form, &message)
+    };
+    assert_eq!(with(|form| form.enums_by_name = false)["color"], 2);
+    assert_eq!(with(|form| form.large_integers = LargeIntegers::Decimal)["large"], "#-3000000000");
+    assert_eq!(with(|form| form.large_integers = LargeIntegers::Decimal)["huge"], 7);
+    assert_eq!(with(|form| form.large_integers = LargeIntegers::Hexadecimal)["large"], "#-0xB2D05E00");
+    let all = with(|form| form.defaults = Defaults::Proto3);
+    assert_eq!(
+        all["child"],
+        json!({"name": "", "small": 0, "large": 0, "huge": 0, "on": false, "share": 0.0, "raw": "",
+        "color": "RED", "children": [], "numbers": [], "counts": {}, "part": 0.0})
+    );
+    assert!(FORM.message(&message, 10).is_err());
+}
+
+#[test]
+fn messages_are_measured_before_they_are_held() {
+    let fits = |bytes: &[u8], most| size::fits(&pool().get_message_by_name("p.All").unwrap(), bytes, most);
+    // A packed list, whose values take a byte each.
+    let packed = [&[0x5a, 100][..], &[1; 100]].concat();
+    assert!(fits(&packed, 101) && !fits(&packed, 100));
+    // Children without anything in them: two bytes each.
+    let children = [0x52, 0].repeat(50);
+    assert!(fits(&children, 50) && !fits(&children, 49));
+    // One within the other.
+    let mut deep = Vec::new();
+    for _ in 0..150 {
+        let mut outer = vec![0x4a];
+        prost_reflect::prost::encoding::encode_varint(deep.len() as u64, &mut outer);
+        outer.extend_from_slice(&deep);
+        deep = outer;
+    }
+    assert!(!fits(&deep, 1000));
+    // Packed into each other, which the decoder does not see.
+    let mut any = Vec::new();
+    for _ in 0..150 {
+        let url = b"/google.protobuf.Any";
+        let mut outer = [&[0x0a, url.len() as u8][..], url, &[0x12]].concat();
+        prost_reflect::prost::encoding::encode_varint(any.len() as u64, &mut outer);
+        outer.extend_from_slice(&any);
+        any = outer;
+    }
+    assert!(!size::fits(&pool().get_message_by_name("google.protobuf.Any").unwrap(), &any, 10_000));
+    assert!(!fits(&[0x5b].repeat(150), 1000), "groups");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let desc = pool().get_message_by_name("p.All").unwrap();
+        if size::fits(&desc, &bytes, 1000)
+            && let Ok(message) = DynamicMessage::decode(desc, &bytes[..])
+        {
+            let _ = FORM.message(&message, 4096);
+        }
+    }
+}
+
+fn plugin(more: &Value) -> Entry {
+    let conf = crate::testing::merged(json!({"proto_id": 1, "service": "p.S", "method": "One"}), more);
+    entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap()
+}
+
+/// Target and message of the call that a request becomes, or what is answered.
+fn asked(entry: &Entry, head: &str, body: &str) -> (String, Value) {
+    let mut case = Case::new(head);
+    case.body = body.into();
+    if let Some(reply) = case.run(entry, Phase::Access) {
+        return (summary(Some(&reply)), Value::Null);
+    }
+    let frame = case.ctx.body.clone().unwrap();
+    assert_eq!(usize::from(frame[4]), frame.len() - 5);
+    assert_eq!(case.ctx.request.method_token(), b"POST");
+    assert_eq!(case.sent("content-type").as_deref(), Some("application/grpc"));
+    let message = DynamicMessage::decode(pool().get_message_by_name("p.All").unwrap(), &frame[5..]).unwrap();
+    (case.target(), shown(FORM, &message))
+}
+
+#[test]
+fn requests_become_calls() {
+    let entry = plugin(&json!({}));
+    let check = |head: &str, body: &str, expected: Value| {
+        let head = format!(
+            "{head} HTTP/1.1\nHost: h\nContent-Type: application/json; x=y\nContent-Length: {}",
+            body.len()
+        );
+        assert_eq!(asked(&entry, &head, body), ("/p.S/One".to_owned(), expected), "{head}");
+    };
+    check("POST /", r#"{"name": "x"}"#, json!({"name": "x"}));
+    check("PUT /?name=y", r#"{"small": 1}"#, json!({"small": 1}));
+    check("POST /?small=1", "name=a+b&numbers=1&numbers=2", json!({"name": "a b", "numbers": [1, 2]}));
+    check("POST /", "[1]", json!({}));
+    check("GET /?name=z&on=1", "", json!({"name": "z", "on": true}));
+}
+
+#[test]
+fn what_is_refused() {
+    let check = |more: Value, head: &str, body: &str, expected: &str| {
+        let head = format!("{head}\nContent-Type: application/json\nContent-Length: {}", body.len());
+        assert_eq!(asked(&plugin(&more), &head, body).0, expected, "{head}");
+    };
+    let post = "POST / HTTP/1.1\nHost: h";
+    check(json!({}), post, r#"{"color": "GREEN"}"#, "400");
+    check(json!({"method": "None"}), post, "{}", "503");
+    check(json!({"service": "p.T"}), post, "{}", "503");
+    check(json!({"max_req_body_size": 1}), post, "{}", "413");
+    check(json!({"max_body_values": 2}), post, r#"{"numbers": [1, 2]}"#, "413");
+    check(json!({}), &format!("{post}\nContent-Encoding: gzip"), "{}", "415");
+}
+
+#[test]
+fn annotations_say_what_a_request_is() {
+    let conf = json!({"proto_id": "1", "service": "p.S", "http_rules": true});
+    let entry = entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap();
+    let check = |head: &str, body: &str, expected: (&str, Value)| {
+        let head = format!("{head} HTTP/1.1\nHost: h\nContent-Length: {}", body.len());
+        assert_eq!(asked(&entry, &head, body), (expected.0.to_owned(), expected.1), "{head}");
+    };
+    let one = "/p.S/One";
+    check(
+        "POST /v1/a/7:make?small=3&child.small=1",
+        r#"{"name": "c"}"#,
+        (one, json!({"name": "a/7", "small": 3, "child": {"name": "c", "small": 1}})),
+    );
+    check("GET /v1/x?child.on=true", "", (one, json!({"child": {"name": "x", "on": true}})));
+    check("PUT /v1/all?small=3", r#"{"name": "c"}"#, (one, json!({"name": "c"})));
+    check("PUT /v1/all", "[]", ("400", Value::Null));
+    check("PUT /v1/all", "{", ("400", Value::Null));
+    check("DELETE /v1/x", "", ("404", Value::Null));
+    check("GET /v1/x?child.name.y=1", "", (one, json!({"child": {"name": "x"}})));
+}
+
+#[test]
+fn requests_pass_where_there_is_no_definition() {
+    for (id, definition) in [(2, DEFINITION), (1, "message {")] {
+        let conf = json!({"proto_id": id, "service": "p.S", "method": "One"});
+        let entry = entry_beside_proto("grpc-transcode", conf, definition).unwrap();
+        let mut case = Case::new("POST /a HTTP/1.1\nHost: h");
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert_eq!(case.target(), "/a");
+    }
+}
+
+#[test]
+fn times_that_nodes_are_told() {
+    let check = |deadline: Value, expected: Option<&str>| {
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        case.run(&plugin(&json!({"deadline": deadline})), Phase::Access);
+        assert_eq!(case.sent("grpc-timeout").as_deref(), expected, "{deadline}");
+    };
+    check(json!(0), None);
+    check(json!(-5), None);
+    check(json!(1500), Some("1500m"));
+    check(json!(0.5), Some("1m"));
+    check(json!(100_000_000), Some("100000S"));
+}
+
+/// Status, type and body of what the client gets of an answer.
+fn answered(more: &Value, fields: &str, pieces: &[&[u8]]) -> (u16, String, String) {
+    let entry = plugin(more);
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    assert!(case.run(&entry, Phase::Access).is_none());
+    case.respond(200, fields);
+    case.ctx.record.source = Source::Upstream;
+    let body = case.filter(&entry, pieces);
+    (case.ctx.response.status, case.answered("content-type"), String::from_utf8(body).unwrap())
+}
+
+#[test]
+fn answers_become_json() {
+    let check = |more: Value, fields: &str, pieces: &[&[u8]], expected: (u16, &str, &str)| {
+        let (status, media_type, body) = answered(&more, fields, pieces);
+        assert_eq!((status, &*media_type, &*body), expected, "{more} {fields}");
+    };
+    let json = "application/json";
+    let quiet = json!({"pb_option": ["no_default_values"]});
+    check(quiet.clone(), "", &[b"\0\0\0", b"\0\x02\x10\x07"], (200, json, r#"{"small":7}"#));
+    check(quiet.clone(), "", &[b"\0\0\0\0\0"], (200, json, "{}"));
+    check(quiet.clone(), "", &[], (200, json, ""));
+    let undecoded = "failed to decode response data by protobuf";
+    check(quiet.clone(), "", &[b"\0\0\0\0\x02\x10"], (200, json, undecoded));
+    check(quiet.clone(), "", &[b"\x01\0\0\0\x02\x10\x07"], (200, json, undecoded));
+    check(quiet.clone(), "", &[b"\0\0\0\0\x02\xff\xff"], (200, json, undecoded));
+    let small = json!({"pb_option": ["no_default_values"], "max_resp_body_size": 6});
+    check(small, "", &[b"\0\0\0\0\x02\x10\x07"], (200, json, undecoded));
+    let stream = json!({"pb_option": ["no_default_values"], "method": "Many"});
+    check(
+        stream,
+        "",
+        &[b"\0\0\0\0\x02\x10\x07\0\0", b"\0\0\0\0\0\0\0\x02\x10\x08"],
+        (200, "application/x-ndjson", "{\"small\":7}\n{}\n{\"small\":8}\n"),
+    );
+    check(quiet, "grpc-status: 5", &[], (404, json, ""));
+}
+
+#[test]
+fn statuses_of_calls() {
+    let of = |code: &str| super::status::http(code.as_bytes());
+    let all: Vec<u16> = (1..=17).map(|code| of(&code.to_string())).collect();
+    assert_eq!(all, [499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 599]);
+}
+
+#[test]
+fn details_of_failures() {
+    let check = |more: Value, details: &str, expected: &str| {
+        let conf = crate::testing::merged(
+            json!({"show_status_in_body": true, "pb_option": ["no_default_values"]}),
+            &more,
+        );
+        let fields = format!("grpc-status: 14\n{details}");
+        let (status, _, body) = answered(&conf, &fields, &[]);
+        assert_eq!((status, &*body), (503, expected), "{conf} {details}");
+    };
+    // Code 14, `down`, and a detail of p.Tiny with n = 5.
+    let packed = "grpc-status-details-bin: CA4SBGRvd24aDgoIeC9wLlRpbnkSAggF";
+    check(json!({}), "", "");
+    check(
+        json!({}),
+        packed,
+        r#"{"error":{"code":14,"message":"down","details":[{"type_url":"x/p.Tiny","value":{"n":5}}]}}"#,
+    );
+    check(
+        json!({"status_detail_type": "p.Tiny"}),
+        packed,
+        r#"{"error":{"code":14,"message":"down","details":[{"n":5}]}}"#,
+    );
+    check(
+        json!({"status_detail_type": "p.None"}),
+        packed,
+        "failed to call pb.decode to decode details in grpc-status-details-bin",
+    );
+    check(
+        json!({"status_detail_type": "p.All"}),
+        "grpc-status-details-bin: GgQSAv//",
+        "failed to decode details in grpc-status-details-bin",
+    );
+    check(json!({}), "grpc-status-details-bin: ?", "grpc-status-details-bin is not base64 format");
+    check(json!({}), "grpc-status-details-bin: //8", "failed to decode grpc-status-details-bin");
+}
+
+#[test]
+fn configurations_that_are_refused() {
+    let check = |more: Value, expected: &str| {
+        let conf = crate::testing::merged(json!({"proto_id": "1", "service": "p.S", "method": "One"}), &more);
+        assert_refusal("grpc-transcode", &conf, expected);
+    };
+    check(json!({}), "");
+    check(
+        json!({"pb_option": []}),
+        "property \"pb_option\" validation failed: expect array to have at least 1 items",
+    );
+    check(json!({"pb_option": ["x"]}), "failed to validate item 1: matches none of the enum values");
+    check(json!({"max_resp_body_size": 0}), "expected 0 to be at least 1");
+    check(json!({"proto_id": "a b"}), "property \"proto_id\" validation failed");
+    assert_refusal(
+        "grpc-transcode",
+        &json!({"proto_id": "1", "service": "p.S"}),
+        "property \"method\" is required",
+    );
+    assert_refusal(
+        "grpc-transcode",
+        &json!({"proto_id": "1", "method": "M"}),
+        "property \"service\" is required",
+    );
+    assert_refusal(
+        "grpc-transcode",
+        &json!({"service": "p.S", "method": "M"}),
+        "property \"proto_id\" is required",
+    );
+    assert_refusal("grpc-transcode", &json!({"proto_id": "1", "service": "p.S", "http_rules": true}), "");
+}
