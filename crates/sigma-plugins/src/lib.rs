@@ -8,6 +8,7 @@ mod auth;
 mod batch;
 mod condition;
 mod decisions;
+mod functions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod graphql;
@@ -25,6 +26,7 @@ mod rewrite;
 pub mod roster;
 mod security;
 mod service;
+mod sigv4;
 mod t1k;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -2,7 +2,6 @@
 
 mod lifetime;
 mod signature;
-mod sigv4;
 mod source;
 
 use std::sync::Arc;
@@ -21,11 +20,11 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
-use self::sigv4::{Account, Paths, Request, UNSIGNED_PAYLOAD};
 use self::source::{Denied, Found, Granted, Settings, Token, TokenServer, TokenSource, is_token};
 use super::tokens::beside;
 use crate::decisions::{Asking, Bound, Decisions, Known};
 use crate::rewrite::fields::{frames, is_name};
+use crate::sigv4::{self, Account, Paths, Request, UNSIGNED_PAYLOAD};
 
 /// The plugin.
 pub(crate) static UPSTREAM_AUTH: Descriptor = Descriptor {

@@ -7,16 +7,16 @@ use sigma_config::resources::Confidential;
 use sigma_plugin::variables::percent_decoded;
 
 /// Who signs, and for what.
-pub(super) struct Account<'a> {
-    pub(super) access_key_id: &'a str,
-    pub(super) secret_access_key: &'a Confidential,
-    pub(super) region: &'a str,
-    pub(super) service: &'a str,
+pub(crate) struct Account<'a> {
+    pub(crate) access_key_id: &'a str,
+    pub(crate) secret_access_key: &'a Confidential,
+    pub(crate) region: &'a str,
+    pub(crate) service: &'a str,
 }
 
 /// How a service wants paths to be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Paths {
+pub(crate) enum Paths {
     /// Without `.` and `..`, and what the request has encoded is encoded once more: all services but S3.
     Normal,
     /// As they are: names of objects may hold anything.
@@ -27,24 +27,24 @@ pub(super) enum Paths {
 }
 
 /// A request as its signer sees it.
-pub(super) struct Request<'r> {
-    pub(super) method: &'r [u8],
+pub(crate) struct Request<'r> {
+    pub(crate) method: &'r [u8],
     /// Path and query as they are sent.
-    pub(super) target: &'r [u8],
-    pub(super) paths: Paths,
+    pub(crate) target: &'r [u8],
+    pub(crate) paths: Paths,
     /// The fields that are signed, names in small letters.
-    pub(super) fields: Vec<(String, Vec<u8>)>,
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
     /// The SHA-256 of the body in hexadecimal, or what is said in its place.
-    pub(super) payload: &'r str,
+    pub(crate) payload: &'r str,
 }
 
 /// What stands in place of the digest of a body that is not signed.
-pub(super) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
+pub(crate) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// The SHA-256 of some bytes, in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
@@ -58,7 +58,7 @@ fn hex(bytes: &[u8]) -> String {
 
 impl Account<'_> {
     /// The value of `Authorization` for a request that is signed at this time, as [`crate::utc::compact`] writes it.
-    pub(super) fn authorization(&self, request: &Request<'_>, time: &str) -> String {
+    pub(crate) fn authorization(&self, request: &Request<'_>, time: &str) -> String {
         let date = &time[..8];
         let scope = format!("{date}/{}/{}/aws4_request", self.region, self.service);
         let (canonical, signed) = request.canonical();
@@ -115,8 +115,8 @@ fn squeezed(value: &[u8]) -> Vec<u8> {
     words.collect::<Vec<_>>().join(&b' ')
 }
 
-/// Everything but unreserved characters encoded, and slashes where they are to stay.
-fn encoded(text: &[u8], keeps_slashes: bool) -> String {
+/// A text with everything but unreserved characters encoded, and slashes where they are to stay.
+pub(crate) fn encoded(text: &[u8], keeps_slashes: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text {
         match byte {
@@ -155,7 +155,8 @@ fn normal(path: &[u8]) -> Vec<u8> {
     [b"/", &kept.join(&b'/')[..], end].concat()
 }
 
-fn canonical_query(query: &[u8]) -> String {
+/// The arguments of a query as they are signed: encoded anew, in the order of their names and values.
+pub(crate) fn canonical_query(query: &[u8]) -> String {
     let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
     let mut pairs: Vec<(String, String)> = pairs
         .map(|pair| {
