@@ -92,6 +92,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::request_id::REQUEST_ID,
     &crate::security::REQUEST_VALIDATION,
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
+    &crate::rewrite::response_shaping::RESPONSE_SHAPING,
     &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,
     &crate::metrics::SERVER_INFO,

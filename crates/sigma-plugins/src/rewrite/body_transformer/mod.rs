@@ -18,16 +18,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::described::schema_of;
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers, Method};
+use sigma_http::{Fault, FaultKind, HeaderId, Headers, Method};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
-    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin,
-    ResponseStep, Step, Transform,
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
+    Transform,
 };
 
 use super::arguments::text;
-use super::budget::{Budget, Held, Share};
+use super::budget::{Budget, Held};
 use super::response_body::{Encoding, ask_for_readable};
+use super::whole_body::{Remake, WholeBody};
 use crate::log_throttle::LogThrottle;
 use input::Format;
 use template::{Data, Template};
@@ -275,10 +276,10 @@ impl Plugin for BodyTransformer {
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        self.0.response.as_ref()?;
+        let limit = self.0.response.as_ref()?.limit;
         let encoding = ctx.take_kept::<_, Coded>(self).map_or(Encoding::Identity, |Coded(encoding)| encoding);
         let share = self.0.budget.share(Rc::clone(&env.local.part(Bodies::default).0));
-        Some(Transforming { transformer: Arc::clone(&self.0), encoding, held: Vec::new(), share }.filter())
+        Some(WholeBody::new(Arc::clone(&self.0), encoding, limit, share).filter())
     }
 }
 
@@ -286,52 +287,22 @@ impl Plugin for BodyTransformer {
 #[derive(Default)]
 struct Bodies(Rc<Held>);
 
-const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
-const WORKER_FULL: Fault = Fault::new(
-    FaultKind::ResponseBodyTooLarge,
-    "the bodies that body-transformer holds are over their limit",
-);
-const CODED: Fault =
-    Fault::new(FaultKind::ResponseCoding, "the body has a content coding that was not asked for");
-const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the body could not be transformed");
+impl Remake for Arc<Transformer> {
+    const FULL: Fault = Fault::new(
+        FaultKind::ResponseBodyTooLarge,
+        "the bodies that body-transformer holds are over their limit",
+    );
 
-/// A response body that is held back until it is whole.
-struct Transforming {
-    transformer: Arc<Transformer>,
-    encoding: Encoding,
-    held: Vec<u8>,
-    share: Share,
-}
-
-impl Transform for Transforming {
-    fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
-        let limit = self.transformer.response.as_ref().map_or(0, |response| response.limit);
-        if out.fault().is_some() {
-            return;
-        }
-        if self.encoding != Encoding::Identity {
-            out.fail(CODED);
-        } else if data.len() > limit - self.held.len() {
-            out.fail(TOO_LONG);
-        } else if data.len() > self.share.room() {
-            out.fail(WORKER_FULL);
-        } else {
-            self.share.grow(data.len());
-            self.held.extend_from_slice(&data);
-        }
-    }
-
-    fn end(&mut self, ctx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
-        let Some(response) = &self.transformer.response else { return };
-        let message = (&ctx.response.headers, &self.held[..]);
-        match self.transformer.made(response, response.format, message, ctx) {
-            Ok(made) => out.bytes(made.as_bytes()),
+    fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>> {
+        let response = self.response.as_ref()?;
+        match self.made(response, response.format, (&ctx.response.headers, body), ctx) {
+            Ok(made) => Some(made.into_bytes()),
             Err(Failure::Undecoded(reason) | Failure::Unrendered(reason)) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, reason, "failed to transform response body");
                 }
-                out.fail(FAILED);
+                None
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `body-transformer`: requests and responses, and why they are refused or break off.
 
 use sigma_config::plugins::PluginScope;
-use sigma_http::Frame;
+use sigma_http::{Chunk, Frame};
 use sigma_plugin::Frames;
 
 use super::*;
