@@ -180,6 +180,7 @@ mod tests {
             meta,
             conf: Arc::new(conf),
             metadata: None,
+            protos: Vec::new(),
             plugin: Arc::new(Nothing),
             children: Vec::new(),
         })
@@ -198,6 +199,7 @@ mod tests {
                 meta,
                 conf: Arc::new(conf),
                 metadata: None,
+                protos: Vec::new(),
                 plugin,
                 children: Vec::new(),
             };
