@@ -30,8 +30,10 @@ const PASSED_S: u64 = 120;
 /// The same where a node has failed: the next answer may be one for all.
 const PASSED_FAILED_S: u64 = 1;
 
-/// Parts of the table of questions under way, and counters of what was purged.
+/// Parts of the table of questions under way, each with a lock of its own.
 const STRIPES: usize = 64;
+/// Counters of what was forgotten. Keys that share one void each other's answers that are coming: those are not kept.
+const COUNTERS: usize = 4096;
 
 /// All zones of a gateway; a part of the node.
 #[derive(Debug, Default)]
@@ -79,24 +81,22 @@ pub struct Zone {
     /// Until when nobody waits for another one's question, by key.
     passed: Cache<Arc<[u8]>, u64>,
     hasher: RandomState,
-    stripes: Box<[Stripe]>,
+    /// Questions under way. A stripe's lock is held as well while an answer joins the others under its key, or they go.
+    stripes: Box<[Mutex<Flights>]>,
+    /// How often something was forgotten, by the hash of its key; and how often of many keys at once.
+    forgotten: Box<[AtomicU64]>,
+    swept: AtomicU64,
     bytes: u64,
-    /// Bytes of answers that are still coming, and how often everything was purged.
+    /// Bytes of answers that are still coming.
     coming: AtomicU64,
-    purged: AtomicU64,
 }
 
-#[derive(Default)]
-struct Stripe {
-    flights: Mutex<Flights>,
-    /// Held while an answer joins the others under its key.
-    writing: Mutex<()>,
-    purged: AtomicU64,
-}
-
-/// What was purged of a zone when a question was asked: an answer to one that was asked before is not kept.
+/// What was forgotten of a zone when a question was asked: an answer to one that was asked before is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Epoch(u64, u64);
+pub struct Epoch {
+    of_key: u64,
+    of_all: u64,
+}
 
 impl std::fmt::Debug for Zone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -128,10 +128,11 @@ impl Zone {
             answers,
             passed: Cache::new(PASSED_KEYS),
             hasher: RandomState::default(),
-            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            forgotten: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            swept: AtomicU64::new(0),
             bytes,
             coming: AtomicU64::new(0),
-            purged: AtomicU64::new(0),
         }
     }
 
@@ -162,15 +163,21 @@ impl Zone {
         fitting.max_by_key(|stored| stored.date()).cloned()
     }
 
-    /// What was purged so far, as far as it concerns a key.
+    /// What was forgotten so far, as far as it concerns a key.
     pub fn epoch(&self, key: &[u8]) -> Epoch {
-        Epoch(self.purged.load(Ordering::Acquire), self.stripe(key).purged.load(Ordering::Acquire))
+        self.epoch_at(self.hasher.hash_one(key))
     }
 
-    /// Keeps an answer, unless something was purged since its question was asked.
+    fn epoch_at(&self, hash: u64) -> Epoch {
+        let of_key = self.forgotten[hash as usize % COUNTERS].load(Ordering::Acquire);
+        Epoch { of_key, of_all: self.swept.load(Ordering::Acquire) }
+    }
+
+    /// Keeps an answer, unless something was forgotten since its question was asked.
     pub fn insert(&self, key: &[u8], stored: Stored, epoch: Epoch) {
-        let _writing = held(&self.stripe(key).writing);
-        if self.epoch(key) != epoch {
+        let hash = self.hasher.hash_one(key);
+        let _writing = self.stripe(hash);
+        if self.epoch_at(hash) != epoch {
             return;
         }
         let known = self.answers.peek(key);
@@ -186,18 +193,40 @@ impl Zone {
         self.answers.insert(key.into(), variants.into());
     }
 
-    /// Forgets all answers under a key, and those that are coming; whether there were any.
+    /// Forgets all answers under a key, and those that are coming; whether there were any. Whoever asks from here on
+    /// gets an answer that was asked for later.
     pub fn purge(&self, key: &[u8]) -> bool {
-        let stripe = self.stripe(key);
-        let _writing = held(&stripe.writing);
-        stripe.purged.fetch_add(1, Ordering::AcqRel);
+        let hash = self.hasher.hash_one(key);
+        let mut flights = self.stripe(hash);
+        self.forgotten[hash as usize % COUNTERS].fetch_add(1, Ordering::AcqRel);
+        // Those who wait for it already have asked before.
+        flights.remove(key);
         self.answers.remove(key).is_some()
     }
 
-    /// Forgets everything, and what is coming.
-    pub fn purge_all(&self) {
-        self.purged.fetch_add(1, Ordering::AcqRel);
-        self.answers.clear();
+    /// Forgets all answers that `is_meant`, and all that are coming, as what they are is not known yet. Returns how many
+    /// there were.
+    pub fn sweep(&self, is_meant: impl Fn(&Stored) -> bool) -> usize {
+        self.swept.fetch_add(1, Ordering::AcqRel);
+        self.stripes.iter().for_each(|stripe| held(stripe).clear());
+        let keys = self.answers.iter();
+        let meant = keys.filter(|(_, variants)| variants.iter().any(|stored| is_meant(stored)));
+        let meant: Vec<(Arc<[u8]>, Variants)> = meant.collect();
+        meant.iter().map(|(key, _)| self.forget(key, &is_meant)).sum()
+    }
+
+    /// Forgets those under a key that are meant.
+    fn forget(&self, key: &Arc<[u8]>, is_meant: &impl Fn(&Stored) -> bool) -> usize {
+        let _writing = self.stripe(self.hasher.hash_one(&key[..]));
+        let Some(known) = self.answers.peek(&key[..]) else { return 0 };
+        let stay: Vec<Arc<Stored>> = known.iter().filter(|stored| !is_meant(stored)).cloned().collect();
+        let gone = known.len() - stay.len();
+        match stay.is_empty() {
+            true => drop(self.answers.remove(&key[..])),
+            false if gone > 0 => self.answers.insert(Arc::clone(key), stay.into()),
+            false => {}
+        }
+        gone
     }
 
     /// Begins a question for all who want the answer under this key.
@@ -205,7 +234,7 @@ impl Zone {
     /// # Errors
     /// Returns the question if somebody is asking it already.
     pub fn lead(self: &Arc<Zone>, key: &[u8]) -> Result<Lead, Arc<Flight>> {
-        let mut flights = held(&self.stripe(key).flights);
+        let mut flights = self.stripe(self.hasher.hash_one(key));
         if let Some(flight) = flights.get(key) {
             return Err(Arc::clone(flight));
         }
@@ -225,7 +254,7 @@ impl Zone {
     }
 
     pub(crate) fn end_flight(&self, key: &[u8], flight: &Arc<Flight>) {
-        let mut flights = held(&self.stripe(key).flights);
+        let mut flights = self.stripe(self.hasher.hash_one(key));
         if flights.get(key).is_some_and(|known| Arc::ptr_eq(known, flight)) {
             flights.remove(key);
         }
@@ -246,8 +275,8 @@ impl Zone {
         self.coming.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn stripe(&self, key: &[u8]) -> &Stripe {
-        &self.stripes[self.hasher.hash_one(key) as usize % STRIPES]
+    fn stripe(&self, hash: u64) -> MutexGuard<'_, Flights> {
+        held(&self.stripes[hash as usize % STRIPES])
     }
 }
 
@@ -332,11 +361,41 @@ mod tests {
         zone.insert(b"k", one.clone(), asked);
         assert!(zone.is_empty());
         let asked = zone.epoch(b"k");
-        zone.purge_all();
+        zone.sweep(|_| false);
         zone.insert(b"k", one.clone(), asked);
         assert!(zone.is_empty());
         zone.insert(b"k", one, zone.epoch(b"k"));
         assert_eq!(zone.len(), 1);
+    }
+
+    #[test]
+    fn what_is_coming_is_not_for_those_who_ask_after_a_purge() {
+        let zone = zone();
+        for forget in [|zone: &Zone| drop(zone.purge(b"k")), |zone: &Zone| drop(zone.sweep(|_| false))] {
+            let old = zone.lead(b"k").unwrap();
+            let before = zone.lead(b"k").unwrap_err();
+            old.share(Arc::new(stored(&[], &[]).unwrap()));
+            forget(&zone);
+            assert!(before.coming().is_some(), "who has asked before may have it");
+            let new = zone.lead(b"k").unwrap();
+            // The end of the old question is not that of the new one.
+            drop(old);
+            assert!(zone.lead(b"k").unwrap_err().coming().is_none());
+            drop(new);
+        }
+    }
+
+    #[test]
+    fn a_sweep_takes_what_is_meant() {
+        let zone = zone();
+        for (key, language) in [(b"a", "de"), (b"a", "en"), (b"b", "de"), (b"c", "en")] {
+            let one = stored(&[("Vary", "L"), ("Content-Language", language)], &[("L", language)]).unwrap();
+            zone.insert(key, one, zone.epoch(key));
+        }
+        let is_german = |stored: &Stored| stored.headers.find(b"Content-Language") == Some(b"de");
+        assert_eq!((zone.sweep(is_german), zone.sweep(is_german), zone.len()), (2, 0, 2));
+        assert!(zone.find(b"a", &headers(&[("L", "en")])).is_some());
+        assert_eq!((zone.sweep(|_| true), zone.len(), zone.held_bytes()), (2, 0, 0));
     }
 
     #[test]

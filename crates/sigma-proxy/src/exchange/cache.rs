@@ -10,11 +10,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
+    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, Life, MayUse, Stored, Zone, may_keep, may_use,
 };
 use sigma_http::condition::{Outcome, Validators};
-use sigma_http::range::Ranges;
-use sigma_http::{BodyLength, Fault, HeaderId, Headers, Method, Side};
+use sigma_http::range::{ByteRange, Ranges};
+use sigma_http::{BodyLength, Fault, HeaderId, Headers, Method, RequestHead, Side};
 use sigma_plugin::cache::{CacheRule, CacheWish};
 use sigma_plugin::record::Source;
 use sigma_plugin::{BodyFilter, Context, Reply};
@@ -73,7 +73,7 @@ impl Status {
 pub(super) struct Turn {
     wish: Box<CacheWish>,
     zone: Arc<Zone>,
-    /// The fields of the request as the cache has seen them: later they are made the node's.
+    /// The fields of the request as the cache has seen them, once a node is asked: for it they are changed.
     asked: Headers,
     /// Asks for all who want the same.
     lead: Option<Lead>,
@@ -110,17 +110,17 @@ impl Exchange<'_, '_> {
             return Ok(false);
         }
         let zone = self.worker.caches.zone(&wish.rule);
-        let request = &self.scratch.ctx.request;
         if method == Method::Purge {
             let status = if zone.purge(&wish.key) { 200 } else { 404 };
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
-        let mut turn = Turn::new(wish, zone, &request.headers, self.now_s());
+        let mut turn = Turn::new(wish, zone);
         match self.look_or_wait(&mut turn).await? {
             Look::Use(stored, status) => self.give(&turn, &stored, status).await.map(|()| true),
             Look::Nothing => self.reply(Reply::new(504).text("").into()).await.map(|()| true),
             Look::Ask | Look::Wait(_) => {
                 turn.began = self.now_s();
+                turn.asked.copy_from(&self.scratch.ctx.request.headers);
                 if let Some(stale) = turn.stale.as_deref().filter(|_| turn.wish.rule.revalidates) {
                     turn.validates = ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
                 }
@@ -135,7 +135,10 @@ impl Exchange<'_, '_> {
         let Some(turn) = self.scratch.turn.take() else { return Ok(false) };
         match turn.stand_in(self.now_s()).filter(|_| fault.side() == Side::Upstream) {
             None => Ok(false),
-            Some(stale) => self.give(&turn, &stale, Status::Stale).await.map(|()| true),
+            Some(stale) => {
+                let own = turn.reuse(&stale, Status::Stale, self.now_s(), &mut self.scratch.ctx);
+                self.send_own(own).await.map(|()| true)
+            }
         }
     }
 
@@ -149,8 +152,7 @@ impl Exchange<'_, '_> {
         let wait = tokio::time::sleep(Duration::from_millis(turn.wish.rule.wait_ms.into()));
         let (mut wait, mut is_over) = (pin!(wait), false);
         loop {
-            let method = self.scratch.ctx.request.method;
-            let flight = match turn.look(method, self.now_s(), !is_over) {
+            let flight = match turn.look(&self.scratch.ctx.request, self.now_s(), !is_over) {
                 Look::Wait(flight) => flight,
                 other => return Ok(other),
             };
@@ -170,46 +172,48 @@ impl Exchange<'_, '_> {
 
     /// Answers with what is kept.
     async fn give(&mut self, turn: &Turn, stored: &Stored, status: Status) -> Result<(), Fault> {
-        let own = present(turn, stored, Some(status), self.now_s(), &mut self.scratch.ctx);
+        let now = self.now_s();
+        let ctx = &mut self.scratch.ctx;
+        let wanted = Wanted::of(stored, &ctx.request.headers, ctx.request.method);
+        let own = present(&turn.wish.rule, stored, wanted, ctx);
+        reused(&turn.wish.rule, &stored.life, (status, now), ctx);
         self.send_own(own).await
     }
 }
 
 impl Turn {
-    fn new(wish: Box<CacheWish>, zone: Arc<Zone>, request: &Headers, now: u64) -> Turn {
-        let mut asked = Headers::default();
-        asked.copy_from(request);
+    fn new(wish: Box<CacheWish>, zone: Arc<Zone>) -> Turn {
         let epoch = zone.epoch(&wish.key);
         Turn {
             wish,
             zone,
-            asked,
+            asked: Headers::default(),
             lead: None,
             stale: None,
             epoch,
-            began: now,
+            began: 0,
             keeps: false,
             validates: false,
             status: Status::Miss,
         }
     }
 
-    fn look(&mut self, method: Method, now: u64, may_wait: bool) -> Look {
-        let rule = Arc::clone(&self.wish.rule);
-        if !rule.methods.contains(&method) {
+    fn look(&mut self, request: &RequestHead, now: u64, may_wait: bool) -> Look {
+        let (rule, asked) = (&*self.wish.rule, &request.headers);
+        if !rule.methods.contains(&request.method) {
             return Look::Ask;
         }
-        let wishes = if rule.heeds_requests { wishes(&self.asked) } else { Directives::default() };
+        let wishes = if rule.heeds_requests { wishes(asked) } else { Directives::default() };
         if self.wish.is_bypassed || wishes.no_store || wishes.no_cache {
             self.status = Status::Bypass;
             return Look::Ask;
         }
         // Answers to HEAD have no body that a later GET could be given.
-        let is_whole = method != Method::Head && self.asked.find(b"Range").is_none();
+        let is_whole = request.method != Method::Head && asked.find(b"Range").is_none();
         self.keeps = is_whole && !self.wish.is_kept_out;
-        self.stale = self.zone.find(&self.wish.key, &self.asked);
+        self.stale = self.zone.find(&self.wish.key, asked);
         if let Some(stored) = &self.stale {
-            if may_use(&rule, &stored.life, &wishes, now) == MayUse::Yes {
+            if may_use(rule, &stored.life, &wishes, now) == MayUse::Yes {
                 return Look::Use(Arc::clone(stored), Status::Hit);
             }
             self.status = if stored.life.is_fresh(now) { Status::Stale } else { Status::Expired };
@@ -219,10 +223,10 @@ impl Turn {
         if rule.wait_ms == 0 || !self.keeps || self.zone.is_passed(&self.wish.key, now) {
             return Look::Ask;
         }
-        let look = self.look_with_others(now, may_wait);
+        let look = self.look_with_others(asked, now, may_wait);
         if self.lead.is_some()
-            && let Some(stored) = self.zone.find(&self.wish.key, &self.asked)
-            && may_use(&rule, &stored.life, &wishes, now) == MayUse::Yes
+            && let Some(stored) = self.zone.find(&self.wish.key, asked)
+            && may_use(&self.wish.rule, &stored.life, &wishes, now) == MayUse::Yes
         {
             // The one that asked before has just been answered.
             self.lead = None;
@@ -232,7 +236,7 @@ impl Turn {
     }
 
     /// One asks for all.
-    fn look_with_others(&mut self, now: u64, may_wait: bool) -> Look {
+    fn look_with_others(&mut self, asked: &Headers, now: u64, may_wait: bool) -> Look {
         let flight = match self.zone.lead(&self.wish.key) {
             Ok(lead) => {
                 self.lead = Some(lead);
@@ -244,7 +248,7 @@ impl Turn {
             return Look::Use(Arc::clone(stored), Status::Updating);
         }
         match flight.coming() {
-            Some(coming) if coming.fits(&self.asked) => Look::Use(coming, Status::Hit),
+            Some(coming) if coming.fits(asked) => Look::Use(coming, Status::Hit),
             None if may_wait => Look::Wait(flight),
             // What is coming is for others, or does not come in time.
             _ => Look::Ask,
@@ -265,7 +269,6 @@ impl Turn {
         now: u64,
     ) -> Option<Ended> {
         let (status, method) = (ctx.response.status, ctx.request.method);
-        let rule = Arc::clone(&self.wish.rule);
         if status == 304
             && self.validates
             && let Some(stale) = self.stale.take()
@@ -275,9 +278,12 @@ impl Turn {
         if matches!(status, 500 | 502..=504)
             && let Some(stale) = self.stand_in(now)
         {
-            return Some(Ended::Instead(Box::new(present(self, &stale, Some(Status::Stale), now, ctx))));
+            return Some(Ended::Instead(Box::new(self.reuse(&stale, Status::Stale, now, ctx))));
         }
-        if changes_something(method) && !rule.methods.contains(&method) && (200..400).contains(&status) {
+        if changes_something(method)
+            && !self.wish.rule.methods.contains(&method)
+            && (200..400).contains(&status)
+        {
             // RFC 9111 §4.4.
             self.zone.purge(&self.wish.key);
         }
@@ -287,12 +293,15 @@ impl Turn {
             && shared.body.length() > SMALL_BYTES
             && let Some(fill) = fill
         {
-            return Some(Ended::Apart(Box::new((fill, present(self, &shared, None, now, ctx)))));
+            // It is used for the first time: the node has just given it.
+            let own = present(&self.wish.rule, &shared, self.wanted(&shared, ctx), ctx);
+            self.status.tell(&self.wish.rule, ctx);
+            return Some(Ended::Apart(Box::new((fill, own))));
         }
-        if rule.hides_lifetime {
+        if self.wish.rule.hides_lifetime {
             hide_lifetime(&mut ctx.response.headers);
         }
-        self.status.tell(&rule, ctx);
+        self.status.tell(&self.wish.rule, ctx);
         ctx.keeper = fill.map(Fill::filter);
         None
     }
@@ -359,7 +368,18 @@ impl Turn {
         }
         // Those who wait look again, and find it.
         self.lead = None;
-        present(self, &renewed, Some(Status::Revalidated), now, ctx)
+        self.reuse(&renewed, Status::Revalidated, now, ctx)
+    }
+
+    /// Answers with what is kept in a node's place.
+    fn reuse(&self, stored: &Stored, status: Status, now: u64, ctx: &mut Context) -> LocalReply {
+        let own = present(&self.wish.rule, stored, self.wanted(stored, ctx), ctx);
+        reused(&self.wish.rule, &stored.life, (status, now), ctx);
+        own
+    }
+
+    fn wanted(&self, stored: &Stored, ctx: &Context) -> Wanted {
+        Wanted::of(stored, &self.asked, ctx.request.method)
     }
 }
 
@@ -427,55 +447,79 @@ fn hide_lifetime(headers: &mut Headers) {
     headers.remove_name(b"Expires");
 }
 
-/// Puts the head of what is kept in its place, as the request of a turn wants it: whole, a part of it, or as a 304.
-/// Without a status it is used for the first time: the node has just given it.
-fn present(turn: &Turn, stored: &Stored, reused: Option<Status>, now: u64, ctx: &mut Context) -> LocalReply {
-    let (rule, asked) = (&turn.wish.rule, &turn.asked);
+/// How much of what is kept a request wants.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    Whole,
+    Part(ByteRange),
+    /// A part that it has not.
+    Beyond,
+    /// The client has it already.
+    Nothing,
+}
+
+impl Wanted {
+    /// What a request with these fields wants.
+    fn of(stored: &Stored, asked: &Headers, method: Method) -> Wanted {
+        if stored.status != 200 {
+            return Wanted::Whole;
+        }
+        let validators = Validators::of(&stored.headers);
+        if validators.judge(asked) == Outcome::NotModified {
+            return Wanted::Nothing;
+        }
+        let range = asked.find(b"Range").filter(|_| method == Method::Get);
+        let range = range.filter(|_| validators.allows_range(asked));
+        match range.map(|range| Ranges::parse(range, stored.body.length())) {
+            Some(Ranges::One(part)) => Wanted::Part(part),
+            Some(Ranges::Unsatisfiable) => Wanted::Beyond,
+            // Several parts are answered with the whole, which is always right (RFC 9110 §14.2).
+            Some(Ranges::Whole | Ranges::Many(_)) | None => Wanted::Whole,
+        }
+    }
+}
+
+/// Puts the head of what is kept in its place, as much of it as is wanted.
+fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
     let whole = stored.body.length();
-    let (mut start, mut length) = (0, whole);
     let head = &mut ctx.response;
     head.start(stored.status);
     head.headers.copy_from(&stored.headers);
-    if reused.is_some() {
-        head.headers.replace("Age", itoa::Buffer::new().format(stored.life.age(now)).as_bytes());
-        ctx.record.source = Source::Gateway;
-    }
     if rule.hides_lifetime {
         hide_lifetime(&mut head.headers);
     }
-    if stored.status == 200 {
-        let validators = Validators::of(&stored.headers);
-        let range = asked.find(b"Range").filter(|_| ctx.request.method == Method::Get);
-        let range = range.filter(|_| validators.allows_range(asked));
-        if validators.judge(asked) == Outcome::NotModified {
+    let (start, length) = match wanted {
+        Wanted::Whole => (0, whole),
+        Wanted::Part(part) => {
+            head.status = 206;
+            head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
+            (part.start, part.length())
+        }
+        Wanted::Beyond => {
+            head.status = 416;
+            head.headers.replace("Content-Range", format!("bytes */{whole}").as_bytes());
+            (0, 0)
+        }
+        Wanted::Nothing => {
             head.status = 304;
             head.headers.remove_where(|_, name| {
                 name.len() > 8
                     && name[..8].eq_ignore_ascii_case(b"content-")
                     && !name.eq_ignore_ascii_case(b"content-location")
             });
-            length = 0;
-        } else {
-            match range.map(|range| Ranges::parse(range, whole)) {
-                Some(Ranges::One(part)) => {
-                    head.status = 206;
-                    head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
-                    (start, length) = (part.start, part.length());
-                }
-                Some(Ranges::Unsatisfiable) => {
-                    head.status = 416;
-                    head.headers.replace("Content-Range", format!("bytes */{whole}").as_bytes());
-                    length = 0;
-                }
-                // Several parts are answered with the whole, which is always right (RFC 9110 §14.2).
-                Some(Ranges::Whole | Ranges::Many(_)) | None => {}
-            }
+            (0, 0)
         }
-    }
+    };
     if head.status != 304 {
         head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
     }
-    reused.unwrap_or(turn.status).tell(rule, ctx);
     let body = OwnBody::Made(Box::new(stored.body.read(start, length)));
     LocalReply { body, length: BodyLength::Known(length) }
+}
+
+/// Tells of the answer in its place that it is used again.
+fn reused(rule: &CacheRule, life: &Life, (status, now): (Status, u64), ctx: &mut Context) {
+    ctx.response.headers.replace("Age", itoa::Buffer::new().format(life.age(now)).as_bytes());
+    ctx.record.source = Source::Gateway;
+    status.tell(rule, ctx);
 }

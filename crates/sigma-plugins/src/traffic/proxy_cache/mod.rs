@@ -59,9 +59,6 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Bytes of names and values between the parts of a key: no part has one.
-const BETWEEN: u8 = 0;
-
 /// Variables that tell whose answer it is: who has them in the key wants no other isolation.
 const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
 
@@ -82,6 +79,10 @@ const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_use
 /// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`
 /// (RFC 9111 §3.5), or if the key tells whose it is: by the consumer, or by the whole field `$http_authorization`. The
 /// name in a field that nobody has checked, `$remote_user`, keeps answers apart and proves nothing.
+///
+/// Whoever may call the route with `PURGE` may purge: leave the method out of the route, or guard it. Under one key 64
+/// variants are kept (`Vary`). An answer that is not for others lets everybody ask for himself for two minutes, whatever
+/// `lock_timeout` says.
 ///
 /// The strategy `disk` is kept in memory as well: it forgets at a restart.
 #[derive(Deserialize, JsonSchema)]
@@ -198,20 +199,34 @@ impl Part {
     fn write(&self, ctx: &Context, out: &mut Vec<u8>) {
         match self {
             Part::Text(text) => out.extend_from_slice(text),
-            Part::Variable(name) => match ctx.get(name) {
-                Some(VarValue::Text(value)) => out.extend_from_slice(&value),
-                // `?refresh`, as APISIX writes it.
-                Some(VarValue::Bool(is_true)) => out.extend_from_slice(is_true.to_string().as_bytes()),
-                Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
-                None => {}
-            },
+            Part::Variable(name) => write(name, ctx, out),
         }
     }
+}
+
+/// Writes the value of a variable.
+fn write(name: &VarName, ctx: &Context, out: &mut Vec<u8>) {
+    match ctx.get(name) {
+        Some(VarValue::Text(value)) => out.extend_from_slice(&value),
+        // `?refresh`, as APISIX writes it.
+        Some(VarValue::Bool(is_true)) => out.extend_from_slice(is_true.to_string().as_bytes()),
+        Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
+        None => {}
+    }
+}
+
+/// Ends the part of a key that has begun at `start` with its length: whatever bytes clients put into one part, it is
+/// never taken for two.
+fn end_part(key: &mut Vec<u8>, start: usize) {
+    let length = (key.len() - start) as u64;
+    key.extend_from_slice(&length.to_le_bytes());
 }
 
 struct ProxyCache {
     rule: Arc<CacheRule>,
     key: Vec<Part>,
+    /// Whoever no consumer is known for.
+    user: VarName,
     bypass: Vec<Part>,
     no_cache: Vec<Part>,
     /// Consumers have answers of their own, unless the key tells whose it is.
@@ -261,6 +276,7 @@ impl ProxyCache {
         Ok(ProxyCache {
             rule: Arc::new(rule),
             key: Part::all(&config.cache_key),
+            user: VarName::parse("remote_user"),
             bypass: Part::all(&config.cache_bypass.unwrap_or_default()),
             no_cache: Part::all(&config.no_cache.unwrap_or_default()),
             isolates: config.consumer_isolation && !IDENTITIES.into_iter().any(has),
@@ -278,15 +294,15 @@ impl ProxyCache {
         if self.isolates {
             match ctx.consumer() {
                 Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
-                None => Part::Variable(VarName::parse("remote_user")).write(ctx, &mut key),
+                None => write(&self.user, ctx, &mut key),
             }
-            if !key.is_empty() {
-                key.push(1);
-            }
+            end_part(&mut key, 0);
+            key.push(ctx.consumer().is_some().into());
         }
         for part in &self.key {
+            let start = key.len();
             part.write(ctx, &mut key);
-            key.push(BETWEEN);
+            end_part(&mut key, start);
         }
         (key, is_isolated)
     }
