@@ -45,6 +45,45 @@ impl Directives {
         all
     }
 
+    /// Those that an answer has for caches like this one alone (RFC 9213): they stand in the place of all others. None if
+    /// there are none, or they are not understood.
+    pub fn targeted(headers: &Headers) -> Option<Directives> {
+        let mut lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(TARGETED)).peekable();
+        lines.peek()?;
+        let mut all = Directives::default();
+        let mut is_empty = true;
+        for (_, value) in lines {
+            for item in items(value) {
+                if !is_member(item) {
+                    return None;
+                }
+                // A later one of the same name takes the place of an earlier one (RFC 8941 §3.2).
+                let mut one = Directives::default();
+                one.take(without_parameters(item));
+                all = one.over(all);
+                is_empty = false;
+            }
+        }
+        (!is_empty).then_some(all)
+    }
+
+    fn over(self, other: Directives) -> Directives {
+        Directives {
+            no_store: self.no_store || other.no_store,
+            no_cache: self.no_cache || other.no_cache,
+            private: self.private || other.private,
+            public: self.public || other.public,
+            must_revalidate: self.must_revalidate || other.must_revalidate,
+            only_if_cached: self.only_if_cached || other.only_if_cached,
+            max_age: self.max_age.or(other.max_age),
+            s_maxage: self.s_maxage.or(other.s_maxage),
+            max_stale: self.max_stale.or(other.max_stale),
+            min_fresh: self.min_fresh.or(other.min_fresh),
+            stale_while_revalidate: self.stale_while_revalidate.or(other.stale_while_revalidate),
+            stale_if_error: self.stale_if_error.or(other.stale_if_error),
+        }
+    }
+
     fn take(&mut self, item: &[u8]) {
         let at = item.iter().position(|b| *b == b'=');
         let (name, value) = at.map_or((item, None), |at| (&item[..at], Some(unquoted(&item[at + 1..]))));
@@ -67,6 +106,45 @@ impl Directives {
             _ => {}
         }
     }
+}
+
+/// The field for caches of content delivery networks (RFC 9213 §3.1).
+const TARGETED: &[u8] = b"CDN-Cache-Control";
+
+/// Whether this is a member of a dictionary as structured fields have it (RFC 8941 §3.2), as far as directives use it: a
+/// key, and a number, a word, a text or nothing.
+fn is_member(item: &[u8]) -> bool {
+    let item = without_parameters(item);
+    let at = item.iter().position(|b| *b == b'=');
+    let (key, value) = at.map_or((item, None), |at| (&item[..at], Some(&item[at + 1..])));
+    let is_key = |b: &u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*');
+    let starts = matches!(key.first(), Some(b'a'..=b'z' | b'*'));
+    starts && key.iter().all(is_key) && value.is_none_or(is_value)
+}
+
+fn is_value(value: &[u8]) -> bool {
+    match value.first() {
+        Some(b'0'..=b'9' | b'-') => {
+            let digits = value.strip_prefix(b"-").unwrap_or(value);
+            !digits.is_empty() && digits.len() <= 15 && digits.iter().all(u8::is_ascii_digit)
+        }
+        Some(b'"') => value.len() > 1 && value.ends_with(b"\""),
+        Some(b'?') => matches!(value, b"?0" | b"?1"),
+        Some(b'a'..=b'z' | b'A'..=b'Z' | b'*') => {
+            value.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(b))
+        }
+        _ => false,
+    }
+}
+
+/// A member without what stands behind a semicolon.
+fn without_parameters(item: &[u8]) -> &[u8] {
+    let mut is_quoted = false;
+    let end = item.iter().position(|b| {
+        is_quoted ^= *b == b'"';
+        *b == b';' && !is_quoted
+    });
+    item[..end.unwrap_or(item.len())].trim_ascii_end()
 }
 
 /// A number of seconds. What is none is 0, which makes an answer stale (RFC 9111 §4.2.1).

@@ -23,8 +23,10 @@ pub struct Draft<'d> {
     pub key: &'d [u8],
     /// Its head.
     pub head: &'d ResponseHead,
-    /// The fields of the request that it is an answer to.
-    pub request: &'d Headers,
+    /// The fields of the request that it is an answer to, and what that asked for.
+    pub request: (&'d Headers, &'d [u8]),
+    /// `Vary` counts.
+    pub varies: bool,
     /// How long it may be used.
     pub life: Life,
     /// How long its body is.
@@ -76,7 +78,7 @@ impl Fill {
             BodyLength::UntilClose => return Err(lead),
         };
         let most = draft.most.min(draft.zone.largest());
-        let Some(stored) = Stored::new(draft.head, Body::of(b""), draft.life, draft.request) else {
+        let Some(stored) = Stored::new(draft.head, draft.life, draft.request, draft.varies) else {
             return Err(lead);
         };
         let reserved = known.unwrap_or(0);
@@ -246,14 +248,15 @@ mod tests {
             zone: &zone,
             key: b"k",
             head: &head,
-            request: &Headers::default(),
+            request: (&Headers::default(), b"h/a"),
+            varies: true,
             life: Life { born: 0, lifetime: 9, while_revalidating: 0, if_error: 0, never_stale: false },
             length: if is_known { BodyLength::Known(length as u64) } else { BodyLength::Streamed },
             most: 1 << 18,
             epoch: zone.epoch(b"k"),
             now: 0,
         };
-        let lead = zone.lead(b"k").unwrap();
+        let lead = zone.lead(b"k", 0, 0).unwrap();
         let Ok(mut fill) = Fill::new(draft, Some(lead)) else { return (None, None) };
         let shared = fill.shared().map(|shared| shared.body.read(0, length as u64));
         for piece in pieces {
@@ -264,7 +267,7 @@ mod tests {
         }
         drop(fill);
         assert!(
-            zone.lead(b"k").is_ok() && zone.hold(1 << 20),
+            zone.lead(b"k", 0, 0).is_ok() && zone.hold(1 << 20),
             "the question is over, and nothing is set aside"
         );
         let kept = zone.find(b"k", &Headers::default());

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sigma_http::header::list_items;
 use sigma_http::{Headers, ResponseHead};
-use sigma_plugin::cache::Lifetime;
+use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::{Directives, SECONDS_MAX, seconds};
 
@@ -23,36 +23,79 @@ pub struct Life {
     pub never_stale: bool,
 }
 
+/// What an answer says of its keeping, as far as it counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Said {
+    directives: Directives,
+    /// `Expires` counts where no directive says how long it is fresh.
+    heeds_expires: bool,
+}
+
+impl std::ops::Deref for Said {
+    type Target = Directives;
+
+    fn deref(&self) -> &Directives {
+        &self.directives
+    }
+}
+
+impl Said {
+    /// What the head of an answer says.
+    pub(crate) fn of(rule: &CacheRule, head: &ResponseHead) -> Said {
+        let heeds_expires = !rule.ignores.expires;
+        if rule.ignores.cache_control {
+            return Said { directives: Directives::default(), heeds_expires };
+        }
+        let targeted = match rule.lifetime {
+            Lifetime::Known { .. } => Directives::targeted(&head.headers),
+            _ => None,
+        };
+        match targeted {
+            // All else is for others (RFC 9213 §2.2).
+            Some(directives) => Said { directives, heeds_expires: false },
+            None => Said { directives: Directives::of(&head.headers), heeds_expires },
+        }
+    }
+}
+
 impl Life {
-    /// That of an answer that has come at `now` and was asked for at `asked`. None if nothing says how long it is fresh,
-    /// or it is not at all.
-    pub fn of(
+    /// That of an answer that has come at `now` and was asked for at `asked`. None if nothing says how long it is fresh.
+    pub(crate) fn of(
         head: &ResponseHead,
-        said: &Directives,
-        how: Lifetime,
+        said: &Said,
+        rule: &CacheRule,
         (asked, now): (u64, u64),
     ) -> Option<Life> {
         let headers = &head.headers;
-        let (lifetime, born) = match how {
+        let stated = || stated(headers, said, now);
+        let born = || now - age(headers, (asked, now)).min(now);
+        let accelerated = || accelerated(headers, now).filter(|_| !rule.ignores.accel_expires);
+        let (lifetime, born) = match &rule.lifetime {
             // Whatever the node says: its age counts from here.
-            Lifetime::Fixed(seconds) => (seconds, now),
-            Lifetime::Stated => (stated(headers, said, now)?, now - age(headers, (asked, now)).min(now)),
-            Lifetime::StatedOr(otherwise) => match accelerated(headers, now) {
+            Lifetime::Fixed(seconds) => (*seconds, now),
+            Lifetime::Stated => (stated()?, born()),
+            Lifetime::StatedOr(otherwise) => match accelerated() {
                 Some(lifetime) => (lifetime, now),
-                None => match stated(headers, said, now) {
-                    Some(lifetime) => (lifetime, now - age(headers, (asked, now)).min(now)),
-                    None => (otherwise, now),
+                None => match stated() {
+                    Some(lifetime) => (lifetime, born()),
+                    None => (*otherwise, now),
                 },
             },
+            Lifetime::Known { otherwise, guesses } => match accelerated() {
+                Some(lifetime) => (lifetime, now),
+                None => {
+                    let guess = || guessed(head, said, born()).filter(|_| *guesses);
+                    let known = stated().or_else(|| by_status(otherwise, head.status)).or_else(guess);
+                    // Without a lifetime it may be kept, and a node has to be asked each time (RFC 9111 §3).
+                    (known.or((said.no_cache || said.public).then_some(0))?, born())
+                }
+            },
         };
-        let life = Life {
-            born,
-            lifetime,
-            while_revalidating: said.stale_while_revalidate.unwrap_or(0),
-            if_error: said.stale_if_error.unwrap_or(0),
-            never_stale: said.must_revalidate || said.no_cache || said.s_maxage.is_some(),
-        };
-        life.is_fresh(now).then_some(life)
+        let lifetime = if said.no_cache { 0 } else { lifetime };
+        let while_revalidating = said.stale_while_revalidate.unwrap_or(0).max(rule.stale_while_revalidate);
+        let if_error = said.stale_if_error.unwrap_or(0).max(rule.stale_if_error);
+        let never_stale = said.must_revalidate || said.no_cache || said.s_maxage.is_some();
+        Some(Life { born, lifetime, while_revalidating, if_error, never_stale })
     }
 
     /// Its age.
@@ -75,17 +118,20 @@ impl Life {
         !self.never_stale && self.staleness(now) < u64::from(self.while_revalidating)
     }
 
-    /// Whether it may be used where asking anew has failed; `most` is what a rule allows in any case.
-    pub fn may_stand_in(&self, now: u64, most: u32) -> bool {
-        let may_be_stale = !self.never_stale && self.staleness(now) < u64::from(self.if_error.max(most));
+    /// Whether it may be used where asking anew has failed.
+    pub fn may_stand_in(&self, now: u64) -> bool {
+        let may_be_stale = !self.never_stale && self.staleness(now) < u64::from(self.if_error);
         self.is_fresh(now) || may_be_stale
     }
 }
 
 /// The lifetime that an answer states (RFC 9111 §4.2.1).
-fn stated(headers: &Headers, said: &Directives, now: u64) -> Option<u32> {
+fn stated(headers: &Headers, said: &Said, now: u64) -> Option<u32> {
     if let Some(seconds) = said.s_maxage.or(said.max_age) {
         return Some(seconds);
+    }
+    if !said.heeds_expires {
+        return None;
     }
     let mut expires = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"expires"));
     let (_, value) = expires.next()?;
@@ -94,6 +140,27 @@ fn stated(headers: &Headers, said: &Directives, now: u64) -> Option<u32> {
     let begin = headers.find(b"Date").and_then(date).unwrap_or(now);
     let seconds = end.map_or(0, |end| end.saturating_sub(begin));
     Some(u32::try_from(seconds).unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
+}
+
+fn by_status(otherwise: &[(Option<u16>, u32)], status: u16) -> Option<u32> {
+    let fitting = otherwise.iter().find(|(of, _)| of.is_none_or(|of| of == status));
+    fitting.map(|(_, seconds)| *seconds)
+}
+
+/// The longest that is guessed: who says nothing of a day means nothing by it.
+const GUESSED_MAX_S: u64 = 24 * 60 * 60;
+
+/// Statuses of answers that may be kept though nothing is said of it (RFC 9110 §15.1).
+const HEURISTIC: [u16; 12] = [200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414, 501];
+
+/// A lifetime for what says nothing of it: a tenth of the time for which it had not changed (RFC 9111 §4.2.2).
+fn guessed(head: &ResponseHead, said: &Directives, born: u64) -> Option<u32> {
+    if !said.public && !HEURISTIC.contains(&head.status) {
+        return None;
+    }
+    let changed = head.headers.find(b"Last-Modified").and_then(date)?;
+    let made = head.headers.find(b"Date").and_then(date).unwrap_or(born);
+    u32::try_from((made.saturating_sub(changed) / 10).min(GUESSED_MAX_S)).ok()
 }
 
 /// nginx's own field, which goes before all others: seconds, or `@` and the time of the end.
@@ -129,15 +196,17 @@ mod tests {
     const NOW: u64 = 784_111_777;
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    fn life(fields: &[(&str, &str)], how: Lifetime) -> Option<Life> {
+    fn life(fields: &[(&str, &str)], lifetime: Lifetime) -> Option<Life> {
         let mut head = ResponseHead::default();
         head.start(200);
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
-        Life::of(&head, &Directives::of(&head.headers), how, (NOW, NOW))
+        let rule = CacheRule { lifetime, ..CacheRule::default() };
+        Life::of(&head, &Said::of(&rule, &head), &rule, (NOW, NOW))
     }
 
     fn left(fields: &[(&str, &str)], how: Lifetime) -> Option<u64> {
-        life(fields, how).map(|life| u64::from(life.lifetime) - life.age(NOW))
+        let life = life(fields, how)?;
+        life.is_fresh(NOW).then(|| u64::from(life.lifetime) - life.age(NOW))
     }
 
     #[test]
@@ -165,12 +234,34 @@ mod tests {
     #[test]
     fn rules_of_the_operator() {
         assert_eq!(left(&[("Cache-Control", "max-age=10"), ("Age", "9")], Lifetime::Fixed(300)), Some(300));
-        let or = Lifetime::StatedOr(10);
-        assert_eq!(left(&[], or), Some(10));
-        assert_eq!(left(&[("Cache-Control", "max-age=3")], or), Some(3));
-        assert_eq!(left(&[("Cache-Control", "max-age=3"), ("X-Accel-Expires", "7")], or), Some(7));
-        assert_eq!(left(&[("X-Accel-Expires", "@784111782")], or), Some(5));
-        assert_eq!(left(&[("X-Accel-Expires", "0")], or), None);
+        let or = || Lifetime::StatedOr(10);
+        assert_eq!(left(&[], or()), Some(10));
+        assert_eq!(left(&[("Cache-Control", "max-age=3")], or()), Some(3));
+        assert_eq!(left(&[("Cache-Control", "max-age=3"), ("X-Accel-Expires", "7")], or()), Some(7));
+        assert_eq!(left(&[("X-Accel-Expires", "@784111782")], or()), Some(5));
+        assert_eq!(left(&[("X-Accel-Expires", "0")], or()), None);
+    }
+
+    #[test]
+    fn what_says_nothing() {
+        let known = |otherwise: &[(Option<u16>, u32)], guesses: bool| Lifetime::Known {
+            otherwise: otherwise.to_vec(),
+            guesses,
+        };
+        let changed = [("Date", DATE), ("Last-Modified", "Sun, 06 Nov 1994 08:32:57 GMT")];
+        assert_eq!(left(&changed, known(&[], false)), None);
+        assert_eq!(left(&changed, known(&[], true)), Some(100));
+        assert_eq!(left(&changed[..1], known(&[], true)), None);
+        assert_eq!(
+            left(&[("Last-Modified", "Wed, 06 Nov 1974 08:32:57 GMT")], known(&[], true)),
+            Some(86_400)
+        );
+        assert_eq!(left(&changed, known(&[(Some(404), 5), (Some(200), 7), (None, 9)], true)), Some(7));
+        assert_eq!(left(&changed, known(&[(Some(404), 5), (None, 9)], true)), Some(9));
+        let stated = [("Cache-Control", "max-age=3"), changed[0], changed[1]];
+        assert_eq!(left(&stated, known(&[(None, 9)], true)), Some(3));
+        let no_cache = [("Cache-Control", "max-age=3, no-cache")];
+        assert_eq!(left(&no_cache, known(&[(None, 9)], true)), None);
     }
 
     #[test]
@@ -182,12 +273,11 @@ mod tests {
         let life = life.unwrap();
         assert!(life.is_fresh(NOW + 9) && !life.is_fresh(NOW + 10));
         assert!(life.may_wait(NOW + 14) && !life.may_wait(NOW + 15));
-        assert!(life.may_stand_in(NOW + 29, 0) && !life.may_stand_in(NOW + 30, 0));
-        assert!(life.may_stand_in(NOW + 69, 60));
+        assert!(life.may_stand_in(NOW + 29) && !life.may_stand_in(NOW + 30));
         for strict in ["must-revalidate", "proxy-revalidate", "s-maxage=10"] {
             let said = format!("max-age=10, stale-while-revalidate=5, stale-if-error=20, {strict}");
             let life = self::life(&[("Cache-Control", &said)], Lifetime::Stated).unwrap();
-            assert!(!life.may_wait(NOW + 11) && !life.may_stand_in(NOW + 11, 60), "{strict}");
+            assert!(!life.may_wait(NOW + 11) && !life.may_stand_in(NOW + 11), "{strict}");
         }
     }
 }

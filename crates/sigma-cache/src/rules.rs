@@ -4,7 +4,7 @@ use sigma_http::{HeaderId, Headers, ResponseHead};
 use sigma_plugin::cache::CacheRule;
 
 use crate::directives::Directives;
-use crate::life::Life;
+use crate::life::{Life, Said};
 
 /// An answer of a node, and what is known of its question.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +22,11 @@ pub struct Answered<'a> {
 /// How long an answer may be used again; None if it must not be kept.
 pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     let Answered { head, request, is_isolated, times } = answered;
-    let said = Directives::of(&head.headers);
-    if !rule.statuses.contains(&head.status) || said.no_store || said.private || said.no_cache {
+    let said = Said::of(rule, head);
+    if said.no_store
+        || said.private
+        || rule.statuses.as_ref().is_some_and(|kept| !kept.contains(&head.status))
+    {
         return None;
     }
     if matches!(head.status, 206 | 304) {
@@ -40,7 +43,12 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     if head.headers.find(b"Set-Cookie").is_some() && !rule.keeps_cookies {
         return None;
     }
-    Life::of(head, &said, rule.lifetime, times)
+    let life = Life::of(head, &said, rule, times)?;
+    let (_, now) = times;
+    // What is stale from the start is worth keeping if a node can say that it is still good.
+    let has = |name: &[u8]| head.headers.find(name).is_some();
+    let may_be_good = rule.revalidates && (has(b"ETag") || has(b"Last-Modified"));
+    (life.is_fresh(now) || may_be_good).then_some(life)
 }
 
 /// What a request lets be done with what is kept.
@@ -87,7 +95,7 @@ mod tests {
     #[test]
     fn what_is_kept() {
         let rule = CacheRule {
-            statuses: vec![200, 404, 206, 304],
+            statuses: Some(vec![200, 404, 206, 304]),
             lifetime: Lifetime::Fixed(60),
             ..CacheRule::default()
         };

@@ -23,6 +23,10 @@ pub struct Stored {
     pub body: Body,
     /// How long it may be used.
     pub life: Life,
+    /// What it was asked for: the host, and path with query.
+    pub resource: Box<[u8]>,
+    /// The names that its node gave it, to forget it by.
+    pub tags: Box<[Box<[u8]>]>,
     /// The fields of the request that it depends on, in small letters and in order, with the value that each had.
     varied: Vec<Varied>,
     /// When it was made, as it says itself; of several that fit the newest one is used.
@@ -30,12 +34,18 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// An answer to a request with these fields. None if no request is ever like another one: `Vary: *`.
-    pub fn new(head: &ResponseHead, body: Body, life: Life, request: &Headers) -> Option<Stored> {
+    /// An answer to a request with these fields, for a resource. None if no request is ever like another one:
+    /// `Vary: *`. `varies` says whether that field counts.
+    pub fn new(
+        head: &ResponseHead,
+        life: Life,
+        (request, resource): (&Headers, &[u8]),
+        varies: bool,
+    ) -> Option<Stored> {
         let mut headers = Headers::default();
         headers.copy_from(&head.headers);
         let mut names: Vec<Box<[u8]>> = Vec::new();
-        for (_, value) in headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")) {
+        for value in values(&headers, b"vary").filter(|_| varies) {
             names.extend(list_items(value).map(|name| name.to_ascii_lowercase().into_boxed_slice()));
         }
         if names.iter().any(|name| **name == *b"*") {
@@ -49,7 +59,9 @@ impl Stored {
         });
         let varied = varied.collect();
         let date = headers.find(b"Date").and_then(date).unwrap_or(life.born);
-        Some(Stored { status: head.status, headers, body, life, varied, date })
+        let (tags, body) = (tags(&headers), Body::of(b""));
+        let (status, resource) = (head.status, resource.into());
+        Some(Stored { status, headers, body, life, resource, tags, varied, date })
     }
 
     /// The same with another body.
@@ -102,16 +114,47 @@ impl Stored {
             .iter()
             .map(|(name, value)| name.len() + value.as_deref().map_or(0, <[u8]>::len))
             .sum();
-        OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + varied as u64
+        let tags: usize = self.tags.iter().map(|tag| tag.len() + size_of::<Box<[u8]>>()).sum();
+        let said = varied + tags + self.resource.len();
+        OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + said as u64
     }
 }
+
+/// Fields in which nodes name what an answer is made of, as those know them who use Fastly, Cloudflare and Varnish.
+pub const TAG_FIELDS: [&str; 3] = ["Surrogate-Key", "Cache-Tag", "xkey"];
+
+/// The most tags of one answer: further ones are not heeded.
+const TAGS_MAX: usize = 256;
+
+fn values<'h>(headers: &'h Headers, name: &'static [u8]) -> impl Iterator<Item = &'h [u8]> {
+    headers.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+fn tags(headers: &Headers) -> Box<[Box<[u8]>]> {
+    let values = TAG_FIELDS.iter().flat_map(|field| values(headers, field.as_bytes()));
+    let tags = values.flat_map(|value| value.split(|b| matches!(b, b' ' | b'\t' | b',')));
+    tags.filter(|tag| !tag.is_empty()).take(TAGS_MAX).map(Box::from).collect()
+}
+
+/// Fields whose items may come in any order and in any case (RFC 9110 §12.5): browsers differ in it.
+const UNORDERED: [&[u8]; 4] = [b"accept", b"accept-charset", b"accept-encoding", b"accept-language"];
 
 /// The value of a field of a request, whatever white space and lines it stands in; None without it.
 fn normal_value(request: &Headers, name: &[u8]) -> Option<Box<[u8]>> {
     let mut lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).peekable();
     lines.peek()?;
-    let items: Vec<&[u8]> = lines.flat_map(|(_, value)| list_items(value)).collect();
+    let mut items: Vec<&[u8]> = lines.flat_map(|(_, value)| list_items(value)).collect();
+    if !UNORDERED.contains(&name) {
+        return Some(items.join(&b","[..]).into());
+    }
+    let mut items: Vec<Vec<u8>> = items.drain(..).map(without_space).collect();
+    items.sort();
     Some(items.join(&b","[..]).into())
+}
+
+/// An item in small letters, without the white space in it.
+fn without_space(item: &[u8]) -> Vec<u8> {
+    item.iter().filter(|b| !matches!(b, b' ' | b'\t')).map(u8::to_ascii_lowercase).collect()
 }
 
 #[cfg(test)]
@@ -129,7 +172,9 @@ pub(crate) mod tests {
         head.start(200);
         head.headers = headers(fields);
         let life = Life { born: 0, lifetime: 10, while_revalidating: 0, if_error: 0, never_stale: false };
-        Stored::new(&head, Body::of(b"body"), life, &headers(request))
+        let mut stored = Stored::new(&head, life, (&headers(request), b"h/a"), true)?;
+        stored.body = Body::of(b"body");
+        Some(stored)
     }
 
     #[test]
@@ -145,11 +190,23 @@ pub(crate) mod tests {
         check(&[("Accept-Language", "de, en")], true);
         check(&[("Accept-Language", "de"), ("Accept-Language", "en")], true);
         check(&[("Accept-Language", "de,en"), ("Cookie", "a=b")], true);
-        check(&[("Accept-Language", "en, de")], false);
+        check(&[("Accept-Language", "EN,de")], true);
+        check(&[("Accept-Language", "en; q=0.5, de")], false);
         check(&[("Accept-Language", "de, en"), ("Origin", "")], false);
         check(&[], false);
         assert!(stored(&[("Vary", "Accept, *")], &[]).is_none());
         assert!(stored(&[], &[]).unwrap().fits(&headers(&[("Anything", "goes")])));
+    }
+
+    #[test]
+    fn tags_in_all_their_fields() {
+        let one =
+            stored(&[("surrogate-key", "a b  c"), ("Cache-Tag", "d, e"), ("xkey", "f"), ("X", "g")], &[]);
+        let one = one.unwrap();
+        let tags: Vec<&[u8]> = one.tags.iter().map(|tag| &**tag).collect();
+        assert_eq!(tags, [b"a", b"b", b"c", b"d", b"e", b"f"]);
+        let many = (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(stored(&[("xkey", &many)], &[]).unwrap().tags.len(), TAGS_MAX);
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct Zone {
     answers: Cache<Arc<[u8]>, Variants, Weigh>,
     /// Until when nobody waits for another one's question, by key.
     passed: Cache<Arc<[u8]>, u64>,
+    /// How often somebody asked what is not kept, by the hash of its key.
+    uses: Cache<u64, u32>,
     hasher: RandomState,
     /// Questions under way. A stripe's lock is held as well while an answer joins the others under its key, or they go.
     stripes: Box<[Mutex<Flights>]>,
@@ -127,6 +129,7 @@ impl Zone {
         Zone {
             answers,
             passed: Cache::new(PASSED_KEYS),
+            uses: Cache::new(guess.max(PASSED_KEYS)),
             hasher: RandomState::default(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             forgotten: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
@@ -161,6 +164,11 @@ impl Zone {
         let variants = self.answers.get(key)?;
         let fitting = variants.iter().filter(|stored| stored.fits(request));
         fitting.max_by_key(|stored| stored.date()).cloned()
+    }
+
+    /// Whether there is any answer under a key.
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.answers.contains_key(key)
     }
 
     /// What was forgotten so far, as far as it concerns a key.
@@ -229,19 +237,28 @@ impl Zone {
         gone
     }
 
-    /// Begins a question for all who want the answer under this key.
+    /// Begins a question for all who want the answer under this key. One that others ask is theirs for `most_s`
+    /// seconds, if that is not 0.
     ///
     /// # Errors
     /// Returns the question if somebody is asking it already.
-    pub fn lead(self: &Arc<Zone>, key: &[u8]) -> Result<Lead, Arc<Flight>> {
+    pub fn lead(self: &Arc<Zone>, key: &[u8], now: u64, most_s: u32) -> Result<Lead, Arc<Flight>> {
         let mut flights = self.stripe(self.hasher.hash_one(key));
-        if let Some(flight) = flights.get(key) {
+        if let Some(flight) = flights.get(key).filter(|flight| !flight.is_late(now, most_s)) {
             return Err(Arc::clone(flight));
         }
-        let (key, flight): (Arc<[u8]>, _) = (key.into(), Arc::<Flight>::default());
+        let (key, flight): (Arc<[u8]>, _) = (key.into(), Arc::new(Flight::new(now)));
         flights.insert(Arc::clone(&key), Arc::clone(&flight));
         drop(flights);
         Ok(Lead { zone: Arc::clone(self), key, flight })
+    }
+
+    /// Counts a question, and says how many there were with it, as far as is remembered.
+    pub fn count_use(&self, key: &[u8]) -> u32 {
+        let hash = self.hasher.hash_one(key);
+        let uses = self.uses.get(&hash).unwrap_or(0).saturating_add(1);
+        self.uses.insert(hash, uses);
+        uses
     }
 
     /// Whether answers under this key are not for others, as far as is known.
@@ -371,18 +388,36 @@ mod tests {
     #[test]
     fn what_is_coming_is_not_for_those_who_ask_after_a_purge() {
         let zone = zone();
-        for forget in [|zone: &Zone| drop(zone.purge(b"k")), |zone: &Zone| drop(zone.sweep(|_| false))] {
-            let old = zone.lead(b"k").unwrap();
-            let before = zone.lead(b"k").unwrap_err();
+        for forget in [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(|_| false)] {
+            let old = zone.lead(b"k", 0, 0).unwrap();
+            let before = zone.lead(b"k", 0, 0).unwrap_err();
             old.share(Arc::new(stored(&[], &[]).unwrap()));
-            forget(&zone);
+            assert_eq!(forget(&zone), 0);
             assert!(before.coming().is_some(), "who has asked before may have it");
-            let new = zone.lead(b"k").unwrap();
+            let new = zone.lead(b"k", 0, 0).unwrap();
             // The end of the old question is not that of the new one.
             drop(old);
-            assert!(zone.lead(b"k").unwrap_err().coming().is_none());
+            assert!(zone.lead(b"k", 0, 0).unwrap_err().coming().is_none());
             drop(new);
         }
+    }
+
+    #[test]
+    fn who_is_late_leads_no_longer() {
+        let zone = zone();
+        let old = zone.lead(b"k", 100, 5).unwrap();
+        assert!(zone.lead(b"k", 104, 5).is_err() && zone.lead(b"k", 999, 0).is_err());
+        let new = zone.lead(b"k", 105, 5).unwrap();
+        drop(old);
+        let flight = zone.lead(b"k", 106, 5).unwrap_err();
+        new.share(Arc::new(stored(&[], &[]).unwrap()));
+        assert!(zone.lead(b"k", 999, 5).is_err(), "what has begun to come is waited for");
+        // Few may wait.
+        let places = (Arc::clone(&flight).join(2), Arc::clone(&flight).join(2));
+        assert!(places.0.is_some() && places.1.is_some() && Arc::clone(&flight).join(2).is_none());
+        drop(places);
+        assert!(Arc::clone(&flight).join(1).is_some() && flight.join(0).is_some());
+        assert_eq!((zone.count_use(b"k"), zone.count_use(b"k"), zone.count_use(b"j")), (1, 2, 1));
     }
 
     #[test]
@@ -416,9 +451,9 @@ mod tests {
     #[test]
     fn one_asks_for_all() {
         let zone = zone();
-        let lead = zone.lead(b"k").unwrap();
-        let flight = zone.lead(b"k").unwrap_err();
-        assert!(zone.lead(b"other").is_ok());
+        let lead = zone.lead(b"k", 0, 0).unwrap();
+        let flight = zone.lead(b"k", 0, 0).unwrap_err();
+        assert!(zone.lead(b"other", 0, 0).is_ok());
         assert!(flight.coming().is_none());
         let one = stored(&[("Vary", "A")], &[("A", "1")]).unwrap();
         lead.share(Arc::new(one));
@@ -426,9 +461,9 @@ mod tests {
         assert!(coming.fits(&headers(&[("A", "1")])) && !coming.fits(&headers(&[])));
         lead.fail(50);
         assert!(zone.is_passed(b"k", 50) && !zone.is_passed(b"k", 50 + PASSED_FAILED_S));
-        let lead = zone.lead(b"k").unwrap();
+        let lead = zone.lead(b"k", 0, 0).unwrap();
         lead.part(100);
         assert!(zone.is_passed(b"k", 100 + PASSED_S - 1) && !zone.is_passed(b"k", 100 + PASSED_S));
-        assert!(zone.lead(b"k").is_ok(), "the question is over");
+        assert!(zone.lead(b"k", 0, 0).is_ok(), "the question is over");
     }
 }

@@ -10,6 +10,7 @@ mod address;
 mod advice;
 mod aside;
 pub mod audit_log;
+pub mod cache;
 mod check;
 pub mod checks;
 pub mod cidr;

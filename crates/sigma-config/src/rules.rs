@@ -6,6 +6,7 @@
 
 pub(crate) mod acme;
 mod balancing;
+mod cache;
 pub(crate) mod hosts;
 pub(crate) mod listeners;
 mod node_states;
@@ -73,9 +74,16 @@ pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
         found.push(problem("rewrite.regex", "regex", message, "see the syntax of the Rust crate `regex`"));
     }
     found.extend(resilience::breaches(route));
+    found.extend(cache::breaches(route));
     found.extend(lua(route, "filter_func"));
     found.extend(lua(route, "script"));
     found
+}
+
+/// Of a service, what APISIX looks at last.
+pub(crate) fn service_conditions(service: &Object) -> Vec<Problem> {
+    let script = lua(service, "script").into_iter();
+    script.chain(cache::breaches(service)).collect()
 }
 
 /// The remedy where a condition is looked at before the body is read.

@@ -439,6 +439,8 @@ pub struct Settings {
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
     /// What this gateway is called, and what it tells the others of its store.
     pub members: crate::members::Members,
+    /// The memory of kept answers.
+    pub cache: crate::cache::Cache,
     /// How much of the live traffic the dashboard is told.
     pub live: crate::live::Live,
     /// Who may look at exchanges while they run, and at how many.
@@ -558,6 +560,7 @@ impl Default for Settings {
             history: crate::history::History::default(),
             health_sharing: None,
             members: crate::members::Members::default(),
+            cache: crate::cache::Cache::default(),
             live: crate::live::Live::default(),
             tap: crate::tap::Tap::default(),
             geoip: crate::geoip::GeoIp::default(),

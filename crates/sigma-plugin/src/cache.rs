@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Method;
+
+use crate::Context;
 
 /// How answers are kept and used again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,10 +16,12 @@ pub struct CacheRule {
     pub zone_bytes: u64,
     /// The methods that are answered from it. Answers to HEAD are not kept: those to GET serve it.
     pub methods: Vec<Method>,
-    /// The statuses that are kept.
-    pub statuses: Vec<u16>,
+    /// The statuses that are kept; None for all whose lifetime is known.
+    pub statuses: Option<Vec<u16>>,
     /// How long they are fresh.
     pub lifetime: Lifetime,
+    /// What nodes say and this gateway does not heed.
+    pub ignores: Ignored,
     /// `Cache-Control` of requests counts.
     pub heeds_requests: bool,
     /// Answers that set cookies are kept.
@@ -27,16 +32,55 @@ pub struct CacheRule {
     pub hides_lifetime: bool,
     /// For how many milliseconds a request waits for another one's answer; 0 if each asks for itself.
     pub wait_ms: u32,
-    /// What is stale is asked for with its validators.
+    /// Seconds without an answer after which one more asks for all; 0 for never.
+    pub lead_s: u32,
+    /// How many requests wait for one; further ones ask for themselves. 0 for no limit.
+    pub waiters_max: u32,
+    /// How often an answer must have been asked for before it is kept; 0 and 1 for at once.
+    pub least_uses: u32,
+    /// What is stale is asked for with its validators. What is stale from the start is kept for that, if it has some.
     pub revalidates: bool,
+    /// Seconds for which what is stale is given while somebody asks anew, beside what it says itself.
+    pub stale_while_revalidate: u32,
+    /// What is stale and may be given is asked for anew with nobody waiting.
+    pub asks_aside: bool,
     /// Seconds for which what is stale stands in where a node fails, beside what it says itself.
     pub stale_if_error: u32,
-    /// The field that tells clients what the cache did; empty for none.
-    pub status_field: &'static str,
+    /// Statuses that count as a failure then.
+    pub failures: Vec<u16>,
+    /// How clients are told what the cache did.
+    pub tells: Tells,
+    /// The fields that say which tags an answer has are not for clients.
+    pub hides_tags: bool,
+}
+
+/// How clients are told what the cache did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tells {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// APISIX: `Apisix-Cache-Status`, in nginx's words.
+    Word,
+    /// `Cache-Status` (RFC 9211).
+    Field,
+}
+
+/// Fields of answers that do not count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// `Cache-Control`, and the fields that are for some caches only.
+    pub cache_control: bool,
+    /// `Expires`
+    pub expires: bool,
+    /// nginx's `X-Accel-Expires`
+    pub accel_expires: bool,
+    /// `Vary`: what is kept is given to all. Only where nothing that it names changes the answer.
+    pub vary: bool,
 }
 
 /// How it is known how long an answer is fresh.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Lifetime {
     /// Always so many seconds.
     Fixed(u32),
@@ -45,6 +89,14 @@ pub enum Lifetime {
     Stated,
     /// As it states itself, nginx's `X-Accel-Expires` before all; so many seconds if it states nothing.
     StatedOr(u32),
+    /// By all that a shared cache may know it (RFC 9111 §4.2, RFC 9213).
+    Known {
+        /// For answers that state nothing: a status, and seconds. The first one that fits counts; one without a status
+        /// fits all.
+        otherwise: Vec<(Option<u16>, u32)>,
+        /// What else states nothing is fresh for a tenth of its age when it came.
+        guesses: bool,
+    },
 }
 
 /// What is wanted for one exchange.
@@ -60,4 +112,137 @@ pub struct CacheWish {
     pub is_bypassed: bool,
     /// The answer is not kept.
     pub is_kept_out: bool,
+}
+
+/// Variables that tell whose answer it is: who has them in the key wants no other isolation.
+const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
+
+/// What is wanted of the cache for the exchanges of a route: a rule, and what keys are made of. Parts are texts, and
+/// variables with `$`.
+#[derive(Debug, Clone)]
+pub struct CacheOrder {
+    rule: Arc<CacheRule>,
+    key: Vec<Part>,
+    /// Whoever no consumer is known for.
+    user: VarName,
+    bypass: Vec<Part>,
+    no_store: Vec<Part>,
+    /// Consumers have answers of their own, unless the key tells whose it is.
+    isolates: bool,
+    /// The whole field is in the key.
+    has_credential: bool,
+    /// The consumer is, if there is one.
+    has_consumer: bool,
+}
+
+impl CacheOrder {
+    /// One by this rule, with keys of these parts. `isolates` says whether consumers have answers of their own.
+    pub fn new(rule: CacheRule, key: &[String], isolates: bool) -> CacheOrder {
+        let has = |name: &str| key.iter().any(|part| part.strip_prefix('$') == Some(name));
+        CacheOrder {
+            rule: Arc::new(rule),
+            key: parts(key),
+            user: VarName::parse("remote_user"),
+            bypass: Vec::new(),
+            no_store: Vec::new(),
+            isolates: isolates && !IDENTITIES.into_iter().any(has),
+            has_credential: has("http_authorization"),
+            has_consumer: has("consumer_name"),
+        }
+    }
+
+    /// The same where nothing that is kept is used if these parts come to anything but nothing or `0`.
+    #[must_use]
+    pub fn bypassed_by(self, bypass: &[String]) -> CacheOrder {
+        CacheOrder { bypass: parts(bypass), ..self }
+    }
+
+    /// The same where no answer is kept then.
+    #[must_use]
+    pub fn kept_out_by(self, no_store: &[String]) -> CacheOrder {
+        CacheOrder { no_store: parts(no_store), ..self }
+    }
+
+    /// What is wanted for one exchange.
+    pub fn wish(&self, ctx: &Context) -> CacheWish {
+        let (key, is_isolated) = self.key(ctx);
+        CacheWish {
+            rule: Arc::clone(&self.rule),
+            key,
+            is_isolated,
+            is_bypassed: is_active(&self.bypass, ctx),
+            is_kept_out: is_active(&self.no_store, ctx),
+        }
+    }
+
+    /// The key, and whether it tells whose answer it is.
+    fn key(&self, ctx: &Context) -> (Vec<u8>, bool) {
+        let mut key = Vec::new();
+        // Whoever is not known is anybody.
+        let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
+        let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
+        if self.isolates {
+            match ctx.consumer() {
+                Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
+                None => write(&self.user, ctx, &mut key),
+            }
+            end_part(&mut key, 0);
+            key.push(ctx.consumer().is_some().into());
+        }
+        for part in &self.key {
+            let start = key.len();
+            part.write(ctx, &mut key);
+            end_part(&mut key, start);
+        }
+        (key, is_isolated)
+    }
+}
+
+/// A text, or the value of a variable.
+#[derive(Debug, Clone)]
+enum Part {
+    Text(Vec<u8>),
+    Variable(VarName),
+}
+
+impl Part {
+    fn write(&self, ctx: &Context, out: &mut Vec<u8>) {
+        match self {
+            Part::Text(text) => out.extend_from_slice(text),
+            Part::Variable(name) => write(name, ctx, out),
+        }
+    }
+}
+
+fn parts(texts: &[String]) -> Vec<Part> {
+    let one = |part: &String| match part.strip_prefix('$') {
+        Some(name) => Part::Variable(VarName::parse(name)),
+        None => Part::Text(part.as_bytes().to_vec()),
+    };
+    texts.iter().map(one).collect()
+}
+
+/// Writes the value of a variable.
+fn write(name: &VarName, ctx: &Context, out: &mut Vec<u8>) {
+    match ctx.get(name) {
+        Some(VarValue::Text(value)) => out.extend_from_slice(&value),
+        // `?refresh`, as APISIX writes it.
+        Some(VarValue::Bool(is_true)) => out.extend_from_slice(is_true.to_string().as_bytes()),
+        Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
+        None => {}
+    }
+}
+
+/// Ends the part of a key that has begun at `start` with its length: whatever bytes clients put into one part, it is
+/// never taken for two.
+fn end_part(key: &mut Vec<u8>, start: usize) {
+    let length = (key.len() - start) as u64;
+    key.extend_from_slice(&length.to_le_bytes());
+}
+
+/// Whether texts and variables come to something.
+fn is_active(parts: &[Part], ctx: &Context) -> bool {
+    let mut value = Vec::new();
+    parts.iter().for_each(|part| part.write(ctx, &mut value));
+    !value.is_empty() && value != b"0"
 }

@@ -150,7 +150,7 @@ impl BodyCopy {
 }
 
 /// Parameters of a matched path pattern, in order. Recycled: it keeps the memory of its texts.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PathParams {
     texts: Vec<(String, Vec<u8>)>,
     /// How many of `texts` are of this exchange.
@@ -277,6 +277,29 @@ impl Context {
         self.verdicts.clear();
         self.skipped.clear();
         self.kept.clear();
+    }
+
+    /// Makes `other` an exchange of the same request, as plugins have made it so far. What they keep for this one alone
+    /// it has not, nor a body.
+    pub fn repeat_in(&self, other: &mut Context) {
+        other.begin();
+        other.request.clone_from(&self.request);
+        other.uri.clone_from(&self.uri);
+        other.target.clone_from(&self.target);
+        other.host.clone_from(&self.host);
+        other.untouched.clone_from(&self.untouched);
+        other.upstream.clone_from(&self.upstream);
+        other.client = self.client.clone();
+        other.route.clone_from(&self.route);
+        other.params = self.params.clone();
+        other.identity.clone_from(&self.identity);
+        other.request_id.clone_from(&self.request_id);
+        let texts = self.variables.iter().filter_map(|(name, held)| match held {
+            Held::Text(text) => Some((name.clone(), Held::Text(text.clone()))),
+            Held::Made(_) => None,
+        });
+        other.variables.extend(texts);
+        other.skipped.clone_from(&self.skipped);
     }
 
     /// Binds the request to a consumer and tells the node. What the client claimed is removed.

@@ -3,7 +3,7 @@
 mod bytes;
 
 use std::future::poll_fn;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
 use sigma_http::h1::parse_request;
@@ -36,6 +36,11 @@ impl Calls {
     /// Makes the calls of the worker that `worker` leads to.
     pub(crate) fn new(worker: Weak<Worker>) -> Calls {
         Calls { worker }
+    }
+
+    /// The worker, for what is asked beside an exchange.
+    pub(crate) fn worker(&self) -> Option<Rc<Worker>> {
+        self.worker.upgrade()
     }
 }
 

@@ -8,10 +8,12 @@
 mod client;
 pub mod h1;
 pub mod h2;
+mod nobody;
 mod rules;
 mod server;
 
 pub use client::Connection;
+pub use nobody::Nobody;
 pub use server::Downstream;
 /// Limits of a head.
 pub use sigma_http::h1::HeadLimits;

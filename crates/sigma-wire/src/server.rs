@@ -10,6 +10,7 @@ use sigma_net::Deadline;
 use crate::Departure;
 use crate::h1::Server;
 use crate::h2::ServerStream;
+use crate::nobody::Nobody;
 
 /// The client's side of one exchange.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub enum Downstream<'c> {
     H1(&'c mut Server),
     /// One stream of a connection of HTTP/2.
     H2(&'c mut ServerStream),
+    /// No client: a node is asked for the gateway's own sake.
+    Nobody(&'c mut Nobody),
 }
 
 macro_rules! each {
@@ -25,6 +28,7 @@ macro_rules! each {
         match $self {
             Downstream::H1($c) => $call,
             Downstream::H2($c) => $call,
+            Downstream::Nobody($c) => $call,
         }
     };
 }
@@ -52,7 +56,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn asks_tunnel(&self) -> bool {
         match self {
-            Downstream::H1(_) => false,
+            Downstream::H1(_) | Downstream::Nobody(_) => false,
             Downstream::H2(c) => c.asks_tunnel(),
         }
     }
@@ -64,7 +68,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         match self {
-            Downstream::H1(_) => Ok(()),
+            Downstream::H1(_) | Downstream::Nobody(_) => Ok(()),
             Downstream::H2(c) => c.check_answer(head),
         }
     }
@@ -108,7 +112,7 @@ impl Downstream<'_> {
     /// of the request.
     pub fn upgrades_by_connect(&self) -> bool {
         match self {
-            Downstream::H1(_) => false,
+            Downstream::H1(_) | Downstream::Nobody(_) => false,
             Downstream::H2(_) => true,
         }
     }
@@ -126,7 +130,7 @@ impl Downstream<'_> {
             Downstream::H1(c) => c.close_after(),
             // The stream is for this request alone; what its connection goes on with does not
             // depend on it.
-            Downstream::H2(_) => {}
+            Downstream::H2(_) | Downstream::Nobody(_) => {}
         }
     }
 

@@ -7,6 +7,7 @@
 #[macro_use]
 mod base;
 mod balancing;
+mod cache;
 mod client_auth;
 mod consumer;
 mod node_states;
@@ -36,6 +37,7 @@ pub use balancing::{
     AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, StickTable,
     SubsetFallback, SubsetSelector, Subsets, UpstreamMember, ZoneAware,
 };
+pub use cache::{CacheValid, CachedMethod, IgnoredHeader, RouteCache};
 pub use client_auth::{CrlVerify, SslClient, SslCrl, SslOcsp, WithoutAnswer};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};

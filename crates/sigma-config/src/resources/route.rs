@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
+use super::cache::RouteCache;
 use super::optional::Optional;
 use super::overload::PriorityClass;
 use super::retry::{ExchangeDeadline, RetryPolicy};
@@ -60,6 +61,9 @@ resource! {
         /// The time for the whole of an exchange of this route; replaces the upstream's.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub deadline: Option<Box<ExchangeDeadline>>,
+        /// Keeps answers and uses them again; replaces the service's as a whole.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache: Option<Box<RouteCache>>,
         /// How important its requests are where the gateway has to refuse some; unset: the service's, else
         /// `critical`.
         #[serde(skip_serializing_if = "Option::is_none")]

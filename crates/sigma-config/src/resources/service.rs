@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cache::RouteCache;
 use super::optional::Optional;
 use super::overload::PriorityClass;
 use super::route::Script;
@@ -32,6 +33,9 @@ resource! {
         /// Allow `Upgrade` (WebSocket).
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
+        /// Keeps answers of its routes that have no `cache` of their own.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache: Option<Box<RouteCache>>,
         /// How important requests of its routes are that do not say so themselves.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub priority_class: Option<PriorityClass>,

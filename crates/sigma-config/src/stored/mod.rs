@@ -169,9 +169,7 @@ fn rules_of(kind: Kind) -> (&'static [Rule], &'static [Rule]) {
             &[|_, object| rules::route_before_schema(object)],
             &[UPSTREAM, PLUGINS, |_, object| rules::route_conditions(object)],
         ),
-        Kind::Service => {
-            (&[], &[UPSTREAM, PLUGINS, |_, object| rules::lua(object, "script").into_iter().collect()])
-        }
+        Kind::Service => (&[], &[UPSTREAM, PLUGINS, |_, object| rules::service_conditions(object)]),
         Kind::Upstream => (&[], &[|_, object| rules::upstream(object)]),
         Kind::Consumer | Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig => (&[], &[PLUGINS]),
         Kind::Credential => (&[], &[PLUGINS, |subject, _| subject.not_authenticating()]),

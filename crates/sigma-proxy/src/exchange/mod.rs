@@ -80,6 +80,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// Makes all but the context ready for another exchange.
+    fn begin(&mut self) {
+        self.body.clear();
+        (self.framing, self.spent_ms, self.turn) = (None, 0, None);
+    }
+
     /// Whether the request has a body.
     fn has_body(&self) -> bool {
         !self.framing.unwrap_or_default().is_empty()
@@ -109,8 +115,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
-        scratch.body.clear();
-        (scratch.framing, scratch.spent_ms, scratch.turn) = (None, 0, None);
+        scratch.begin();
         if view.is_timed || worker.is_watched() {
             scratch.ctx.record.started = Some(Instant::now());
         }
@@ -174,6 +179,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         if let Some(reply) = self.lost_upstream(&view) {
             return self.reply(reply).await;
+        }
+        if let Some(cache) = route.cache() {
+            self.wish_for_cache(cache);
         }
         // Boxed, as all exchanges without a cache would have room for it.
         if self.scratch.ctx.cache.is_some() && Box::pin(self.answer_from_cache()).await? {

@@ -37,6 +37,15 @@ impl Stage {
         snapshot.route(self.route_number()?)
     }
 
+    /// The same for another exchange of the same request.
+    pub(super) fn again(&self) -> Stage {
+        match self {
+            Stage::Opened => Stage::Opened,
+            Stage::Routed(number) => Stage::Routed(*number),
+            Stage::Guided { route, merged } => Stage::Guided { route: *route, merged: merged.clone() },
+        }
+    }
+
     /// Plugins take part from now on.
     pub(super) fn guide(&mut self) {
         *self = Stage::Guided { route: self.route_number(), merged: None };

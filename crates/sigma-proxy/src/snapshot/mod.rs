@@ -20,6 +20,7 @@ use sigma_config::cidr::CidrSet;
 use sigma_config::resources::{self, PriorityClass};
 use sigma_config::settings::{ListenPlace, Settings};
 use sigma_observe::access::AccessFormat;
+use sigma_plugin::cache::CacheOrder;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::{Chain, Consumers, Residents};
@@ -109,6 +110,7 @@ pub(crate) struct Rare {
     /// Replaces the upstream's.
     pub(crate) deadline: Option<TimeLimit>,
     pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) cache: Option<Box<CacheOrder>>,
 }
 
 impl Rare {
@@ -118,6 +120,7 @@ impl Rare {
             && self.retry_policy.is_none()
             && self.deadline.is_none()
             && self.rewrite.is_none()
+            && self.cache.is_none()
     }
 
     /// As a route keeps them.
@@ -141,6 +144,10 @@ impl Route {
 
     pub(crate) fn deadline(&self) -> Option<&TimeLimit> {
         self.rare.as_ref()?.deadline.as_ref()
+    }
+
+    pub(crate) fn cache(&self) -> Option<&CacheOrder> {
+        self.rare.as_ref()?.cache.as_deref()
     }
 
     pub(crate) fn rewrite(&self) -> Option<&Rewrite> {

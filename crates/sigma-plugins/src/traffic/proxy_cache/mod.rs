@@ -11,9 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheRule, CacheWish, Lifetime};
+use sigma_plugin::cache::{CacheOrder, CacheRule, Lifetime, Tells};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use zones::{Attributes, Kind};
@@ -58,9 +57,6 @@ HTTP/1.1 200 OK
 …
 ```
 "#;
-
-/// Variables that tell whose answer it is: who has them in the key wants no other isolation.
-const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
 
 /// Keeps answers of nodes, and answers from them.
 ///
@@ -180,62 +176,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     std::iter::once(in_memory).chain(idle).collect()
 }
 
-/// A text, or the value of a variable.
-#[derive(Debug)]
-enum Part {
-    Text(Vec<u8>),
-    Variable(VarName),
-}
-
-impl Part {
-    fn all(parts: &[String]) -> Vec<Part> {
-        let one = |part: &String| match part.strip_prefix('$') {
-            Some(name) => Part::Variable(VarName::parse(name)),
-            None => Part::Text(part.as_bytes().to_vec()),
-        };
-        parts.iter().map(one).collect()
-    }
-
-    fn write(&self, ctx: &Context, out: &mut Vec<u8>) {
-        match self {
-            Part::Text(text) => out.extend_from_slice(text),
-            Part::Variable(name) => write(name, ctx, out),
-        }
-    }
-}
-
-/// Writes the value of a variable.
-fn write(name: &VarName, ctx: &Context, out: &mut Vec<u8>) {
-    match ctx.get(name) {
-        Some(VarValue::Text(value)) => out.extend_from_slice(&value),
-        // `?refresh`, as APISIX writes it.
-        Some(VarValue::Bool(is_true)) => out.extend_from_slice(is_true.to_string().as_bytes()),
-        Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
-        None => {}
-    }
-}
-
-/// Ends the part of a key that has begun at `start` with its length: whatever bytes clients put into one part, it is
-/// never taken for two.
-fn end_part(key: &mut Vec<u8>, start: usize) {
-    let length = (key.len() - start) as u64;
-    key.extend_from_slice(&length.to_le_bytes());
-}
-
-struct ProxyCache {
-    rule: Arc<CacheRule>,
-    key: Vec<Part>,
-    /// Whoever no consumer is known for.
-    user: VarName,
-    bypass: Vec<Part>,
-    no_cache: Vec<Part>,
-    /// Consumers have answers of their own, unless the key tells whose it is.
-    isolates: bool,
-    /// The whole field is in the key.
-    has_credential: bool,
-    /// The consumer is, if there is one.
-    has_consumer: bool,
-}
+struct ProxyCache(CacheOrder);
 
 impl ProxyCache {
     fn new(build: &Build<'_>) -> Result<ProxyCache, String> {
@@ -261,7 +202,7 @@ impl ProxyCache {
             zone: config.cache_zone.as_str().into(),
             zone_bytes: zone.bytes()?,
             methods: config.cache_method.iter().map(|method| Method::from(*method)).collect(),
-            statuses: config.cache_http_status,
+            statuses: Some(config.cache_http_status),
             lifetime,
             heeds_requests: is_memory && config.cache_control,
             keeps_cookies: is_memory && config.cache_set_cookie,
@@ -270,41 +211,14 @@ impl ProxyCache {
             wait_ms: config.lock_timeout,
             revalidates: config.revalidate,
             stale_if_error: config.stale_if_error,
-            status_field: "Apisix-Cache-Status",
+            failures: vec![500, 502, 503, 504],
+            tells: Tells::Word,
+            ..CacheRule::default()
         };
-        let has = |name: &str| config.cache_key.iter().any(|part| part.strip_prefix('$') == Some(name));
-        Ok(ProxyCache {
-            rule: Arc::new(rule),
-            key: Part::all(&config.cache_key),
-            user: VarName::parse("remote_user"),
-            bypass: Part::all(&config.cache_bypass.unwrap_or_default()),
-            no_cache: Part::all(&config.no_cache.unwrap_or_default()),
-            isolates: config.consumer_isolation && !IDENTITIES.into_iter().any(has),
-            has_credential: has("http_authorization"),
-            has_consumer: has("consumer_name"),
-        })
-    }
-
-    /// The key, and whether it tells whose answer it is.
-    fn key(&self, ctx: &Context) -> (Vec<u8>, bool) {
-        let mut key = Vec::new();
-        // Whoever is not known is anybody.
-        let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
-        let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
-        if self.isolates {
-            match ctx.consumer() {
-                Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
-                None => write(&self.user, ctx, &mut key),
-            }
-            end_part(&mut key, 0);
-            key.push(ctx.consumer().is_some().into());
-        }
-        for part in &self.key {
-            let start = key.len();
-            part.write(ctx, &mut key);
-            end_part(&mut key, start);
-        }
-        (key, is_isolated)
+        let order = CacheOrder::new(rule, &config.cache_key, config.consumer_isolation)
+            .bypassed_by(&config.cache_bypass.unwrap_or_default())
+            .kept_out_by(&config.no_cache.unwrap_or_default());
+        Ok(ProxyCache(order))
     }
 }
 
@@ -318,23 +232,9 @@ impl From<CachedMethod> for Method {
     }
 }
 
-/// Whether texts and variables come to something.
-fn is_active(parts: &[Part], ctx: &Context) -> bool {
-    let mut value = Vec::new();
-    parts.iter().for_each(|part| part.write(ctx, &mut value));
-    !value.is_empty() && value != b"0"
-}
-
 impl Plugin for ProxyCache {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        let (key, is_isolated) = self.key(ctx);
-        ctx.cache = Some(Box::new(CacheWish {
-            rule: Arc::clone(&self.rule),
-            key,
-            is_isolated,
-            is_bypassed: is_active(&self.bypass, ctx),
-            is_kept_out: is_active(&self.no_cache, ctx),
-        }));
+        ctx.cache = Some(Box::new(self.0.wish(ctx)));
         Step::Next
     }
 }

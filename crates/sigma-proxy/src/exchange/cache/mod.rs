@@ -3,6 +3,10 @@
 //! What is kept is a node's answer before plugins have seen it; they see what is used again as they would have seen
 //! the node's. What is asked for by many is asked of a node once.
 
+mod aside;
+mod present;
+mod told;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,63 +14,25 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, Life, MayUse, Stored, Zone, may_keep, may_use,
+    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
 };
-use sigma_http::condition::{Outcome, Validators};
-use sigma_http::range::{ByteRange, Ranges};
-use sigma_http::{BodyLength, Fault, HeaderId, Headers, Method, RequestHead, Side};
-use sigma_plugin::cache::{CacheRule, CacheWish};
-use sigma_plugin::record::Source;
+use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead, Side};
+use sigma_plugin::cache::{CacheOrder, CacheWish};
+use sigma_plugin::variables::host_name;
 use sigma_plugin::{BodyFilter, Context, Reply};
 use sigma_wire::Departure;
 
-use super::Exchange;
-use super::delivery::OwnBody;
 use super::local_reply::LocalReply;
 use super::plan::Ended;
 use super::transfer::client_gone;
+use super::{Exchange, client};
 use crate::worker::Worker;
-
-/// The variable that says what the cache did, as nginx names it.
-const STATUS_VARIABLE: &str = "upstream_cache_status";
+use present::{Wanted, hide, present};
+use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
 /// Bodies up to this pass on to those who wait with the exchange that asks: they come with their heads, so nobody's
 /// slowness is in the way.
 const SMALL_BYTES: u64 = 16 * 1024;
-
-/// What the cache did for a request, in nginx's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Status {
-    Miss,
-    Bypass,
-    Expired,
-    Stale,
-    Updating,
-    Revalidated,
-    Hit,
-}
-
-impl Status {
-    fn as_str(self) -> &'static str {
-        match self {
-            Status::Miss => "MISS",
-            Status::Bypass => "BYPASS",
-            Status::Expired => "EXPIRED",
-            Status::Stale => "STALE",
-            Status::Updating => "UPDATING",
-            Status::Revalidated => "REVALIDATED",
-            Status::Hit => "HIT",
-        }
-    }
-
-    /// Tells the log, and the client if the rule wants it.
-    fn tell(self, rule: &CacheRule, ctx: &mut Context) {
-        ctx.set_variable(STATUS_VARIABLE, self.as_str());
-        if !rule.status_field.is_empty() {
-            ctx.response.headers.replace(rule.status_field, self.as_str().as_bytes());
-        }
-    }
-}
 
 /// A request whose answer may be kept, or that makes others be forgotten.
 #[derive(Debug)]
@@ -75,6 +41,8 @@ pub(super) struct Turn {
     zone: Arc<Zone>,
     /// The fields of the request as the cache has seen them, once a node is asked: for it they are changed.
     asked: Headers,
+    /// What it asks for, to be forgotten by.
+    resource: Vec<u8>,
     /// Asks for all who want the same.
     lead: Option<Lead>,
     /// What is kept, and may not be used as it is.
@@ -88,11 +56,16 @@ pub(super) struct Turn {
     /// conditions.
     validates: bool,
     status: Status,
+    why: Forward,
 }
 
 /// What a look at what is kept comes to.
 enum Look {
     Use(Arc<Stored>, Status),
+    /// Somebody has asked for it, and it is coming.
+    Share(Arc<Stored>),
+    /// It is used, and somebody asks anew with nobody waiting.
+    UseAndAsk(Arc<Stored>),
     Ask,
     Wait(Arc<Flight>),
     /// The client wants what is kept or nothing, and nothing is.
@@ -100,6 +73,14 @@ enum Look {
 }
 
 impl Exchange<'_, '_> {
+    /// The route has a cache; what a plugin wants goes before.
+    pub(super) fn wish_for_cache(&mut self, order: &CacheOrder) {
+        if self.scratch.ctx.cache.is_none() {
+            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.cache = Some(Box::new(order.wish(&self.scratch.ctx)));
+        }
+    }
+
     /// Answers from what is kept; false if a node has to be asked, whose answer the turn is told of.
     pub(super) async fn answer_from_cache(&mut self) -> Result<bool, Fault> {
         let wish = self.scratch.ctx.cache.take().filter(|_| !self.asks_upgrade);
@@ -115,19 +96,35 @@ impl Exchange<'_, '_> {
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
         let mut turn = Turn::new(wish, zone);
-        match self.look_or_wait(&mut turn).await? {
-            Look::Use(stored, status) => self.give(&turn, &stored, status).await.map(|()| true),
-            Look::Nothing => self.reply(Reply::new(504).text("").into()).await.map(|()| true),
+        let own = match self.look_or_wait(&mut turn).await? {
+            Look::Use(stored, status) => self.use_kept(&turn, &stored, status),
+            Look::Share(stored) => self.share(&turn, &stored),
+            Look::UseAndAsk(stored) => {
+                let own = self.use_kept(&turn, &stored, Status::Updating);
+                self.prepare(&mut turn);
+                self.ask_aside(turn);
+                own
+            }
+            Look::Nothing => return self.reply(Reply::new(504).text("").into()).await.map(|()| true),
             Look::Ask | Look::Wait(_) => {
-                turn.began = self.now_s();
-                turn.asked.copy_from(&self.scratch.ctx.request.headers);
-                if let Some(stale) = turn.stale.as_deref().filter(|_| turn.wish.rule.revalidates) {
-                    turn.validates = ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
+                self.prepare(&mut turn);
+                if let Some(stale) = turn.stale.as_deref().filter(|_| turn.validates) {
+                    ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
                 }
                 self.scratch.turn = Some(Box::new(turn));
-                Ok(false)
+                return Ok(false);
             }
-        }
+        };
+        self.send_own(own).await.map(|()| true)
+    }
+
+    /// Makes a turn ready for a node's answer.
+    fn prepare(&self, turn: &mut Turn) {
+        let request = &self.scratch.ctx.request;
+        turn.began = self.now_s();
+        turn.asked.copy_from(&request.headers);
+        turn.resource = resource(request);
+        turn.validates = turn.wish.rule.revalidates && turn.stale.as_deref().is_some_and(has_validators);
     }
 
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
@@ -136,7 +133,7 @@ impl Exchange<'_, '_> {
         match turn.stand_in(self.now_s()).filter(|_| fault.side() == Side::Upstream) {
             None => Ok(false),
             Some(stale) => {
-                let own = turn.reuse(&stale, Status::Stale, self.now_s(), &mut self.scratch.ctx);
+                let own = turn.give_stale(&stale, None, self.now_s(), &mut self.scratch.ctx);
                 self.send_own(own).await.map(|()| true)
             }
         }
@@ -156,7 +153,8 @@ impl Exchange<'_, '_> {
                 Look::Wait(flight) => flight,
                 other => return Ok(other),
             };
-            let mut news = pin!(flight.news());
+            let Some(place) = flight.join(turn.wish.rule.waiters_max) else { return Ok(Look::Ask) };
+            let mut news = pin!(place.news());
             is_over = poll_fn(|task| {
                 if news.as_mut().poll(task).is_ready() {
                     return Poll::Ready(Ok(false));
@@ -170,14 +168,27 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Answers with what is kept.
-    async fn give(&mut self, turn: &Turn, stored: &Stored, status: Status) -> Result<(), Fault> {
+    /// Puts what is kept in its place, as the client wants it.
+    fn use_kept(&mut self, turn: &Turn, stored: &Stored, status: Status) -> LocalReply {
         let now = self.now_s();
         let ctx = &mut self.scratch.ctx;
         let wanted = Wanted::of(stored, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, stored, wanted, ctx);
-        reused(&turn.wish.rule, &stored.life, (status, now), ctx);
-        self.send_own(own).await
+        tell_hit(&turn.wish.rule, status, (&stored.life, now), ctx);
+        own
+    }
+
+    /// The same with what another request has asked for and is coming.
+    fn share(&mut self, turn: &Turn, coming: &Stored) -> LocalReply {
+        let now = self.now_s();
+        let ctx = &mut self.scratch.ctx;
+        let wanted = Wanted::of(coming, &ctx.request.headers, ctx.request.method);
+        let own = present(&turn.wish.rule, coming, wanted, ctx);
+        tell_reused(&coming.life, now, ctx);
+        let (status, why) = (Status::Hit, turn.why);
+        let asked = Asked { status, why, answered: None, is_stored: false, is_collapsed: true };
+        tell_asked(&turn.wish.rule, asked, ctx);
+        own
     }
 }
 
@@ -188,6 +199,7 @@ impl Turn {
             wish,
             zone,
             asked: Headers::default(),
+            resource: Vec::new(),
             lead: None,
             stale: None,
             epoch,
@@ -195,6 +207,7 @@ impl Turn {
             keeps: false,
             validates: false,
             status: Status::Miss,
+            why: Forward::Method,
         }
     }
 
@@ -205,6 +218,7 @@ impl Turn {
         }
         let wishes = if rule.heeds_requests { wishes(asked) } else { Directives::default() };
         if self.wish.is_bypassed || wishes.no_store || wishes.no_cache {
+            self.why = if self.wish.is_bypassed { Forward::Bypass } else { Forward::Request };
             self.status = Status::Bypass;
             return Look::Ask;
         }
@@ -216,14 +230,24 @@ impl Turn {
             if may_use(rule, &stored.life, &wishes, now) == MayUse::Yes {
                 return Look::Use(Arc::clone(stored), Status::Hit);
             }
+            self.why = if stored.life.is_fresh(now) { Forward::Request } else { Forward::Stale };
             self.status = if stored.life.is_fresh(now) { Status::Stale } else { Status::Expired };
-        } else if wishes.only_if_cached {
-            return Look::Nothing;
+        } else {
+            self.why = if self.zone.has(&self.wish.key) { Forward::VaryMiss } else { Forward::UriMiss };
+            if wishes.only_if_cached {
+                return Look::Nothing;
+            }
         }
-        if rule.wait_ms == 0 || !self.keeps || self.zone.is_passed(&self.wish.key, now) {
+        let is_passed = self.zone.is_passed(&self.wish.key, now);
+        if let Some(stored) = self.while_asked(&wishes, now).filter(|_| is_passed && rule.asks_aside) {
+            // A node has just failed: it is not asked so soon.
+            return Look::Use(stored, Status::Updating);
+        }
+        let is_for_all = rule.wait_ms > 0 || (rule.asks_aside && self.while_asked(&wishes, now).is_some());
+        if !is_for_all || !self.keeps || is_passed {
             return Look::Ask;
         }
-        let look = self.look_with_others(asked, now, may_wait);
+        let look = self.look_with_others(asked, &wishes, now, may_wait && rule.wait_ms > 0);
         if self.lead.is_some()
             && let Some(stored) = self.zone.find(&self.wish.key, asked)
             && may_use(&self.wish.rule, &stored.life, &wishes, now) == MayUse::Yes
@@ -235,20 +259,27 @@ impl Turn {
         look
     }
 
+    /// What is stale and may be given while somebody asks anew, to a client that wants nothing fresher.
+    fn while_asked(&self, wishes: &Directives, now: u64) -> Option<Arc<Stored>> {
+        let wants_fresh = wishes.max_age.is_some() || wishes.min_fresh.is_some();
+        self.stale.as_ref().filter(|stored| !wants_fresh && stored.life.may_wait(now)).cloned()
+    }
+
     /// One asks for all.
-    fn look_with_others(&mut self, asked: &Headers, now: u64, may_wait: bool) -> Look {
-        let flight = match self.zone.lead(&self.wish.key) {
+    fn look_with_others(&mut self, asked: &Headers, wishes: &Directives, now: u64, may_wait: bool) -> Look {
+        let stale = self.while_asked(wishes, now);
+        let flight = match self.zone.lead(&self.wish.key, now, self.wish.rule.lead_s) {
             Ok(lead) => {
                 self.lead = Some(lead);
-                return Look::Ask;
+                return stale.filter(|_| self.wish.rule.asks_aside).map_or(Look::Ask, Look::UseAndAsk);
             }
             Err(flight) => flight,
         };
-        if let Some(stored) = self.stale.as_ref().filter(|stored| stored.life.may_wait(now)) {
-            return Look::Use(Arc::clone(stored), Status::Updating);
+        if let Some(stored) = stale {
+            return Look::Use(stored, Status::Updating);
         }
         match flight.coming() {
-            Some(coming) if coming.fits(asked) => Look::Use(coming, Status::Hit),
+            Some(coming) if coming.fits(asked) => Look::Share(coming),
             None if may_wait => Look::Wait(flight),
             // What is coming is for others, or does not come in time.
             _ => Look::Ask,
@@ -257,8 +288,7 @@ impl Turn {
 
     /// What is kept, if it may be given where a node has failed.
     fn stand_in(&self, now: u64) -> Option<Arc<Stored>> {
-        let most = self.wish.rule.stale_if_error;
-        self.stale.as_ref().filter(|stored| stored.life.may_stand_in(now, most)).cloned()
+        self.stale.as_ref().filter(|stored| stored.life.may_stand_in(now)).cloned()
     }
 
     /// What becomes of the attempt, as [`answered`] says.
@@ -275,10 +305,13 @@ impl Turn {
         {
             return Some(Ended::Instead(Box::new(self.still_good(ctx, &stale, now))));
         }
-        if matches!(status, 500 | 502..=504)
+        if self.wish.rule.failures.contains(&status)
             && let Some(stale) = self.stand_in(now)
         {
-            return Some(Ended::Instead(Box::new(self.reuse(&stale, Status::Stale, now, ctx))));
+            if let Some(lead) = self.lead.take() {
+                lead.fail(now);
+            }
+            return Some(Ended::Instead(Box::new(self.give_stale(&stale, Some(status), now, ctx))));
         }
         if changes_something(method)
             && !self.wish.rule.methods.contains(&method)
@@ -288,6 +321,7 @@ impl Turn {
             self.zone.purge(&self.wish.key);
         }
         let fill = self.keep(ctx, length, now);
+        let asked = Asked { is_stored: fill.is_some(), ..self.as_asked() };
         if let Some(shared) = fill.as_ref().and_then(Fill::shared)
             && is_sent
             && shared.body.length() > SMALL_BYTES
@@ -295,15 +329,18 @@ impl Turn {
         {
             // It is used for the first time: the node has just given it.
             let own = present(&self.wish.rule, &shared, self.wanted(&shared, ctx), ctx);
-            self.status.tell(&self.wish.rule, ctx);
+            tell_asked(&self.wish.rule, asked, ctx);
             return Some(Ended::Apart(Box::new((fill, own))));
         }
-        if self.wish.rule.hides_lifetime {
-            hide_lifetime(&mut ctx.response.headers);
-        }
-        self.status.tell(&self.wish.rule, ctx);
+        hide(&self.wish.rule, &mut ctx.response.headers);
+        tell_asked(&self.wish.rule, asked, ctx);
         ctx.keeper = fill.map(Fill::filter);
         None
+    }
+
+    fn as_asked(&self) -> Asked {
+        let (status, why) = (self.status, self.why);
+        Asked { status, why, answered: None, is_stored: false, is_collapsed: false }
     }
 
     /// Keeps an answer, if it may be.
@@ -315,14 +352,18 @@ impl Turn {
             is_isolated: self.wish.is_isolated,
             times: (self.began, now),
         };
-        let refused = match may_keep(&self.wish.rule, answered).filter(|_| self.keeps) {
+        let life = may_keep(&self.wish.rule, answered).filter(|_| self.keeps);
+        let least = self.wish.rule.least_uses;
+        let refused = match life {
             None => lead,
+            Some(_) if least > 1 && self.zone.count_use(&self.wish.key) < least => lead,
             Some(life) => {
                 let draft = Draft {
                     zone: &self.zone,
                     key: &self.wish.key,
                     head: &ctx.response,
-                    request: &self.asked,
+                    request: (&self.asked, &self.resource),
+                    varies: !self.wish.rule.ignores.vary,
                     life,
                     length,
                     most: self.wish.rule.most_bytes,
@@ -335,8 +376,13 @@ impl Turn {
                 }
             }
         };
+        let is_another = !matches!(ctx.response.status, 206 | 304 | 500..);
+        if life.is_none() && self.keeps && self.stale.is_some() && is_another {
+            // There is something newer, which is not for others.
+            self.zone.purge(&self.wish.key);
+        }
         match refused {
-            Some(lead) if ctx.response.status >= 500 => lead.fail(now),
+            Some(lead) if ctx.response.status >= 500 || life.is_some() => lead.fail(now),
             Some(lead) => lead.part(now),
             None => {}
         }
@@ -368,13 +414,18 @@ impl Turn {
         }
         // Those who wait look again, and find it.
         self.lead = None;
-        self.reuse(&renewed, Status::Revalidated, now, ctx)
+        let own = present(&self.wish.rule, &renewed, self.wanted(&renewed, ctx), ctx);
+        tell_reused(&renewed.life, now, ctx);
+        let told = Asked { status: Status::Revalidated, answered: Some(304), ..self.as_asked() };
+        tell_asked(&self.wish.rule, Asked { is_stored: life.is_some(), ..told }, ctx);
+        own
     }
 
-    /// Answers with what is kept in a node's place.
-    fn reuse(&self, stored: &Stored, status: Status, now: u64, ctx: &mut Context) -> LocalReply {
-        let own = present(&self.wish.rule, stored, self.wanted(stored, ctx), ctx);
-        reused(&self.wish.rule, &stored.life, (status, now), ctx);
+    /// Answers with what is stale where a node has failed, with this status or without an answer.
+    fn give_stale(&self, stale: &Stored, answered: Option<u16>, now: u64, ctx: &mut Context) -> LocalReply {
+        let own = present(&self.wish.rule, stale, self.wanted(stale, ctx), ctx);
+        tell_reused(&stale.life, now, ctx);
+        tell_asked(&self.wish.rule, Asked { status: Status::Stale, answered, ..self.as_asked() }, ctx);
         own
     }
 
@@ -423,103 +474,32 @@ fn changes_something(method: Method) -> bool {
     !matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
 }
 
-/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
-/// the node compare with what the client has. False if nothing tells one version from another.
-fn ask_whether_good(request: &mut Headers, stale: &Stored) -> bool {
-    let (tag, modified) = (stale.headers.find(b"ETag"), stale.headers.find(b"Last-Modified"));
-    if tag.is_none() && modified.is_none() {
-        return false;
+/// What a request asks for, as those know it who purge: its host, and path with query.
+fn resource(request: &RequestHead) -> Vec<u8> {
+    let mut resource = host_name(request.authority()).to_vec();
+    resource.extend_from_slice(request.raw_path());
+    if let Some(query) = request.query() {
+        resource.push(b'?');
+        resource.extend_from_slice(query);
     }
+    resource
+}
+
+/// Whether anything tells one version of it from another.
+fn has_validators(stored: &Stored) -> bool {
+    stored.headers.find(b"ETag").is_some() || stored.headers.find(b"Last-Modified").is_some()
+}
+
+/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
+/// the node compare with what the client has.
+fn ask_whether_good(request: &mut Headers, stale: &Stored) {
     for name in ["If-None-Match", "If-Modified-Since", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
-    if let Some(tag) = tag {
+    if let Some(tag) = stale.headers.find(b"ETag") {
         request.append("If-None-Match", tag);
     }
-    if let Some(modified) = modified {
+    if let Some(modified) = stale.headers.find(b"Last-Modified") {
         request.append("If-Modified-Since", modified);
     }
-    true
-}
-
-fn hide_lifetime(headers: &mut Headers) {
-    headers.remove_name(b"Cache-Control");
-    headers.remove_name(b"Expires");
-}
-
-/// How much of what is kept a request wants.
-#[derive(Debug, Clone, Copy)]
-enum Wanted {
-    Whole,
-    Part(ByteRange),
-    /// A part that it has not.
-    Beyond,
-    /// The client has it already.
-    Nothing,
-}
-
-impl Wanted {
-    /// What a request with these fields wants.
-    fn of(stored: &Stored, asked: &Headers, method: Method) -> Wanted {
-        if stored.status != 200 {
-            return Wanted::Whole;
-        }
-        let validators = Validators::of(&stored.headers);
-        if validators.judge(asked) == Outcome::NotModified {
-            return Wanted::Nothing;
-        }
-        let range = asked.find(b"Range").filter(|_| method == Method::Get);
-        let range = range.filter(|_| validators.allows_range(asked));
-        match range.map(|range| Ranges::parse(range, stored.body.length())) {
-            Some(Ranges::One(part)) => Wanted::Part(part),
-            Some(Ranges::Unsatisfiable) => Wanted::Beyond,
-            // Several parts are answered with the whole, which is always right (RFC 9110 §14.2).
-            Some(Ranges::Whole | Ranges::Many(_)) | None => Wanted::Whole,
-        }
-    }
-}
-
-/// Puts the head of what is kept in its place, as much of it as is wanted.
-fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
-    let whole = stored.body.length();
-    let head = &mut ctx.response;
-    head.start(stored.status);
-    head.headers.copy_from(&stored.headers);
-    if rule.hides_lifetime {
-        hide_lifetime(&mut head.headers);
-    }
-    let (start, length) = match wanted {
-        Wanted::Whole => (0, whole),
-        Wanted::Part(part) => {
-            head.status = 206;
-            head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
-            (part.start, part.length())
-        }
-        Wanted::Beyond => {
-            head.status = 416;
-            head.headers.replace("Content-Range", format!("bytes */{whole}").as_bytes());
-            (0, 0)
-        }
-        Wanted::Nothing => {
-            head.status = 304;
-            head.headers.remove_where(|_, name| {
-                name.len() > 8
-                    && name[..8].eq_ignore_ascii_case(b"content-")
-                    && !name.eq_ignore_ascii_case(b"content-location")
-            });
-            (0, 0)
-        }
-    };
-    if head.status != 304 {
-        head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
-    }
-    let body = OwnBody::Made(Box::new(stored.body.read(start, length)));
-    LocalReply { body, length: BodyLength::Known(length) }
-}
-
-/// Tells of the answer in its place that it is used again.
-fn reused(rule: &CacheRule, life: &Life, (status, now): (Status, u64), ctx: &mut Context) {
-    ctx.response.headers.replace("Age", itoa::Buffer::new().format(life.age(now)).as_bytes());
-    ctx.record.source = Source::Gateway;
-    status.tell(rule, ctx);
 }

@@ -1,0 +1,75 @@
+//! A question to a node whose answer nobody waits for: what is kept is asked for anew while it is still given.
+
+use std::rc::Rc;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_wire::{Downstream, Nobody};
+
+use super::{Turn, ask_whether_good};
+use crate::connection::ConnectionInfo;
+use crate::exchange::stage::Stage;
+use crate::exchange::{Exchange, Scratch, websocket};
+use crate::snapshot::Target;
+use crate::worker::{View, Worker};
+
+/// An exchange without a client.
+struct Aside {
+    worker: Rc<Worker>,
+    view: Rc<View>,
+    info: ConnectionInfo,
+    stage: Stage,
+    scratch: Box<Scratch>,
+}
+
+impl Exchange<'_, '_> {
+    /// Asks a node for what `turn` wants, beside this exchange and as its plugins have made the request.
+    pub(super) fn ask_aside(&self, turn: Turn) {
+        let Some(worker) = self.worker.calls.worker() else { return };
+        let mut scratch = worker.take_scratch();
+        self.scratch.ctx.repeat_in(&mut scratch.ctx);
+        scratch.begin();
+        if let Some(stale) = turn.stale.as_deref().filter(|_| turn.validates) {
+            ask_whether_good(&mut scratch.ctx.request.headers, stale);
+        }
+        scratch.turn = Some(Box::new(turn));
+        let info = ConnectionInfo { origin: *self.down.origin(), session: None };
+        let (view, stage) = (Rc::clone(&self.view), self.stage.again());
+        tokio::task::spawn_local(Aside { worker, view, info, stage, scratch }.run());
+    }
+}
+
+impl Aside {
+    async fn run(mut self) {
+        if let Err(fault) = self.ask().await {
+            tracing::debug!(reason = fault.reason, "what is kept could not be asked for anew");
+            let now = self.worker.clock.borrow().unix_ms() / 1000;
+            if let Some(lead) = self.scratch.turn.as_mut().and_then(|turn| turn.lead.take()) {
+                lead.fail(now);
+            }
+        }
+        (self.scratch.turn, self.scratch.ctx.keeper) = (None, None);
+        self.worker.give_scratch(self.scratch);
+    }
+
+    async fn ask(&mut self) -> Result<(), Fault> {
+        let Aside { worker, view, info, stage, scratch } = self;
+        let mut nobody = Nobody::default();
+        let mut exchange = Exchange {
+            worker,
+            view: Rc::clone(view),
+            down: websocket::Client::new(info, Downstream::Nobody(&mut nobody), &worker.counters),
+            scratch,
+            stage: stage.again(),
+            asks_upgrade: false,
+        };
+        let gone = || Fault::new(FaultKind::Internal, "the route is gone");
+        let route = exchange.stage.route(&view.snapshot).ok_or_else(gone)?;
+        match exchange.target(view, route) {
+            Target::Upstream(upstream) if view.snapshot.is_guarded(upstream) => {
+                Box::pin(exchange.forward_guarded(view, route, upstream, true)).await
+            }
+            Target::Upstream(upstream) => exchange.forward(view, route, upstream).await,
+            _ => Err(gone()),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What is kept, as an answer: whole, in part, or as a 304.
+
+use sigma_cache::{Stored, TAG_FIELDS};
+use sigma_http::condition::{Outcome, Validators};
+use sigma_http::range::{ByteRange, Ranges};
+use sigma_http::{BodyLength, HeaderId, Headers, Method};
+use sigma_plugin::Context;
+use sigma_plugin::cache::CacheRule;
+
+use crate::exchange::delivery::OwnBody;
+use crate::exchange::local_reply::LocalReply;
+
+/// Takes out of the head of an answer what the rule keeps from clients.
+pub(super) fn hide(rule: &CacheRule, headers: &mut Headers) {
+    if rule.hides_lifetime {
+        headers.remove_name(b"Cache-Control");
+        headers.remove_name(b"Expires");
+    }
+    if rule.hides_tags {
+        TAG_FIELDS.iter().for_each(|name| headers.remove_name(name.as_bytes()));
+    }
+}
+
+/// How much of what is kept a request wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    Whole,
+    Part(ByteRange),
+    /// A part that it has not.
+    Beyond,
+    /// The client has it already.
+    Nothing,
+}
+
+impl Wanted {
+    /// What a request with these fields wants.
+    pub(super) fn of(stored: &Stored, asked: &Headers, method: Method) -> Wanted {
+        if stored.status != 200 {
+            return Wanted::Whole;
+        }
+        let validators = Validators::of(&stored.headers);
+        if validators.judge(asked) == Outcome::NotModified {
+            return Wanted::Nothing;
+        }
+        let range = asked.find(b"Range").filter(|_| method == Method::Get);
+        let range = range.filter(|_| validators.allows_range(asked));
+        match range.map(|range| Ranges::parse(range, stored.body.length())) {
+            Some(Ranges::One(part)) => Wanted::Part(part),
+            Some(Ranges::Unsatisfiable) => Wanted::Beyond,
+            // Several parts are answered with the whole, which is always right (RFC 9110 §14.2).
+            Some(Ranges::Whole | Ranges::Many(_)) | None => Wanted::Whole,
+        }
+    }
+}
+
+/// Puts the head of what is kept in its place, as much of it as is wanted.
+pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
+    let whole = stored.body.length();
+    let head = &mut ctx.response;
+    head.start(stored.status);
+    head.headers.copy_from(&stored.headers);
+    hide(rule, &mut head.headers);
+    let (start, length) = match wanted {
+        Wanted::Whole => (0, whole),
+        Wanted::Part(part) => {
+            head.status = 206;
+            head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
+            (part.start, part.length())
+        }
+        Wanted::Beyond => {
+            head.status = 416;
+            head.headers.replace("Content-Range", format!("bytes */{whole}").as_bytes());
+            (0, 0)
+        }
+        Wanted::Nothing => {
+            head.status = 304;
+            head.headers.remove_where(|_, name| {
+                name.len() > 8
+                    && name[..8].eq_ignore_ascii_case(b"content-")
+                    && !name.eq_ignore_ascii_case(b"content-location")
+            });
+            (0, 0)
+        }
+    };
+    if head.status != 304 {
+        head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
+    }
+    let body = OwnBody::Made(Box::new(stored.body.read(start, length)));
+    LocalReply { body, length: BodyLength::Known(length) }
+}
