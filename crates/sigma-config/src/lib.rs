@@ -30,6 +30,7 @@ pub mod health_sharing;
 pub mod history;
 pub mod id;
 pub mod io;
+pub mod json_path;
 pub mod kind;
 pub mod live;
 pub mod members;

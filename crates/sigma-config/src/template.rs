@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::expr::known::Subject;
-use crate::expr::{VarName, VarValue, Variables};
+use crate::expr::{BodyField, VarName, VarValue, Variables};
 
 /// A text with variables, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +142,15 @@ fn variable(text: &str) -> Option<(Part, &str)> {
         return valid.then(|| (Part::Variable { name: VarName::parse(name), default }, after));
     }
     let end = text.find(|c| !word(c)).unwrap_or(text.len());
+    // `$post_arg.a.b` goes on behind the dot, and ends before one that nothing follows.
+    let end = match text.strip_prefix(BodyField::PREFIX) {
+        Some(path) if end + 1 == BodyField::PREFIX.len() => {
+            let path = &path[..path.find(|c| !word(c) && !matches!(c, '.' | '-')).unwrap_or(path.len())];
+            let path = path.trim_end_matches('.');
+            if path.is_empty() { end } else { BodyField::PREFIX.len() + path.len() }
+        }
+        _ => end,
+    };
     let (name, after) = text.split_at(end);
     (!name.is_empty()).then(|| (Part::Variable { name: VarName::parse(name), default: None }, after))
 }
@@ -181,6 +190,10 @@ mod tests {
         check("${arg_none}", "", 0);
         check("\\$uri costs 5$", "$uri costs 5$", 0);
         check("$arg_flag", "true", 1);
+        check("$post_arg.a.b.", ".", 0);
+        check("$post_arg.a/b", "/b", 0);
+        check("${post_arg.a[0].b ?? none}", "none", 1);
+        check("$post_arg.", ".", 0);
         check("${unclosed", "${unclosed", 0);
         check("${}", "${}", 0);
         check("é$uri→", "é/a→", 1);

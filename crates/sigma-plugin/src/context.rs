@@ -343,6 +343,19 @@ impl Context {
         }
     }
 
+    /// The request body if all of it is known: it was read whole, or was copied and not cut off.
+    pub(crate) fn known_request_body(&self) -> Option<Cow<'_, [u8]>> {
+        match (&self.body, &self.request_copy) {
+            (Some(body), _) => Some(Cow::Borrowed(body)),
+            (None, Some(copy)) => {
+                let bytes = copy.bytes.borrow();
+                // What fills its room may go on behind it.
+                (bytes.len() < copy.limit.get()).then(|| Cow::Owned(bytes.clone()))
+            }
+            (None, None) => None,
+        }
+    }
+
     /// The gateways that the request came through (RFC 8586), for calls that are made for it.
     pub fn passes(&self) -> Vec<u8> {
         let passes: Vec<&[u8]> = self.request.headers.get_all(HeaderId::CdnLoop).collect();

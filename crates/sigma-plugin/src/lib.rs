@@ -30,6 +30,7 @@
 
 pub mod address;
 pub mod body;
+mod body_fields;
 pub mod cache;
 pub mod chain;
 pub mod client_chain;
@@ -41,6 +42,7 @@ pub mod docs;
 pub mod env;
 pub mod facts;
 pub mod flow;
+mod form;
 pub mod geography;
 mod index;
 pub mod kind;

@@ -92,6 +92,13 @@ impl Record {
         }
     }
 
+    /// The last attempt has carried so many bytes to the node, and from it.
+    pub fn carried(&mut self, bytes: (u64, u64)) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.carried = Some(bytes);
+        }
+    }
+
     /// The connection of the last attempt stands: made for it, or kept from an earlier one.
     pub fn connected(&mut self, is_kept: bool) {
         if let Some(attempt) = self.attempts.last_mut() {
@@ -160,6 +167,9 @@ pub struct Attempt {
     /// Milliseconds until the transport of a new connection stood, before TLS; None if nobody can say, as for one
     /// that was opened for several requests.
     pub linked_ms: Option<f64>,
+    /// Bytes of the request to the node and of the answer from it, with their heads; None if nobody can say, as of
+    /// an attempt that was given up.
+    pub carried: Option<(u64, u64)>,
     /// Milliseconds until a connection stood.
     pub connect_ms: Option<f64>,
     /// Milliseconds until all of the request had left.
@@ -214,6 +224,7 @@ mod tests {
             connect_ms: None,
             sent_ms: None,
             header_ms: None,
+            carried: None,
             response_ms: None,
         }
     }

@@ -8,11 +8,14 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use serde_json::Value;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_observe::date::Clock;
 
 use crate::address::{IpText, NodeAddr};
+use crate::body_fields;
+pub use crate::form::{pairs, percent_decoded};
 use crate::record::{Attempt, Source};
 use crate::{Client, Context};
 
@@ -55,6 +58,7 @@ impl Variables for Context {
             | VarName::ServiceId
             | VarName::ServiceName
             | VarName::ConsumerName => self.identity_variable(name),
+            VarName::PostArg(field) => field.value(&structured(self)?),
             VarName::Other(name) => self.other(name),
             _ => self.connection_variable(name),
         }
@@ -182,12 +186,15 @@ impl Context {
         }
     }
 
-    /// `$post_arg_name`: of a form whose body was read whole; see [`crate::Step::ReadBody`].
+    /// `$post_arg_name`: of a form that was read, see [`crate::Step::ReadBody`], or copied.
     fn form_argument(&self, name: &str) -> Option<VarValue<'_>> {
-        const FORM: &[u8] = b"application/x-www-form-urlencoded";
-        let content_type = self.request.headers.get(HeaderId::ContentType)?;
-        let media_type = content_type.split(|b| *b == b';').next()?.trim_ascii();
-        media_type.eq_ignore_ascii_case(FORM).then(|| argument(self.body.as_deref()?, name))?
+        if !body_fields::is_form(self.request.headers.get(HeaderId::ContentType)?) {
+            return None;
+        }
+        match self.known_request_body()? {
+            Cow::Borrowed(body) => argument(body, name),
+            Cow::Owned(copy) => argument(&copy, name).map(VarValue::into_owned),
+        }
     }
 
     fn upstream_variable(&self, name: &str) -> Option<VarValue<'_>> {
@@ -205,6 +212,8 @@ impl Context {
             "response_time" => self.attempts(|attempt| attempt.response_ms.map_or("-".into(), seconds)),
             "connect_time" => self.attempts(|attempt| attempt.connect_ms.map_or("-".into(), seconds)),
             "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
+            "bytes_sent" => self.carried(|(sent, _)| sent),
+            "bytes_received" => self.carried(|(_, received)| received),
             "scheme" => self.record.upstream_scheme.and_then(|scheme| text(scheme.as_bytes())),
             "unresolved_host" => {
                 self.record.attempts.last().and_then(|attempt| text(attempt.host.as_bytes()))
@@ -227,10 +236,20 @@ impl Context {
         (!all.is_empty()).then(|| VarValue::Text(Cow::Owned(all.join(", ").into_bytes())))
     }
 
+    /// Of what each attempt has carried.
+    fn carried(&self, of: impl Fn((u64, u64)) -> u64) -> Option<VarValue<'_>> {
+        self.attempts(|attempt| attempt.carried.map_or("-".into(), |carried| of(carried).to_string()))
+    }
+
     fn balancer(&self, name: &str) -> Option<VarValue<'_>> {
         let NodeAddr::Tcp(addr) = &self.record.attempts.last()?.addr else { return None };
         if name == "balancer_ip" { owned(IpText::of(addr.ip()).as_bytes()) } else { number(addr.port()) }
     }
+}
+
+/// The request body as fields.
+fn structured(ctx: &Context) -> Option<Value> {
+    body_fields::read(ctx.request.headers.get(HeaderId::ContentType)?, &ctx.known_request_body()?)
 }
 
 /// Bytes of a request body that the variable has; as many as loggers show by default.
@@ -350,16 +369,6 @@ pub fn cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     pairs.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
 }
 
-/// The pairs of a query string or form, percent-decoded; None for a name without `=`.
-pub fn pairs(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> {
-    query.split(|b| *b == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
-        match pair.iter().position(|b| *b == b'=') {
-            Some(at) => (percent_decoded(&pair[..at]), Some(percent_decoded(&pair[at + 1..]))),
-            None => (percent_decoded(pair), None),
-        }
-    })
-}
-
 /// The first query argument of this name.
 pub fn argument<'q>(query: &'q [u8], name: &str) -> Option<VarValue<'q>> {
     pairs(query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| match value {
@@ -380,28 +389,6 @@ pub fn joined<'h>(headers: &'h Headers, name: &str) -> Option<Cow<'h, [u8]>> {
         joined.extend_from_slice(value);
     }
     Some(Cow::Owned(joined))
-}
-
-/// A form component, decoded: `+` is a space; what is no escape stays as it is.
-pub fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.iter().any(|b| matches!(b, b'%' | b'+')) {
-        return Cow::Borrowed(text);
-    }
-    let hex = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16));
-    let mut out = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        match (text[at], hex(text.get(at + 1)), hex(text.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', ..) => out.push(b' '),
-            (byte, ..) => out.push(byte),
-        }
-        at += 1;
-    }
-    Cow::Owned(out)
 }
 
 /// Appends a path with everything escaped that a path may not hold (RFC 3986 §3.3).
@@ -507,6 +494,7 @@ mod tests {
             status: 200,
             sent_ms: None,
             connect_ms: Some(1.0),
+            carried: Some((70, 700)),
             header_ms: Some(1.0),
             response_ms: Some(1.0),
         });
@@ -564,6 +552,10 @@ mod tests {
         check("ssl_session_reused", ".");
         check("ssl_curve", "X25519");
         check("request_body", "x=1");
+        check("post_arg_x", "1");
+        check("post_arg.x", "1");
+        check("upstream_bytes_sent", "70");
+        check("upstream_bytes_received", "700");
         check(
             "upstream_attempts",
             r#"[{"node":"[::1]:443","status":200,"connect_time":0.001,"header_time":0.001,"response_time":0.001}]"#,

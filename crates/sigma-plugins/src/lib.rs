@@ -13,7 +13,6 @@ mod functions;
 pub mod fuzzing;
 mod graphql;
 mod json_body;
-mod json_path;
 mod ldap;
 mod limit;
 mod log;

@@ -180,6 +180,7 @@ mod tests {
             connect_ms: None,
             sent_ms: None,
             header_ms: Some(2.0),
+            carried: None,
             response_ms: None,
         };
         Record { status, started: Some(Instant::now()), attempts: vec![attempt], ..Record::default() }

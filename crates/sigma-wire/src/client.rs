@@ -167,6 +167,13 @@ impl Connection {
         each!(self, c => c.bytes_written())
     }
 
+    /// Bytes of the current request that have left, and of its answer that have come, with their heads. Over
+    /// HTTP/2 heads count as they are before compression: what the codec makes of them depends on all heads before.
+    #[inline]
+    pub fn carried(&self) -> (u64, u64) {
+        each!(self, c => c.carried())
+    }
+
     /// The deadline of waiting for this node.
     #[inline]
     pub fn deadline(&self) -> &Deadline {

@@ -94,6 +94,8 @@ pub const NAMES: &[&str] = &[
     "time_local",
     "upstream_addr",
     "upstream_attempts",
+    "upstream_bytes_received",
+    "upstream_bytes_sent",
     "upstream_cache_status",
     "upstream_connect_time",
     "upstream_header_time",
@@ -115,6 +117,7 @@ pub const PREFIXES: &[&str] = &[
     "cookie_",
     "ext_authz_",
     "http_",
+    "post_arg.",
     "post_arg_",
     "sent_http_",
     "upstream_cookie_",
@@ -211,8 +214,8 @@ impl VarName {
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         let VarName::Other(name) = self else { return None };
-        if self.is_unserved() {
-            return Some(format!("the variable `{name}` is not known in this version"));
+        if let Some(reason) = self.why_absent() {
+            return Some(reason);
         }
         let is_known = NAMES.binary_search(&name.as_str()).is_ok()
             || PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
@@ -282,7 +285,15 @@ mod tests {
         check("arg_", Some("there is no variable `arg_`; did you mean `args`?"));
         check("x", Some("there is no variable `x`"));
         check("ssl_nonsense_of_mine", Some("there is no variable `ssl_nonsense_of_mine`"));
-        check("post_arg.a", Some("the variable `post_arg.a` is not known in this version"));
+        check("post_arg.a", None);
+        check(
+            "post_arg.a[",
+            Some("the variable `post_arg.a[` needs a path like `a.b`, `a[0].b`, `a[*]` or `..b`, not `a[`"),
+        );
+        check(
+            "post_arg.",
+            Some("the variable `post_arg.` needs a path like `a.b`, `a[0].b`, `a[*]` or `..b`, not ``"),
+        );
         check("graphql_name", Some("the variable `graphql_name` is not known in this version"));
     }
 }

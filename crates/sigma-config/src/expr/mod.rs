@@ -3,6 +3,7 @@
 //! `parse` turns JSON into the tree below, `eval` walks it. The value of a variable comes from
 //! the caller through [`Variables`]; nothing here knows a request.
 
+mod body_field;
 mod eval;
 pub mod known;
 mod parse;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::cidr::CidrSet;
+pub use body_field::BodyField;
 pub use variable::{VarName, VarValue, Variables};
 
 /// Why a JSON value is no expression. The texts are those of APISIX where it has one.

@@ -77,8 +77,8 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
     };
     let variable = VarName::parse(name);
     // Absent for ever, it would make the condition false, or true, without a word.
-    if variable.is_unserved() {
-        return invalid(format!("the variable `{name}` is not known in this version"));
+    if let Some(reason) = variable.why_absent() {
+        return invalid(reason);
     }
     Ok(Compare { variable, negated, test: test(operator, constant)? })
 }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::body_field::BodyField;
+
 /// The beginning of the variables that tell where the client's address is.
 const PLACES: &str = "geoip_";
 
@@ -60,6 +62,8 @@ pub enum VarName {
     Http(String),
     /// `uri_param_<name>`: a parameter of the matched path pattern.
     UriParam(String),
+    /// `post_arg.<path>`: a field of a structured request body.
+    PostArg(BodyField),
     /// Any other name.
     Other(String),
 }
@@ -80,16 +84,29 @@ impl VarName {
     /// Whether the request body must be read before the variable has a value.
     #[must_use]
     pub fn needs_body(&self) -> bool {
-        let VarName::Other(name) = self else { return false };
-        name.starts_with("post_arg_") || self.is_unserved()
+        match self {
+            VarName::PostArg(_) => true,
+            VarName::Other(name) => name.starts_with("post_arg_") || self.is_unserved(),
+            _ => false,
+        }
     }
 
-    /// Whether APISIX has the variable and Sigma does not: fields of a structured body, by their
-    /// path, and what a GraphQL document asks for.
-    pub(super) fn is_unserved(&self) -> bool {
+    /// Whether APISIX has the variable and Sigma does not: what a GraphQL document asks for.
+    fn is_unserved(&self) -> bool {
         let VarName::Other(name) = self else { return false };
-        name.starts_with("post_arg.")
-            || ["graphql_name", "graphql_operation", "graphql_root_fields"].contains(&name.as_str())
+        ["graphql_name", "graphql_operation", "graphql_root_fields"].contains(&name.as_str())
+    }
+
+    /// Why the variable is absent whatever is asked, although its name is one of APISIX's.
+    pub(super) fn why_absent(&self) -> Option<String> {
+        let VarName::Other(name) = self else { return None };
+        if self.is_unserved() {
+            return Some(format!("the variable `{name}` is not known in this version"));
+        }
+        let path = name.strip_prefix(BodyField::PREFIX)?;
+        Some(format!(
+            "the variable `{name}` needs a path like `a.b`, `a[0].b`, `a[*]` or `..b`, not `{path}`"
+        ))
     }
 
     fn fixed(name: &str) -> Option<VarName> {
@@ -133,6 +150,9 @@ impl VarName {
         if let Some(name) = rest("http_") {
             return Some(VarName::Http(name.to_ascii_lowercase().replace('_', "-")));
         }
+        if let Some(path) = rest(BodyField::PREFIX) {
+            return BodyField::parse(path).map(VarName::PostArg);
+        }
         rest("uri_param_").map(|name| VarName::UriParam(name.to_owned()))
     }
 }
@@ -144,6 +164,7 @@ impl fmt::Display for VarName {
             VarName::Cookie(name) => return write!(f, "cookie_{name}"),
             VarName::Http(name) => return write!(f, "http_{}", name.replace('-', "_")),
             VarName::UriParam(name) => return write!(f, "uri_param_{name}"),
+            VarName::PostArg(field) => return write!(f, "{field}"),
             VarName::Other(name) => name,
             VarName::Method => "method",
             VarName::Uri => "uri",
@@ -187,6 +208,17 @@ impl<'a> VarValue<'a> {
     #[must_use]
     pub fn text(text: &'a (impl AsRef<[u8]> + ?Sized)) -> VarValue<'a> {
         VarValue::Text(Cow::Borrowed(text.as_ref()))
+    }
+
+    /// The same, which borrows nothing.
+    #[must_use]
+    pub fn into_owned(self) -> VarValue<'static> {
+        let owned = |text: Cow<'_, [u8]>| Cow::Owned(text.into_owned());
+        match self {
+            VarValue::Text(text) => VarValue::Text(owned(text)),
+            VarValue::Bool(truth) => VarValue::Bool(truth),
+            VarValue::List(items) => VarValue::List(items.into_iter().map(owned).collect()),
+        }
     }
 }
 

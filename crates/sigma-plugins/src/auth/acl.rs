@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_config::json_path::JsonPath;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use super::label_values;
-use crate::json_path::JsonPath;
 use crate::log_throttle::LogThrottle;
 
 /// Allows or denies by labels of the consumer, or by claims.

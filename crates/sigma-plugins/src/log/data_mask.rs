@@ -6,12 +6,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::json_path::{Fate, JsonPath};
 use sigma_http::HeaderId;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use crate::json_body;
-use crate::json_path::{Fate, JsonPath};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::substitute::Substitution;
 

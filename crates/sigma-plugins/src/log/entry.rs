@@ -206,7 +206,13 @@ impl<S: Sink> Logger<S> {
 impl<S: Sink> Plugin for Logger<S> {
     /// Has the request body copied if the entry will show it.
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        if self.shape.shows_request_body() || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
+        // A condition on the body holds or not when all of it has passed.
+        let may_show = |expr: &Expr| expr.needs_body().is_some() || expr.eval(ctx);
+        let asks = |expr: &Expr| expr.needs_body().is_some();
+        if self.shape.shows_request_body()
+            || self.request.as_ref().is_some_and(may_show)
+            || self.response.as_deref().is_some_and(asks)
+        {
             ctx.copy_request_body(self.max_request);
         }
         Step::Next

@@ -120,10 +120,11 @@ impl LogFormat {
         self.0.is_empty()
     }
 
-    /// Whether an entry needs the request body.
+    /// Whether an entry needs the request body, or a field of it.
     pub(super) fn shows_request_body(&self) -> bool {
         self.0.iter().any(|(_, item)| match item {
             Item::RequestBody => true,
+            Item::Variable(name) => name.needs_body(),
             Item::Object(inner) => inner.shows_request_body(),
             _ => false,
         })

@@ -76,6 +76,7 @@ fn routed(case: &mut Case) {
         sent_ms: None,
         connect_ms: Some(0.4),
         header_ms: Some(2.0),
+        carried: None,
         response_ms: Some(5.2),
     };
     case.ctx.record.attempts = vec![attempt(1980), attempt(1981)];
@@ -314,4 +315,47 @@ fn bad_configurations() {
     let unset = entry("file-logger", json!({})).map(|_| ()).unwrap_err();
     assert_eq!(unset, r#"property "path" is not set in either the plugin conf or the metadata"#);
     assert!(entry_with("file-logger", json!({}), Some(json!({"path": "a"}))).is_ok());
+}
+
+#[test]
+fn fields_of_a_body_are_shown_where_it_has_passed() {
+    let json = |case: &mut Case| {
+        case.request("POST /p HTTP/1.1\nHost: h\nContent-Type: application/json");
+        case.ctx.record.started = Some(std::time::Instant::now());
+    };
+    let pass = |conf: Value, body: &'static [u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log.json");
+        let mut conf = conf;
+        conf["path"] = json!(path);
+        let entry = entry("file-logger", conf).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        case.node =
+            Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, String::new()));
+        json(&mut case);
+        case.run(&entry, Phase::Access);
+        if let Some(copy) = &case.ctx.request_copy {
+            body.chunks(3).for_each(|piece| copy.see(piece));
+        }
+        case.respond(200, "");
+        case.log(&entry);
+        runtime.block_on(case.node.end());
+        serde_json::from_str::<Value>(&std::fs::read_to_string(&path).unwrap()).unwrap()
+    };
+    let format = json!({"log_format": {"who": "$post_arg.user.name", "ids": "$post_arg.items[*].id"}});
+    let body = br#"{"user":{"name":"jack"},"items":[{"id":1},{"id":2}]}"#;
+    assert_eq!(pass(format.clone(), body), json!({"who": "jack", "ids": ["1", "2"]}));
+    // Cut off, it is not what its type says.
+    let mut short = format;
+    short["max_req_body_bytes"] = json!(20);
+    assert_eq!(pass(short, body), json!({}));
+    // A condition on the body is asked when all of it has passed.
+    let shown = |name: &str| {
+        let conf =
+            json!({"include_req_body": true, "include_req_body_expr": [["post_arg.user.name", "==", name]]});
+        pass(conf, body)["request"].get("body").cloned()
+    };
+    assert!(shown("jack").is_some());
+    assert_eq!(shown("jill"), None);
 }

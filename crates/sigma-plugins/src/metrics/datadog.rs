@@ -345,6 +345,7 @@ mod tests {
                 sent_ms: None,
                 connect_ms: None,
                 header_ms: None,
+                carried: None,
                 response_ms: Some(2.5),
             }];
             assert_eq!(datadog(conf, metadata).tags(&case.ctx), expected);
@@ -391,6 +392,7 @@ mod tests {
             sent_ms: None,
             connect_ms: None,
             header_ms: None,
+            carried: None,
             response_ms: Some(2.5),
         }];
         let lines = datadog(json!({}), Value::Null).lines(&case.ctx);

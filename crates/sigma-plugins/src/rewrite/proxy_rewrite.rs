@@ -278,8 +278,8 @@ impl Variables for Encoded<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         let value = self.ctx.get(name)?;
         let is_decoded = match name {
-            VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) => true,
-            VarName::Other(name) => name.starts_with("post_arg"),
+            VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) | VarName::PostArg(_) => true,
+            VarName::Other(name) => name.starts_with("post_arg_"),
             _ => false,
         };
         let VarValue::Text(text) = &value else { return Some(value) };

@@ -155,6 +155,7 @@ mod tests {
             connect_ms: Some(3.0),
             sent_ms: Some(4.0),
             header_ms: (status != 0).then_some(5.0),
+            carried: None,
             response_ms: Some(6.0),
         }
     }

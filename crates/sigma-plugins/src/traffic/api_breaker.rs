@@ -253,6 +253,7 @@ mod tests {
             connect_ms: None,
             sent_ms: None,
             header_ms: None,
+            carried: None,
             response_ms: None,
         };
         case.ctx.record.attempts = vec![attempt];

@@ -239,6 +239,7 @@ impl Exchange<'_, '_> {
                 connect_ms: None,
                 sent_ms: None,
                 header_ms: None,
+                carried: None,
                 response_ms: None,
             });
         }
@@ -279,19 +280,27 @@ impl Exchange<'_, '_> {
             // What is waited for within a match keeps the room of what is matched.
             let fault = match self.converse(plan, &mut connection, state).await {
                 Ok(Ended::Whole) => {
+                    self.scratch.ctx.record.carried(connection.carried());
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
                 Ok(Ended::Instead(own)) => {
+                    self.scratch.ctx.record.carried(connection.carried());
                     if state.request_sent {
                         connection.give_back(&target(), deadline::now_ms());
                     }
                     return Ok(Ended::Instead(own));
                 }
                 Ok(Ended::Apart(both)) => return Ok(self.fetch(plan, node, connection, *both)),
-                Ok(ended) => return Ok(ended),
+                Ok(ended) => {
+                    self.scratch.ctx.record.carried(connection.carried());
+                    return Ok(ended);
+                }
                 Err(fault) if state.decision == Decision::SameNode => fault,
-                Err(fault) => return Err(fault),
+                Err(fault) => {
+                    self.scratch.ctx.record.carried(connection.carried());
+                    return Err(fault);
+                }
             };
             drop(connection);
             idle_allowed = false;

@@ -182,7 +182,8 @@ impl Variables for RequestView<'_> {
             | VarName::ServiceId
             | VarName::ServiceName
             | VarName::ConsumerName
-            | VarName::UriParam(_) => None,
+            | VarName::UriParam(_)
+            | VarName::PostArg(_) => None,
             VarName::Other(name) => self.other(name),
         }
     }

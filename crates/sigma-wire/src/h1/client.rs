@@ -22,6 +22,8 @@ pub struct Client {
     requests: u32,
     /// Bytes that were written before the current request.
     sent_before: u64,
+    /// Bytes of the current answer.
+    received: u64,
     interims: u8,
     /// A byte of the answer to the current request has come.
     answered: bool,
@@ -43,6 +45,7 @@ impl Client {
             deadline,
             requests: 0,
             sent_before: 0,
+            received: 0,
             interims: 0,
             answered: false,
             headed: false,
@@ -59,6 +62,7 @@ impl Client {
     ) {
         self.requests += 1;
         self.sent_before = self.output.total();
+        self.received = 0;
         self.interims = 0;
         self.answered = false;
         self.headed = false;
@@ -100,7 +104,7 @@ impl Client {
             self.input.make_room(limits.head_bytes + 1);
             match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(terminated())),
-                Ok(_) => {}
+                Ok(n) => self.received += n as u64,
             }
         }
     }
@@ -117,7 +121,10 @@ impl Client {
         self.input.make_room(limits.head_bytes + 1);
         match ready!(self.stream.poll_fill(cx, &mut self.input)) {
             Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
-            Ok(_) => Poll::Ready(Ok(())),
+            Ok(n) => {
+                self.received += n as u64;
+                Poll::Ready(Ok(()))
+            }
         }
     }
 
@@ -147,7 +154,7 @@ impl Client {
             }
             match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) => return Poll::Ready(self.reader.end_of_stream().map_err(incomplete)),
-                Ok(_) => {}
+                Ok(n) => self.received += n as u64,
                 Err(_) => return Poll::Ready(Err(incomplete("the connection broke within the body"))),
             }
         }
@@ -189,6 +196,11 @@ impl Client {
 
     pub(crate) fn may_be_stale(&self) -> bool {
         self.requests > 1 && !self.answered
+    }
+
+    /// See [`crate::Connection::carried`].
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.output.total() - self.sent_before, self.received)
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

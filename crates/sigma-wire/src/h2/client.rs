@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use sigma_http::h1::frame_request;
 use sigma_http::h2::{Arrival, Codec, ErrorCode, Fate, RequestLine, StreamKey, recycle_response};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
 use super::shared::{Reused, SharedConnection};
@@ -23,6 +23,8 @@ pub struct ClientStream {
     interims: u8,
     /// Bytes of the head, for those who look for progress.
     head_bytes: u64,
+    /// Bytes of the answer's heads and body.
+    received: u64,
     /// What the connection had read when the request left.
     read_before: u64,
     answered: bool,
@@ -45,6 +47,7 @@ impl ClientStream {
             length: BodyLength::None,
             interims: 0,
             head_bytes: 0,
+            received: 0,
             read_before,
             answered: false,
             unprocessed: false,
@@ -65,7 +68,7 @@ impl ClientStream {
             return;
         }
         frame_request(&mut head.headers, length);
-        self.head_bytes = head.headers.iter().map(|(n, v)| (n.len() + v.len()) as u64).sum();
+        self.head_bytes = bytes_of(&head.headers);
         let target = sendable(rewritten.unwrap_or_else(|| head.path_and_query()));
         let line = RequestLine { scheme: self.connection.scheme(), target: &target };
         self.key = self.connection.mux().with(|codec| codec.open(head, line, length));
@@ -121,6 +124,7 @@ impl ClientStream {
             Ok(Some(received)) => {
                 recycle_response(std::mem::replace(head, received));
                 self.answered = true;
+                self.received += bytes_of(&head.headers);
                 Poll::Ready(self.accept_head(key, method, head))
             }
             Ok(None) => {
@@ -173,7 +177,14 @@ impl ClientStream {
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         let Some(key) = self.key else { return Poll::Ready(Err(terminated())) };
         match self.connection.mux().with(|codec| codec.take_frame(key)) {
-            Arrival::Frame(frame) => Poll::Ready(Ok(frame)),
+            Arrival::Frame(frame) => {
+                self.received += match &frame {
+                    Frame::Data(data) => data.len() as u64,
+                    Frame::Trailers(fields) => bytes_of(fields),
+                    _ => 0,
+                };
+                Poll::Ready(Ok(frame))
+            }
             Arrival::Cut(fate) => {
                 tracing::debug!(?fate, "a node cut its answer short");
                 let cut = Fault::new(FaultKind::ResponseIncomplete, "the node cut its answer short");
@@ -192,6 +203,11 @@ impl ClientStream {
 
     pub(crate) fn is_unsent(&self) -> bool {
         self.unprocessed
+    }
+
+    /// See [`crate::Connection::carried`].
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.bytes_written(), self.received)
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -249,6 +265,10 @@ fn sendable(target: &[u8]) -> std::borrow::Cow<'_, [u8]> {
         }
     }
     out.into()
+}
+
+fn bytes_of(fields: &Headers) -> u64 {
+    fields.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
 }
 
 fn terminated() -> Fault {

@@ -252,3 +252,23 @@ fn what_a_proxy_said_of_the_client_can_be_logged() {
     assert!((0.0..60.0).contains(&open.parse::<f64>().unwrap()), "{line}");
     assert_eq!(rest, format!("- {}", env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn bytes_to_and_from_nodes() {
+    let answer = "HTTP/1.1 200 OK\r\nX-A: 1\r\nContent-Length: 5\r\n\r\nhello";
+    let origin = Origin::answer(move |_| answer.as_bytes().to_vec()).unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "access_log:\n  path: \"{dir}/access.log\"\n  format: '$upstream_bytes_received $upstream_bytes_sent'\n  flush_ms: 50",
+    );
+    let mut client = gateway.connect().unwrap();
+    // On one connection: each line counts its own request.
+    client.ask("POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").unwrap();
+    client.ask("POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n0123456789").unwrap();
+    let lines = await_lines(&gateway, "access.log", 2);
+    let numbers: Vec<Vec<usize>> =
+        lines.iter().map(|line| line.split(' ').map(|number| number.parse().unwrap()).collect()).collect();
+    assert_eq!((numbers[0][0], numbers[1][0]), (answer.len(), answer.len()));
+    // Ten bytes of body, and a digit more in the length of it.
+    assert_eq!(numbers[1][1], numbers[0][1] + 11, "{lines:?}");
+}

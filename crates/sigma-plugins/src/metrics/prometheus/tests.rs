@@ -67,6 +67,7 @@ impl World {
             connect_ms: None,
             sent_ms: None,
             header_ms: None,
+            carried: None,
             response_ms: Some(1.5),
         }];
         ctx.record.source = Source::Upstream;

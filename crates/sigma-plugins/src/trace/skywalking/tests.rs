@@ -84,6 +84,7 @@ fn attempt(began: Option<Instant>, status: u16) -> Attempt {
         connect_ms: None,
         sent_ms: None,
         header_ms: None,
+        carried: None,
         response_ms: Some(0.5),
     }
 }

@@ -140,6 +140,7 @@ fn the_span_of_a_request_and_those_of_attempts() {
             connect_ms: Some(0.1),
             sent_ms: None,
             header_ms: None,
+            carried: None,
             response_ms: Some(0.2),
         };
         case.ctx.record.attempts = vec![attempt];

@@ -6,17 +6,17 @@ use serde_json::Value;
 const FOUND_MAX: usize = 1_000;
 
 /// A path: names, `[n]`, `[*]`, `.*`, `['name']`, and `..` before any of them. The `$` in front may be left out.
-#[derive(Debug)]
-pub(crate) struct JsonPath(Vec<Step>);
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct JsonPath(Vec<Step>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Step {
     /// Below any value, at any depth.
     anywhere: bool,
     select: Select,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Select {
     Name(String),
     Index(usize),
@@ -28,7 +28,7 @@ impl JsonPath {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it is none of this part.
-    pub(crate) fn parse(text: &str) -> Result<JsonPath, String> {
+    pub fn parse(text: &str) -> Result<JsonPath, String> {
         let wrong = || format!("`{text}` is no JSONPath that is understood");
         let mut rest = text.strip_prefix('$').unwrap_or(text);
         // A name alone is a path.
@@ -59,7 +59,8 @@ impl JsonPath {
     }
 
     /// What stands there, in its order.
-    pub(crate) fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+    #[must_use]
+    pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![value];
         for Step { anywhere, select } in &self.0 {
             let mut next = Vec::new();
@@ -76,15 +77,17 @@ impl JsonPath {
 impl JsonPath {
     /// Has `edit` change what stands there, all of it. What it does not keep is taken out of the list or the
     /// object around it.
-    pub(crate) fn edit(&self, value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
+    pub fn edit(&self, value: &mut Value, edit: &mut dyn FnMut(&mut Value) -> Fate) {
         edit_at(&self.0, value, edit);
     }
 }
 
 /// What becomes of a value that was edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
+    /// It stays, as it was left.
     Kept,
+    /// It goes.
     Removed,
 }
 

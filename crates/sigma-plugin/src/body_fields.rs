@@ -1,0 +1,139 @@
+//! A request body as fields: JSON, a form, or multipart (RFC 7578), by its media type.
+
+use serde_json::{Map, Value};
+
+use crate::form::pairs;
+
+/// Fields of a form, and parts of a multipart body, that are looked at.
+const FIELDS_MAX: usize = 1_000;
+
+/// Whether a body of this type is a form.
+pub(crate) fn is_form(content_type: &[u8]) -> bool {
+    media_type(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}
+
+/// The body as a value; None if it is of another type than these, or not what its type says.
+pub(crate) fn read(content_type: &[u8], body: &[u8]) -> Option<Value> {
+    let media_type = media_type(content_type).to_ascii_lowercase();
+    if media_type == b"application/json" || media_type.ends_with(b"+json") {
+        return serde_json::from_slice(body).ok();
+    }
+    if is_form(content_type) {
+        return Some(form(body));
+    }
+    (media_type == b"multipart/form-data").then(|| multipart(boundary(content_type)?, body))?
+}
+
+fn media_type(content_type: &[u8]) -> &[u8] {
+    content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii()
+}
+
+/// The first value of each name; true for a name without `=`.
+fn form(body: &[u8]) -> Value {
+    let mut fields = Map::new();
+    for (name, value) in pairs(body).take(FIELDS_MAX) {
+        let value = value.map_or(Value::Bool(true), |value| text(&value));
+        fields.entry(text_of(&name)).or_insert(value);
+    }
+    Value::Object(fields)
+}
+
+fn text(bytes: &[u8]) -> Value {
+    Value::String(text_of(bytes))
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The parameter `boundary`, 1 to 70 bytes (RFC 2046 §5.1.1).
+fn boundary(content_type: &[u8]) -> Option<&[u8]> {
+    let found = parameter(content_type, b"boundary")?;
+    (1..=70).contains(&found.len()).then_some(found)
+}
+
+/// A parameter of a field value, without its quotes.
+fn parameter<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
+    let parameters = value.split(|b| *b == b';').skip(1).map(<[u8]>::trim_ascii);
+    let mut found = parameters.filter_map(|parameter| {
+        let at = parameter.iter().position(|b| *b == b'=')?;
+        parameter[..at].trim_ascii().eq_ignore_ascii_case(name).then(|| parameter[at + 1..].trim_ascii())
+    });
+    let value = found.next()?;
+    Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
+}
+
+/// The first content of each name. A file is one as well: its bytes as text.
+fn multipart(boundary: &[u8], body: &[u8]) -> Option<Value> {
+    let delimiter = [b"\r\n--", boundary].concat();
+    // The first one may stand at the very beginning, without its line break.
+    let mut rest = match body.strip_prefix(&delimiter[2..]) {
+        Some(rest) => rest,
+        None => split_once(body, &delimiter)?.1,
+    };
+    let mut fields = Map::new();
+    while !rest.starts_with(b"--") && fields.len() < FIELDS_MAX {
+        let (part, after) = split_once(rest, &delimiter)?;
+        let (head, content) = split_once(part, b"\r\n\r\n")?;
+        if let Some(name) = part_name(head) {
+            fields.entry(text_of(name)).or_insert_with(|| text(content));
+        }
+        rest = after;
+    }
+    Some(Value::Object(fields))
+}
+
+/// The parameter `name` of the Content-Disposition in the head of a part.
+fn part_name(head: &[u8]) -> Option<&[u8]> {
+    head.split(|b| *b == b'\n').find_map(|line| {
+        let at = line.iter().position(|b| *b == b':')?;
+        let is_meant = line[..at].trim_ascii().eq_ignore_ascii_case(b"content-disposition");
+        is_meant.then(|| parameter(&line[at + 1..], b"name"))?
+    })
+}
+
+fn split_once<'b>(bytes: &'b [u8], by: &[u8]) -> Option<(&'b [u8], &'b [u8])> {
+    let at = bytes.windows(by.len()).position(|window| window == by)?;
+    Some((&bytes[..at], &bytes[at + by.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn bodies_as_fields() {
+        let check = |content_type: &str, body: &str, expected: Value| {
+            let read = read(content_type.as_bytes(), body.as_bytes());
+            assert_eq!(read.unwrap_or_default(), expected, "{content_type}: {body}");
+        };
+        check("application/json", r#"{"a":[1]}"#, json!({"a": [1]}));
+        check("Application/JSON; charset=utf-8", r#"{"a":1}"#, json!({"a": 1}));
+        check("application/problem+json", r#"{"a":1}"#, json!({"a": 1}));
+        check("application/json", r#"{"a":"#, Value::Null);
+        check("application/json", &"[".repeat(100_000), Value::Null);
+        check("text/plain", "{}", Value::Null);
+        check(
+            "application/x-www-form-urlencoded",
+            "a=1&b=%20x&a=2&c",
+            json!({"a": "1", "b": " x", "c": true}),
+        );
+        let parts = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--B\r\n\
+            content-disposition: form-data; name=f; filename=\"x\"\r\nContent-Type: text/plain\r\n\r\n\
+            \r\n--B--\r\n";
+        check("multipart/form-data; boundary=B", parts, json!({"a": "1\r\n2", "f": ""}));
+        check(
+            "multipart/form-data; boundary=\"B\"",
+            &format!("before\r\n{parts}after"),
+            json!({"a": "1\r\n2", "f": ""}),
+        );
+        // Cut off, without a boundary, and with another one.
+        check("multipart/form-data; boundary=B", &parts[..60], Value::Null);
+        check("multipart/form-data", parts, Value::Null);
+        check("multipart/form-data; boundary=", parts, Value::Null);
+        check("multipart/form-data; boundary=C", parts, Value::Null);
+        check("multipart/form-data; boundary=B", "--B--", json!({}));
+    }
+}
