@@ -468,12 +468,19 @@ pub struct Settings {
     /// in APISIX: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<ViaName>,
+    /// The name that this gateway gives itself in `Proxy-Status` (RFC 9209), which the answers that it makes itself get
+    /// then: it says what went wrong where. Unset: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_status: Option<ViaName>,
+    /// Tells clients in `Server-Timing` how many milliseconds passed until the head of the answer (`total`), and for how
+    /// many of them nodes were waited for (`upstream`). Clients learn from it how the gateway is built.
+    pub server_timing: bool,
     /// Header fields of requests with an underscore in their name. Those that some servers take for
     /// a field which the gateway sets (`X_Forwarded_For`) are dropped in any case.
     pub underscores_in_headers: Underscores,
 }
 
-/// A pseudonym of RFC 9110 §7.6.3: a token.
+/// A name of this gateway, as pseudonyms of RFC 9110 §7.6.3 are: a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ViaName(String);
@@ -491,7 +498,7 @@ impl<'de> Deserialize<'de> for ViaName {
         let text = String::deserialize(deserializer)?;
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if text.is_empty() || !text.bytes().all(token) {
-            let reason = format!("`{text}` is no name for Via: use letters, digits, `-`, `.` and `_`");
+            let reason = format!("`{text}` is no name of a gateway: use letters, digits, `-`, `.` and `_`");
             return Err(serde::de::Error::custom(reason));
         }
         Ok(ViaName(text))
@@ -571,6 +578,8 @@ impl Default for Settings {
             upstream_status_header: UpstreamStatusHeader::Errors,
             tolerate: Tolerate::default(),
             via: None,
+            proxy_status: None,
+            server_timing: false,
             underscores_in_headers: Underscores::Keep,
         }
     }

@@ -15,7 +15,8 @@ pub enum Side {
 }
 
 macro_rules! fault_kinds {
-    ($($(#[$doc:meta])* $name:ident $side:ident $error_type:literal;)*) => {
+    (@first $first:literal $($rest:literal)*) => { $first };
+    ($($(#[$doc:meta])* $name:ident $side:ident $error_type:literal $(as $proxy:literal)?;)*) => {
         /// A kind of fault. `as usize` is a dense index for counters.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum FaultKind { $($(#[$doc])* $name,)* }
@@ -29,9 +30,14 @@ macro_rules! fault_kinds {
                 match self { $(FaultKind::$name => Side::$side,)* }
             }
 
-            /// The name used in bodies, logs and metrics: RFC 9209 §2.3's error type where it has one.
+            /// The name used in bodies, logs and metrics: RFC 9209 §2.3's error type where one says it exactly.
             pub const fn error_type(self) -> &'static str {
                 match self { $(FaultKind::$name => $error_type,)* }
+            }
+
+            /// What `Proxy-Status` says of it: one of the types of RFC 9209 §2.3, which every kind has.
+            pub const fn proxy_error(self) -> &'static str {
+                match self { $(FaultKind::$name => fault_kinds!(@first $($proxy)? $error_type),)* }
             }
         }
     };
@@ -41,39 +47,39 @@ fault_kinds! {
     /// The request breaks the protocol.
     BadRequest Downstream "http_request_error";
     /// The request line is over its limit.
-    UriTooLong Downstream "http_request_uri_too_long";
+    UriTooLong Downstream "http_request_uri_too_long" as "http_request_error";
     /// The request head is over its limits.
-    RequestHeadTooLarge Downstream "http_request_header_section_size";
+    RequestHeadTooLarge Downstream "http_request_header_section_size" as "http_request_error";
     /// The request body is over its limit.
-    RequestBodyTooLarge Downstream "http_request_body_size";
+    RequestBodyTooLarge Downstream "http_request_body_size" as "http_request_error";
     /// The request head did not arrive in time.
-    RequestHeadTimeout Downstream "http_request_head_timeout";
+    RequestHeadTimeout Downstream "http_request_head_timeout" as "http_request_error";
     /// The request body stalled.
-    RequestBodyTimeout Downstream "http_request_body_timeout";
+    RequestBodyTimeout Downstream "http_request_body_timeout" as "http_request_error";
     /// The client does not read its answer.
-    ResponseSendTimeout Downstream "http_response_send_timeout";
+    ResponseSendTimeout Downstream "http_response_send_timeout" as "proxy_internal_error";
     /// The client went away.
-    ClientGone Downstream "client_gone";
+    ClientGone Downstream "client_gone" as "http_request_error";
     /// CONNECT or another method that this gateway does not serve.
     MethodRefused Gateway "http_request_denied";
     /// A protocol to change to, or another service, that nobody here offers.
-    NotImplemented Gateway "http_upgrade_refused";
+    NotImplemented Gateway "http_upgrade_refused" as "http_request_denied";
     /// An expectation other than `100-continue`.
-    ExpectationFailed Gateway "expectation_failed";
+    ExpectationFailed Gateway "expectation_failed" as "http_request_error";
     /// The request came in a TLS session that is not for its host.
-    Misdirected Downstream "http_request_misdirected";
+    Misdirected Downstream "http_request_misdirected" as "http_request_error";
     /// The request came through this gateway more often than it may.
     Loop Gateway "proxy_loop_detected";
     /// No route matches.
-    NoRoute Gateway "no_route";
+    NoRoute Gateway "no_route" as "destination_not_found";
     /// A route matches but for the method.
-    MethodNotAllowed Gateway "method_not_allowed";
+    MethodNotAllowed Gateway "method_not_allowed" as "http_request_error";
     /// A route matches but for the request's content type.
-    UnsupportedMediaType Gateway "unsupported_media_type";
+    UnsupportedMediaType Gateway "unsupported_media_type" as "http_request_error";
     /// A route matches but for the accepted types.
-    NotAcceptable Gateway "not_acceptable";
+    NotAcceptable Gateway "not_acceptable" as "http_request_error";
     /// The route names a service that does not exist.
-    NoService Gateway "no_service";
+    NoService Gateway "no_service" as "proxy_configuration_error";
     /// The route has no upstream.
     NoUpstream Gateway "proxy_configuration_error";
     /// The upstream has no usable node.
@@ -87,7 +93,7 @@ fault_kinds! {
     /// The node closed the connection before a complete response head.
     ConnectionTerminated Upstream "connection_terminated";
     /// The node went out while the session was open.
-    NodeWithdrawn Upstream "node_withdrawn";
+    NodeWithdrawn Upstream "node_withdrawn" as "destination_unavailable";
     /// The node does not take the request.
     UpstreamSendTimeout Upstream "connection_write_timeout";
     /// The response did not arrive in time.
@@ -105,13 +111,13 @@ fault_kinds! {
     /// The node upgraded although nobody asked, or to something else.
     UpgradeFailed Upstream "http_upgrade_failed";
     /// The limits of the upstream let no further request pass.
-    Overloaded Gateway "upstream_overloaded";
+    Overloaded Gateway "upstream_overloaded" as "connection_limit_reached";
     /// The circuit breaker of the upstream is open.
-    BreakerOpen Gateway "circuit_breaker_open";
+    BreakerOpen Gateway "circuit_breaker_open" as "destination_unavailable";
     /// The gateway runs out of resources and serves more important requests.
-    GatewayOverloaded Gateway "gateway_overloaded";
+    GatewayOverloaded Gateway "gateway_overloaded" as "proxy_internal_error";
     /// The gateway stops, and the time that open exchanges had is over.
-    Stopping Gateway "gateway_stopping";
+    Stopping Gateway "gateway_stopping" as "proxy_internal_error";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.
     OutOfSockets Gateway "connection_limit_reached";
     /// A local resource ran out or an invariant broke.
@@ -142,5 +148,53 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.kind.error_type(), self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9209 §2.3, and with it the registry of IANA.
+    const REGISTERED: [&str; 32] = [
+        "dns_timeout",
+        "dns_error",
+        "destination_not_found",
+        "destination_unavailable",
+        "destination_ip_prohibited",
+        "destination_ip_unroutable",
+        "connection_refused",
+        "connection_terminated",
+        "connection_timeout",
+        "connection_read_timeout",
+        "connection_write_timeout",
+        "connection_limit_reached",
+        "tls_protocol_error",
+        "tls_certificate_error",
+        "tls_alert_received",
+        "http_request_error",
+        "http_request_denied",
+        "http_response_incomplete",
+        "http_response_header_section_size",
+        "http_response_header_size",
+        "http_response_body_size",
+        "http_response_trailer_section_size",
+        "http_response_trailer_size",
+        "http_response_transfer_coding",
+        "http_response_content_coding",
+        "http_response_timeout",
+        "http_upgrade_failed",
+        "http_protocol_error",
+        "proxy_internal_response",
+        "proxy_internal_error",
+        "proxy_configuration_error",
+        "proxy_loop_detected",
+    ];
+
+    #[test]
+    fn every_kind_has_a_registered_type() {
+        for kind in FaultKind::ALL {
+            assert!(REGISTERED.contains(&kind.proxy_error()), "{kind:?}: {}", kind.proxy_error());
+        }
     }
 }

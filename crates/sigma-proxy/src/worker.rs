@@ -61,7 +61,9 @@ impl View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
         let answer_limits = answer_limits(&snapshot.settings);
         let geography = snapshot.geography.clone().map(Rc::new);
-        let is_timed = snapshot.global.asks_for_course() || snapshot.access_format.is_some();
+        let is_timed = snapshot.global.asks_for_course()
+            || snapshot.access_format.is_some()
+            || snapshot.settings.server_timing;
         View { snapshot, server_limits, answer_limits, geography, is_timed, merged: RefCell::default() }
     }
 

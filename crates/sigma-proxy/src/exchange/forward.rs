@@ -22,7 +22,7 @@ use super::local_reply::Draft;
 use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, cache, grpc, headers, reply, tunnel, upgrade};
+use super::{Exchange, Scratch, answer, cache, grpc, headers, reply, told, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::judge::is_to_blame;
 use crate::retry::Missing;
@@ -441,6 +441,7 @@ impl Exchange<'_, '_> {
             },
         };
         ctx.record.status = ctx.response.status;
+        told::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
         transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());

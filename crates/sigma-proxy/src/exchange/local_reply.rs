@@ -4,7 +4,7 @@ use sigma_http::{BodyLength, HeaderId, Headers};
 use sigma_plugin::{Context, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
-use super::{answer, grpc};
+use super::{answer, grpc, told};
 use crate::worker::View;
 
 /// An answer of the gateway's own before its head is made.
@@ -75,6 +75,7 @@ fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
         head.headers.set(HeaderId::Server, name.as_bytes());
     }
     answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
+    told::tell_status(&mut head.headers, &ctx.record, settings);
     body
 }
 

@@ -20,6 +20,7 @@ mod request;
 mod response;
 mod sanitize;
 mod stage;
+mod told;
 mod transfer;
 mod tunnel;
 mod upgrade;

@@ -12,7 +12,7 @@ use super::delivery::{Delivery, OwnBody};
 use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
 use super::transfer::Transfer;
-use super::{Exchange, grpc};
+use super::{Exchange, grpc, told};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
@@ -173,6 +173,7 @@ impl Exchange<'_, '_> {
             ctx.response.headers.remove(HeaderId::ContentLength);
         }
         ctx.record.status = ctx.response.status;
+        told::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
         self.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         if ctx.request.client_method() == Method::Head {
             // Nobody makes what nobody is sent.

@@ -5,6 +5,7 @@
 mod active_checks;
 mod admin;
 mod admin_tls;
+mod answer_fields;
 mod balance;
 mod bodies;
 mod certificates;

@@ -1,0 +1,106 @@
+//! What answers tell of how they came: `Proxy-Status`, `Server-Timing`.
+
+use std::net::TcpListener;
+
+use sigma_testkit::{Gateway, Message, Origin, free_port};
+
+use crate::SIGMA;
+
+/// A gateway with these settings and a route to this port.
+fn gateway(settings: &str, port: u16, rest: &str) -> Gateway {
+    let config = format!(
+        "listeners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: only\n    uri: /here*\n    methods: [GET, POST]\n    {rest}\n    upstream:\n      retries: 0\n      timeout: {{ connect: 1, send: 1, read: 1 }}\n      nodes:\n        \"127.0.0.1:{port}\": 1\n"
+    );
+    Gateway::start(SIGMA, &config).unwrap()
+}
+
+fn ask(gateway: &Gateway, line: &str, fields: &str) -> Message {
+    gateway.connect().unwrap().ask(format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap()
+}
+
+/// What the gateway says of itself in its answer.
+fn told(gateway: &Gateway, line: &str, fields: &str) -> (u16, String) {
+    let answer = ask(gateway, line, fields);
+    (answer.status(), answer.head.get("proxy-status").unwrap_or_default().to_owned())
+}
+
+const NAMED: &str = "proxy_status: edge";
+
+#[test]
+fn each_failure_has_its_type() {
+    let check = |port: u16, settings: &str, line: &str, fields: &str, status: u16, error: &str| {
+        let gateway = gateway(settings, port, "");
+        let (found, field) = told(&gateway, line, fields);
+        assert_eq!(found, status, "{line}");
+        let begin = format!("edge; error={error}; details=\"");
+        assert!(field.starts_with(&begin) && field.ends_with('"'), "{line}: {field}");
+    };
+    let nobody = free_port();
+    let of_client = [
+        ("GET /there", "", 404, "destination_not_found"),
+        ("CONNECT h:80", "", 405, "http_request_denied"),
+        ("GET /here", "X: \u{1}\r\n", 400, "http_request_error"),
+        ("GET /here", "Expect: 200-ok\r\n", 417, "http_request_error"),
+        ("GET /here", "", 502, "connection_refused"),
+    ];
+    for (line, fields, status, error) in of_client {
+        check(nobody, NAMED, line, fields, status, error);
+    }
+    let small = "proxy_status: edge\nlimits: { request_line_bytes: 64, request_body_bytes: 1 }";
+    check(nobody, small, &format!("GET /here{}", "a".repeat(100)), "", 414, "http_request_error");
+    check(nobody, small, "POST /here", "Content-Length: 2\r\n", 413, "http_request_error");
+    // Nobody accepts: the answer is late, and no connection is.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    check(mute.local_addr().unwrap().port(), NAMED, "GET /here", "", 504, "http_response_timeout");
+    let answering = |answer: &'static str| Origin::answer(move |_| answer.as_bytes().to_vec()).unwrap();
+    let odd = answering("SMTP ready\r\n\r\n");
+    check(odd.port(), NAMED, "GET /here", "", 502, "http_protocol_error");
+    let large = answering(
+        "HTTP/1.1 200 OK\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n",
+    );
+    let tight = "proxy_status: edge\nlimits: { response_head_bytes: 60 }";
+    check(large.port(), tight, "GET /here", "", 502, "http_response_header_section_size");
+    let closing = Origin::serve(|mut peer| drop(peer.read_request())).unwrap();
+    check(closing.port(), NAMED, "GET /here", "", 502, "connection_terminated");
+}
+
+#[test]
+fn answers_of_plugins_are_told_from_those_of_nodes() {
+    let origin = Origin::echo("a").unwrap();
+    let limited = "plugins: { ip-restriction: { blacklist: [127.0.0.1] } }";
+    let refusing = gateway(NAMED, origin.port(), limited);
+    assert_eq!(told(&refusing, "GET /here", ""), (403, "edge; error=proxy_internal_response".into()));
+    let open = gateway(NAMED, origin.port(), "");
+    assert_eq!(told(&open, "GET /here", ""), (200, String::new()));
+    // Without a name nothing is told.
+    let silent = gateway("", origin.port(), limited);
+    assert_eq!(told(&silent, "GET /here", ""), (403, String::new()));
+    assert_eq!(told(&silent, "GET /there", ""), (404, String::new()));
+    // A name that is no token of structured fields is a string.
+    let numbered = gateway("proxy_status: \"7.example\"", origin.port(), limited);
+    assert_eq!(told(&numbered, "GET /here", "").1, "\"7.example\"; error=proxy_internal_response");
+}
+
+#[test]
+fn times_are_told_where_they_are_wanted() {
+    let node = "HTTP/1.1 200 OK\r\nServer-Timing: db;dur=5\r\nContent-Length: 0\r\n\r\n";
+    let origin = Origin::answer(move |_| node.as_bytes().to_vec()).unwrap();
+    let timings = |gateway: &Gateway, path: &str| -> Vec<String> {
+        let answer = ask(gateway, &format!("GET {path}"), "");
+        answer.head.all("server-timing").map(str::to_owned).collect()
+    };
+    let durations = |field: &str| -> Vec<(String, f64)> {
+        let entries = field.split(", ").map(|entry| entry.split_once(";dur=").unwrap());
+        entries.map(|(name, ms)| (name.to_owned(), ms.parse().unwrap())).collect()
+    };
+    let open = gateway("server_timing: true", origin.port(), "");
+    let [of_node, own] = &timings(&open, "/here")[..] else { panic!() };
+    assert_eq!(of_node, "db;dur=5");
+    let [(total, all), (upstream, waited)] = &durations(own)[..] else { panic!("{own}") };
+    assert_eq!((&total[..], &upstream[..]), ("total", "upstream"));
+    assert!(all >= waited && *waited > 0.0, "{own}");
+    let [own] = &timings(&open, "/there")[..] else { panic!() };
+    assert!(matches!(&durations(own)[..], [(name, _)] if name == "total"), "{own}");
+    let silent = gateway("", origin.port(), "");
+    assert_eq!(timings(&silent, "/here"), ["db;dur=5"]);
+}
