@@ -6,6 +6,7 @@ mod document;
 mod explain;
 mod history;
 mod identity;
+mod members;
 mod orders;
 mod output;
 mod tap;
@@ -137,6 +138,8 @@ enum Verb {
         #[command(flatten)]
         past: history::Past,
     },
+    /// Show the gateways of the store: what each is called, where it listens, and which revision it serves
+    Members(members::Members),
     /// Show what would become of a request: its route, plugins, upstream and nodes. Nothing is sent
     Explain(explain::Explain),
     /// Show exchanges of a running gateway as they end, with their heads and times; secrets are masked
@@ -277,6 +280,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             history::list(&client, past, limit, before, form).await?;
         }
         Verb::Tap(tap) => return tap::show(&client, tap).await,
+        Verb::Members(members) => members.list(&client, form).await?,
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,

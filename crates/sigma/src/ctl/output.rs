@@ -152,7 +152,7 @@ pub(crate) fn print_orders(form: Form, orders: &[Value]) -> Result<()> {
 }
 
 /// A time in Unix seconds, to the second.
-fn moment(seconds: &Value) -> String {
+pub(super) fn moment(seconds: &Value) -> String {
     let Some(seconds) = seconds.as_i64() else { return String::new() };
     let clock = Clock::new(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
     String::from_utf8_lossy(&clock.time_iso8601()[..19]).into_owned()
@@ -167,7 +167,7 @@ fn date(seconds: &Value) -> String {
 }
 
 /// A value on one line; objects show their keys.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),

@@ -1,5 +1,7 @@
 //! Gateways on one store know of each other, and of the revision that each serves.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use sigma_testkit::{EtcdServer, Gateway, Operator, until};
 
@@ -34,6 +36,19 @@ fn gateways_on_one_etcd_list_each_other() {
     let told = Operator::new(second.control_address()).get("/v1/members").unwrap();
     assert_eq!(told["members"].as_array().unwrap().len(), 2, "{told}");
     assert!(shown["this"].is_null() && members(&second)[1]["this"] == true);
+    let shell = |more: &[&str]| {
+        let control = format!("http://{}", second.control_address());
+        let mut command = Command::new(SIGMA);
+        let output = command.args(["ctl", "members", "--control", &control]).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let rows = shell(&[]);
+    let rows: Vec<Vec<&str>> = rows.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((rows.len(), rows[1][0], rows[2][0]), (3, "first", "second*"), "{rows:?}");
+    assert!(rows[1].contains(&&*first.address().to_string()) && rows[1].contains(&"ok"), "{rows:?}");
+    let whole: Value = serde_json::from_str(&shell(&["-o", "json"])).unwrap();
+    assert_eq!(whole["members"][1]["id"], "second");
 
     // A change is served by both, and both say so; what they say of themselves moves nothing.
     admin(&first)
