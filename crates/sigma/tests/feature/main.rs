@@ -13,6 +13,7 @@ mod cli;
 mod client_certificates;
 mod client_ocsp;
 mod cluster;
+mod contrib;
 mod dashboard;
 mod datagrams;
 mod directories;
