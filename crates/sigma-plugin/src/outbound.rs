@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -126,6 +127,11 @@ pub type CallingBytes = Pin<Box<dyn Future<Output = Result<BytesAnswer, BytesErr
 pub trait Outbound {
     /// Begins a call. Nothing happens before what is returned is polled.
     fn call(&self, call: Call) -> Calling;
+
+    /// One to be kept, for calls that begin where no hook runs.
+    fn kept(&self) -> Rc<dyn Outbound> {
+        Rc::new(Nowhere)
+    }
 
     /// Begins a call that is not HTTP, in the same way.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {

@@ -19,7 +19,6 @@ mod log;
 mod log_throttle;
 mod metrics;
 mod networks;
-mod policy_counts;
 mod redis;
 mod rewrite;
 pub mod roster;
@@ -27,6 +26,7 @@ mod security;
 mod service;
 mod sigv4;
 mod t1k;
+mod tallies;
 #[cfg(test)]
 pub(crate) mod testing;
 mod trace;

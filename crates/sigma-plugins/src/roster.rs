@@ -83,6 +83,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::traffic::proxy_buffering::PROXY_BUFFERING,
     &crate::traffic::proxy_cache::PROXY_CACHE,
     &crate::traffic::proxy_control::PROXY_CONTROL,
+    &crate::traffic::proxy_mirror::PROXY_MIRROR,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,
     &crate::security::RBAC,

@@ -59,6 +59,10 @@ impl Outbound for Calls {
         })
     }
 
+    fn kept(&self) -> Rc<dyn Outbound> {
+        Rc::new(Calls::new(Weak::clone(&self.worker)))
+    }
+
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let worker = Weak::clone(&self.worker);
         Box::pin(async move {

@@ -127,7 +127,7 @@ const BANS: &[Ban] = &[
                 "taken when a worker meets new labels, and by the page of metrics",
             ),
             (
-                "crates/sigma-plugins/src/policy_counts.rs",
+                "crates/sigma-plugins/src/tallies.rs",
                 "taken when a worker counts for a place the first time, and by the page of metrics",
             ),
             (

@@ -14,7 +14,8 @@ use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, Serie
 use super::settings::Metric;
 use super::text::{Coding, Repeated, Text};
 use crate::batch::{BatchLabels, Batches};
-use crate::policy_counts::PolicyCounts;
+use crate::tallies::{Decision, Event, Force, Tallies};
+use crate::traffic::proxy_mirror::{Comparison, Fate};
 
 /// Everything, in the Prometheus text format, piece by piece; None at the end. A piece may take a while,
 /// and holds no lock for long.
@@ -305,7 +306,11 @@ impl Section for Rest {
         upstreams(page, &facts);
         measures(page, &facts);
         buffered(page, self.node.part(Batches::default).buffered());
-        decisions(page, self.node.part(PolicyCounts::default).all());
+        let help = "Decisions of rbac, those of shadow rules among them";
+        tallied::<(Force, Decision)>(page, &self.node, "rbac_decisions_total", help);
+        tallied::<Fate>(page, &self.node, "mirror_copies_total", "What became of copies of requests");
+        let help = "Answers to copies of requests beside those to the requests";
+        tallied::<Comparison>(page, &self.node, "mirror_comparisons_total", help);
         false
     }
 }
@@ -327,14 +332,14 @@ fn buffered(page: &mut Page, buffered: Vec<(BatchLabels, usize)>) {
     }
 }
 
-/// What policies decided. APISIX has nothing like it.
-fn decisions(page: &mut Page, decisions: Vec<([Box<str>; 3], u64)>) {
-    let name = "rbac_decisions_total";
-    if !decisions.is_empty() {
-        page.begin(name, "counter", "PolicyCounts of rbac, those of shadow rules among them");
+/// What plugins count by the place of their configuration. APISIX has nothing like it.
+fn tallied<E: Event>(page: &mut Page, node: &Node, name: &str, help: &str) {
+    let all = node.part(Tallies::<E>::default).all();
+    if !all.is_empty() {
+        page.begin(name, "counter", help);
     }
-    for ([resource, rules, decision], count) in decisions {
-        let labels = [("resource", &*resource), ("rules", &*rules), ("decision", &*decision)];
+    for (labels, count) in all {
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
         page.line(name, &joined(&labels), count);
     }
 }

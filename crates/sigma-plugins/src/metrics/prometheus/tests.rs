@@ -116,12 +116,12 @@ fn scraped(node: &Arc<Node>, accept: &str) -> Reply {
 /// What policies decided is on the page, once they decided something.
 #[test]
 fn decisions_are_shown() {
-    use crate::policy_counts::{Decision, Force, PolicyCounts};
+    use crate::tallies::{Decision, Force, Tallies};
     let world = World::new(json!({}), Value::Null, Value::Null);
     assert!(!world.page().contains("rbac_decisions_total"));
     let Case { node, local, consumers, .. } = &world.case;
-    let counted = node.part(PolicyCounts::default).counted("/apisix/routes/1");
-    counted.count(&Env::new(node, local, consumers), Force::Shadow, Decision::Denied);
+    let counted = node.part(Tallies::default).counted("/apisix/routes/1");
+    counted.count(&Env::new(node, local, consumers), (Force::Shadow, Decision::Denied));
     let line =
         r#"apisix_rbac_decisions_total{resource="/apisix/routes/1",rules="shadow",decision="denied"} 1"#;
     world.check(&["# TYPE apisix_rbac_decisions_total counter", line]);

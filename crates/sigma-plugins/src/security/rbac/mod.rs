@@ -14,7 +14,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 
 use super::refusal::{self, Refusal};
 use crate::log_throttle::LogThrottle;
-use crate::policy_counts::{Counted, Decision, Force, PolicyCounts};
+use crate::tallies::{Counted, Decision, Force, Tallies};
 use rule::{Facts, Permission, Principal, Rule, either};
 
 /// The plugin.
@@ -223,7 +223,7 @@ struct Rbac {
     shadow: Option<Guard>,
     reply: Reply,
     refusal: Refusal,
-    counted: Counted,
+    counted: Counted<(Force, Decision)>,
     resource: Box<str>,
 }
 
@@ -236,7 +236,7 @@ impl Rbac {
             shadow: config.shadow_rules.map(Guard::new).transpose()?,
             refusal: config.refusal,
             reply: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
-            counted: build.node.part(PolicyCounts::default).counted(build.resource),
+            counted: build.node.part(Tallies::default).counted(build.resource),
             resource: build.resource.into(),
         })
     }
@@ -247,7 +247,7 @@ impl Plugin for Rbac {
         let facts = Facts::of(ctx);
         if let Some(shadow) = &self.shadow {
             let (decision, policy) = shadow.judge(&facts);
-            self.counted.count(env, Force::Shadow, decision);
+            self.counted.count(env, (Force::Shadow, decision));
             static COMPLAINT: LogThrottle = LogThrottle::new();
             if decision == Decision::Denied
                 && let Some(left_out) = COMPLAINT.due()
@@ -258,7 +258,7 @@ impl Plugin for Rbac {
         }
         let Some(enforced) = &self.enforced else { return Step::Next };
         let (decision, _) = enforced.judge(&facts);
-        self.counted.count(env, Force::Enforced, decision);
+        self.counted.count(env, (Force::Enforced, decision));
         match decision {
             Decision::Allowed => Step::Next,
             Decision::Denied => self.refusal.step(self.reply.clone(), env),

@@ -15,6 +15,7 @@ use sigma_http::Method;
 use sigma_plugin::cache::{CacheOrder, CacheRule, Lifetime, Tells};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
+pub(super) use zones::scaled;
 use zones::{Attributes, Kind};
 
 const NAME: &str = "proxy-cache";

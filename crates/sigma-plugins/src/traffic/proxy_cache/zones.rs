@@ -112,7 +112,7 @@ impl Zone {
 }
 
 /// A number, and the letter of its unit if there is one.
-fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
+pub(in crate::traffic) fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
     let unit = units.iter().find(|(letter, _)| text.ends_with(*letter));
     let (digits, factor) =
         unit.map_or((text, 1), |(letter, factor)| (text.trim_end_matches(*letter), *factor));
