@@ -294,7 +294,7 @@ impl LimitConn {
         if limits.is_empty() { Err("no rule applies") } else { Ok(limits) }
     }
 
-    fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, ctx: &mut Context) -> Step {
+    fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let (mut taken, mut delay, mut over) = (Vec::with_capacity(limits.len()), Duration::ZERO, false);
         for Limit { key, conn, most } in limits {
             let Some(value) = counts.enter(&key, most) else {
@@ -305,7 +305,11 @@ impl LimitConn {
             taken.push(Place::Local { counts: Arc::clone(counts), key });
         }
         ctx.keep(self, Entered(taken));
-        if over { self.refusal.over() } else { after(delay) }
+        match over {
+            true => self.refusal.over(env),
+            false if self.refusal.is_dry() => Step::Next,
+            false => after(delay),
+        }
     }
 
     fn remote(
@@ -341,9 +345,10 @@ impl LimitConn {
             Ok::<_, redis::RedisError>(Some(delay))
         };
         let refusal = Arc::clone(&self.refusal);
-        Step::wait(entered, move |entered, _, _| match entered {
+        Step::wait(entered, move |entered, _, env| match entered {
+            Ok(Some(_)) if refusal.is_dry() => Step::Next,
             Ok(Some(delay)) => after(delay),
-            Ok(None) => refusal.over(),
+            Ok(None) => refusal.over(env),
             Err(error) => refusal.undetermined(error),
         })
     }
@@ -376,7 +381,7 @@ impl Plugin for LimitConn {
             Err(reason) => return self.refusal.undetermined(reason),
         };
         match &self.slots {
-            Slots::Local(counts) => self.local(counts, limits, ctx),
+            Slots::Local(counts) => self.local(counts, limits, ctx, env),
             Slots::Redis { target, control, ttl_s } => {
                 self.remote((target, control, *ttl_s), limits, ctx, env)
             }

@@ -9,4 +9,4 @@ pub(crate) mod req;
 mod sessions;
 
 pub(crate) use clock::process_ms;
-pub(crate) use quota::bounded;
+pub(crate) use quota::{Spared, bounded};

@@ -16,9 +16,10 @@ use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_plugin::address::IpText;
-use sigma_plugin::{Build, Context, Reply, Session, Step};
+use sigma_plugin::{Build, Context, Env, Reply, Session, Step};
 
 use crate::log_throttle::LogThrottle;
+use crate::tallies::{Counted, Event, Tallies};
 
 /// How `key` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -277,6 +278,22 @@ pub(super) struct RefusalFields {
     /// answered 500.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
+    /// Requests are counted, and none is refused or delayed: those that would be are in the error log, and in the
+    /// metric `limit_dry_run_refusals_total`. Sigma's own.
+    #[schemars(extend("default" = false))]
+    dry_run: bool,
+}
+
+/// A request that only a dry run has let pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spared;
+
+impl Event for Spared {
+    const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[]];
+
+    fn number(self) -> usize {
+        0
+    }
 }
 
 /// How requests are answered that do not pass.
@@ -285,18 +302,41 @@ pub(super) struct Refusal {
     fields: RefusalFields,
     plugin: Box<str>,
     resource: Box<str>,
+    spared: Counted<Spared>,
 }
 
 impl RefusalFields {
     /// That of an instance.
     pub(super) fn of(self, build: &Build<'_>) -> Arc<Refusal> {
-        Arc::new(Refusal { fields: self, plugin: build.plugin.into(), resource: build.resource.into() })
+        Arc::new(Refusal {
+            fields: self,
+            plugin: build.plugin.into(),
+            resource: build.resource.into(),
+            spared: build
+                .node
+                .part(Tallies::default)
+                .counted(&format!("{}#{}", build.resource, build.plugin)),
+        })
     }
 }
 
 impl Refusal {
+    /// Whether nobody is refused or delayed.
+    pub(super) fn is_dry(&self) -> bool {
+        self.fields.dry_run
+    }
+
     /// Refuses a request that is over the limit.
-    pub(super) fn over(&self) -> Step {
+    pub(super) fn over(&self, env: &Env<'_>) -> Step {
+        if self.fields.dry_run {
+            static REPORT: LogThrottle = LogThrottle::new();
+            self.spared.count(env, Spared);
+            if let Some(left_out) = REPORT.due() {
+                let (plugin, resource) = (&self.plugin, &self.resource);
+                tracing::warn!(%plugin, %resource, left_out, "a request over the limit passes: dry_run");
+            }
+            return Step::Next;
+        }
         match &self.fields.rejected_msg {
             Some(message) => Step::json(self.fields.rejected_code, &json!({"error_msg": message})),
             None => Reply::new(self.fields.rejected_code).into(),
@@ -306,7 +346,8 @@ impl Refusal {
     /// Passes or refuses a request whose limit cannot be determined, and says why.
     pub(super) fn undetermined(&self, reason: impl Display) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
-        let (plugin, resource, passes) = (&self.plugin, &self.resource, self.fields.allow_degradation);
+        let passes = self.fields.allow_degradation || self.fields.dry_run;
+        let (plugin, resource) = (&self.plugin, &self.resource);
         if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");
         }

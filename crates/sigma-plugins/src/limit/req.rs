@@ -191,10 +191,11 @@ impl LimitReq {
     fn delay(&self, excess: f64) -> Option<Duration> {
         let delay_ms = excess / self.bucket.rate;
         // No timer goes on for years, whatever the rate.
-        (delay_ms >= 1.0 && !self.nodelay).then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
+        (delay_ms >= 1.0 && !self.nodelay && !self.refusal.is_dry())
+            .then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
     }
 
-    fn local(&self, buckets: &Buckets, key: &[u8]) -> Step {
+    fn local(&self, buckets: &Buckets, key: &[u8], env: &Env<'_>) -> Step {
         let now_ms = clock::process_ms();
         let poured = buckets.0.with(key, now_ms, |slot| {
             let poured = self.bucket.pour(&mut slot.value, now_ms);
@@ -204,7 +205,7 @@ impl LimitReq {
             poured
         });
         match poured.map(|excess| self.delay(excess)) {
-            None => self.refusal.over(),
+            None => self.refusal.over(env),
             Some(None) => Step::Next,
             Some(Some(delay)) => {
                 Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
@@ -217,7 +218,7 @@ impl LimitReq {
         let key = [b"limit_req:", key].concat();
         let Bucket { rate, burst } = self.bucket;
         let args = [rate.to_string(), burst.to_string(), self.bucket.lifetime_ms().to_string()];
-        let (nodelay, refusal) = (self.nodelay, Arc::clone(&self.refusal));
+        let (nodelay, refusal) = (self.nodelay || self.refusal.is_dry(), Arc::clone(&self.refusal));
         let poured = async move {
             let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
             if let Ok(Some(excess)) = &excess
@@ -229,9 +230,9 @@ impl LimitReq {
             }
             excess
         };
-        Step::wait(poured, move |excess, _, _| match excess {
+        Step::wait(poured, move |excess, _, env| match excess {
             Ok(Some(_)) => Step::Next,
-            Ok(None) => refusal.over(),
+            Ok(None) => refusal.over(env),
             Err(error) => refusal.undetermined(error),
         })
     }
@@ -241,7 +242,7 @@ impl Plugin for LimitReq {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let key = self.space.by_value_or_address(&self.key, &*ctx);
         match &self.store {
-            Store::Local(buckets) => self.local(buckets, &key),
+            Store::Local(buckets) => self.local(buckets, &key, env),
             Store::Redis(target) => self.remote(target, &key, env),
         }
     }

@@ -50,6 +50,11 @@ pub(super) struct Config {
     /// Whether responses tell the client its quota.
     #[schemars(extend("default" = true))]
     pub(super) show_limit_quota_header: bool,
+    /// Whether responses have `RateLimit-Policy` and `RateLimit` as well, of
+    /// draft-ietf-httpapi-ratelimit-headers-10. A policy is named `default`, or after the `header_prefix` or the
+    /// number of its rule. Sigma's own.
+    #[schemars(extend("default" = false))]
+    pub(super) standard_fields: bool,
 }
 
 /// One of `rules`.

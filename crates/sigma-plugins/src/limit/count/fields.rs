@@ -11,6 +11,8 @@ pub(super) struct FieldNames {
     limit: String,
     remaining: String,
     reset: String,
+    /// What the policy is called in the fields of the draft: a token.
+    policy: String,
 }
 
 impl FieldNames {
@@ -24,7 +26,17 @@ impl FieldNames {
             limit: name(&metadata.limit_header),
             remaining: name(&metadata.remaining_header),
             reset: name(&metadata.reset_header),
+            policy: prefix.unwrap_or("default").to_owned(),
         }
+    }
+
+    /// Adds the policy and what is left to the fields of draft-ietf-httpapi-ratelimit-headers-10, which are lists:
+    /// other limits, and nodes, have policies of their own.
+    pub(super) fn append_standard(&self, headers: &mut Headers, quota: Quota, verdict: Verdict) {
+        let Quota { limit, window_s } = quota;
+        let (policy, left, reset_s) = (&self.policy, verdict.remaining.unwrap_or(0), verdict.reset_s.ceil());
+        headers.append("RateLimit-Policy", format!("\"{policy}\";q={limit};w={window_s}").as_bytes());
+        headers.append("RateLimit", format!("\"{policy}\";r={left};t={reset_s}").as_bytes());
     }
 
     /// Tells a client of its quota, in the place of fields of the same names.

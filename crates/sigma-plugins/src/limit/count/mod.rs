@@ -150,6 +150,7 @@ struct LimitCount {
     counters: Arc<Counters>,
     window_type: WindowType,
     shown: bool,
+    standard_fields: bool,
     refusal: Arc<Refusal>,
     rules: Vec<Rule>,
     _group: Option<Membership>,
@@ -224,6 +225,7 @@ impl LimitCount {
             counters,
             window_type: config.window_type,
             shown: config.show_limit_quota_header,
+            standard_fields: config.standard_fields,
             refusal: config.refusal.of(build),
             rules,
             _group: group,
@@ -295,14 +297,19 @@ impl LimitCount {
     }
 
     /// Counts in memory for the only rule.
-    fn only(&self, rule: &Rule, ctx: &mut Context) -> Result<Step, &'static str> {
+    fn only(&self, rule: &Rule, ctx: &mut Context, env: &Env<'_>) -> Result<Step, &'static str> {
         let (key, quota) = rule.quota(ctx)?.ok_or(NONE_APPLIES)?;
         let verdict = self.counters.count(self.window_type, &key, quota, COST);
-        Ok(self.conclude(ctx, [(Applied { rule: 0, key, quota }, verdict)]))
+        Ok(self.conclude(ctx, env, [(Applied { rule: 0, key, quota }, verdict)]))
     }
 
     /// Tells the client and the access log, and refuses what is over.
-    fn conclude(&self, ctx: &mut Context, counted: impl IntoIterator<Item = (Applied, Verdict)>) -> Step {
+    fn conclude(
+        &self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        counted: impl IntoIterator<Item = (Applied, Verdict)>,
+    ) -> Step {
         let (mut told, mut last) = (None::<Told>, None);
         for (Applied { rule, key, quota }, verdict) in counted {
             match &mut told {
@@ -313,15 +320,15 @@ impl LimitCount {
         }
         let Some((key, quota, verdict)) = last else { return Step::Next };
         ctx.set_variable_with("rate_limiting_info", move || fields::info(&key, quota, verdict));
-        if let Some(told) = told.filter(|_| self.shown) {
+        if let Some(told) = told.filter(|_| self.shown || self.standard_fields) {
             ctx.keep(self, told);
         }
-        if verdict.is_refusal() { self.refusal.over() } else { Step::Next }
+        if verdict.is_refusal() { self.refusal.over(env) } else { Step::Next }
     }
 
     fn remote(&self, target: &Arc<Target>, applied: Vec<Applied>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let Some(verdicts) = self.known(&applied) {
-            return self.conclude(ctx, applied.into_iter().zip(verdicts));
+            return self.conclude(ctx, env, applied.into_iter().zip(verdicts));
         }
         if let Store::Redis { delayed: Some(delayed), .. } = &self.store {
             delayed.keep_telling(env.node);
@@ -333,8 +340,8 @@ impl LimitCount {
             let verdicts = this.ask(&connection, &applied).await;
             (this, applied, verdicts)
         };
-        Step::wait(counted, |(this, applied, verdicts), ctx, _| match verdicts {
-            Ok(verdicts) => this.conclude(ctx, applied.into_iter().zip(verdicts)),
+        Step::wait(counted, |(this, applied, verdicts), ctx, env| match verdicts {
+            Ok(verdicts) => this.conclude(ctx, env, applied.into_iter().zip(verdicts)),
             Err(error) => this.refusal.undetermined(error),
         })
     }
@@ -343,10 +350,10 @@ impl LimitCount {
 impl Plugin for LimitCount {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let counted = match (&self.store, &self.rules[..]) {
-            (Store::Local, [rule]) => self.only(rule, ctx),
+            (Store::Local, [rule]) => self.only(rule, ctx, env),
             (Store::Local, _) => self.applied(ctx).map(|applied| {
                 let verdicts = self.local(&applied);
-                self.conclude(ctx, applied.into_iter().zip(verdicts))
+                self.conclude(ctx, env, applied.into_iter().zip(verdicts))
             }),
             (Store::Redis { target, .. }, _) => {
                 self.applied(ctx).map(|applied| self.remote(target, applied, ctx, env))
@@ -358,7 +365,13 @@ impl Plugin for LimitCount {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         let Some(Told { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
         for (rule, quota, verdict) in std::iter::once(first).chain(others) {
-            self.rules[rule].names.set(&mut ctx.response.headers, quota, verdict);
+            let (names, headers) = (&self.rules[rule].names, &mut ctx.response.headers);
+            if self.shown {
+                names.set(headers, quota, verdict);
+            }
+            if self.standard_fields {
+                names.append_standard(headers, quota, verdict);
+            }
         }
         ResponseStep::Next
     }

@@ -415,3 +415,45 @@ fn delayed_synchronisation_tells_redis_later() {
     drop(end);
     assert!(control.join().unwrap().is_err());
 }
+
+#[test]
+fn standard_fields_tell_of_each_rule() {
+    let rule = |key: &str, prefix: Value| json!({"count": 2, "time_window": 60, "key": key, "header_prefix": prefix});
+    let rules = json!([rule("$uri", json!("path")), {"count": 5, "time_window": 10, "key": "$host"}]);
+    let conf = json!({"rules": rules, "standard_fields": true, "show_limit_quota_header": false});
+    let plugin = entry("limit-count", conf).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    assert!(case.run(&plugin, Phase::Access).is_none());
+    case.respond(200, "RateLimit: \"node\";r=1");
+    case.header_filter(&plugin);
+    assert_eq!(case.answered("RateLimit-Policy"), "\"path\";q=2;w=60, \"2\";q=5;w=10");
+    assert_eq!(case.answered("RateLimit"), "\"node\";r=1, \"path\";r=1;t=60, \"2\";r=4;t=10");
+    assert_eq!(case.answered("X-path-RateLimit-Limit"), "");
+}
+
+#[test]
+fn a_dry_run_counts_and_refuses_nobody() {
+    let dry = |conf: Value| crate::testing::merged(conf, &json!({"dry_run": true}));
+    let key = json!({"key": "remote_addr", "default_conn_delay": 60, "conn": 1, "burst": 1});
+    for (name, conf) in [
+        ("limit-count", json!({"count": 1, "time_window": 60})),
+        ("limit-count", json!({"count": "$http_none", "time_window": 60})),
+        ("limit-req", json!({"rate": 0.001, "burst": 1, "key": "remote_addr"})),
+        ("limit-conn", key),
+    ] {
+        let plugin = entry(name, dry(conf)).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        for _ in 0..4 {
+            assert!(case.run(&plugin, Phase::Access).is_none(), "{name}");
+        }
+    }
+    // The counters go on as they would.
+    let plugin = entry("limit-count", dry(json!({"count": 3, "time_window": 60}))).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    for left in ["2", "1", "0", "0"] {
+        assert!(case.run(&plugin, Phase::Access).is_none());
+        case.respond(200, "");
+        case.header_filter(&plugin);
+        assert_eq!(case.answered("X-RateLimit-Remaining"), left);
+    }
+}

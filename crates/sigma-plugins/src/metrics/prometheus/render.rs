@@ -14,6 +14,7 @@ use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, Serie
 use super::settings::Metric;
 use super::text::{Coding, Repeated, Text};
 use crate::batch::{BatchLabels, Batches};
+use crate::limit::Spared;
 use crate::tallies::{Decision, Event, Force, Tallies};
 use crate::traffic::proxy_mirror::{Comparison, Fate};
 
@@ -311,6 +312,8 @@ impl Section for Rest {
         tallied::<Fate>(page, &self.node, "mirror_copies_total", "What became of copies of requests");
         let help = "Answers to copies of requests beside those to the requests";
         tallied::<Comparison>(page, &self.node, "mirror_comparisons_total", help);
+        let help = "Requests over a limit that passed because of dry_run";
+        tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
         false
     }
 }
