@@ -16,6 +16,7 @@ pub(crate) mod forwarded_fields;
 pub(crate) mod grpc_transcode;
 pub(crate) mod grpc_web;
 pub(crate) mod gzip;
+mod locations;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod public_api;
 pub(crate) mod real_ip;

@@ -17,6 +17,7 @@ use sigma_plugin::{
 
 use super::budget::{Budget, Held};
 use super::fields::{FieldRules, Lines, Notation};
+use super::locations::{CookieConfig, Locations, Replacement};
 use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
 use crate::condition;
@@ -35,6 +36,9 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
         VariablePlace::shown("headers.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*.*", VariableForm::Template),
+        VariablePlace::shown("location.*.to", VariableForm::Template),
+        VariablePlace::shown("cookies.domain.*.to", VariableForm::Template),
+        VariablePlace::shown("cookies.path.*.to", VariableForm::Template),
     ],
     ..Descriptor::of::<ResponseRewrite>()
 };
@@ -102,6 +106,11 @@ struct Config {
     /// as far as the limit. An encoded one over the limit always breaks off. Sigma's own.
     #[schemars(extend("default" = "cut"))]
     unfiltered: Unfiltered,
+    /// Replacements in `Location` and `Refresh`, the first of which that fits counts. Sigma's own.
+    #[schemars(length(min = 1))]
+    location: Option<Vec<Replacement>>,
+    /// Changes of the attributes of cookies in `Set-Cookie`. Sigma's own.
+    cookies: Option<CookieConfig>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -126,6 +135,7 @@ struct ResponseRewrite {
     status: Option<u16>,
     headers: FieldRules,
     vars: Option<Expr>,
+    locations: Option<Locations>,
     body: NewBody,
     budget: Budget,
 }
@@ -170,6 +180,7 @@ impl TryFrom<Config> for ResponseRewrite {
             status: config.status_code,
             headers: config.headers,
             vars: config.vars,
+            locations: Locations::of(config.location, config.cookies)?,
             body,
             budget: Budget::default(),
         })
@@ -208,6 +219,9 @@ impl Plugin for ResponseRewrite {
                 tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
             }
         }
+        if let Some(locations) = &self.locations {
+            locations.apply(ctx);
+        }
         self.headers.apply(ctx, &[], |ctx| &mut ctx.response.headers);
         ctx.keep(self, Verdict { encoding });
         ResponseStep::Next
@@ -223,7 +237,7 @@ impl Plugin for ResponseRewrite {
         }
         match &self.body {
             NewBody::Same => None,
-            NewBody::Replaced(body) => Some(Replacement { body: Arc::clone(body) }.filter()),
+            NewBody::Replaced(body) => Some(NewPieces { body: Arc::clone(body) }.filter()),
             NewBody::Filtered(filters) if !filters.reads(encoding) => None,
             NewBody::Filtered(filters) => {
                 let share = self.budget.share(env.local.part(Held::default));
@@ -244,11 +258,11 @@ impl Transform for Silence {
     fn data(&mut self, _cx: &mut Context, _data: Chunk, _out: &mut Pieces) {}
 }
 
-struct Replacement {
+struct NewPieces {
     body: Arc<[u8]>,
 }
 
-impl Transform for Replacement {
+impl Transform for NewPieces {
     fn length(&self, _length: BodyLength) -> BodyLength {
         BodyLength::Known(self.body.len() as u64)
     }
