@@ -19,6 +19,7 @@ pub(crate) mod gzip;
 mod locations;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod public_api;
+mod query_rules;
 pub(crate) mod real_ip;
 pub(crate) mod redirect;
 pub(crate) mod request_id;

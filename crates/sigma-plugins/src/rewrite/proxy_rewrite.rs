@@ -13,6 +13,7 @@ use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::fields::{Added, FieldRules, Notation};
+use super::query_rules::{QueryRules, encode_component};
 use super::redirect::percent_encoded;
 use super::substitute::{NewTarget, Substitution};
 
@@ -27,6 +28,7 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
         VariablePlace::shown("headers.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*.*", VariableForm::Template),
+        VariablePlace::shown("args.*.*", VariableForm::Template),
     ],
     ..Descriptor::itself::<ProxyRewrite>()
 };
@@ -93,6 +95,8 @@ struct ProxyRewrite {
     /// Begins with the target as the client wrote it, and encodes nothing.
     #[schemars(extend("default" = false))]
     use_real_request_uri_unsafe: bool,
+    /// Changes of arguments, of the client's and of those in `uri`. Sigma's own.
+    args: Option<QueryRules>,
 }
 
 type Headers = Notation<Added, true>;
@@ -298,12 +302,6 @@ impl Variables for Encoded<'_> {
     }
 }
 
-/// Writes decoded text so that it is one part of a query, and the same when it is decoded again.
-fn encode_component(text: &[u8], out: &mut Vec<u8>) {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$'()*,?".contains(&byte);
-    out.extend(percent_encoded(text, |byte| !is_plain(byte)));
-}
-
 /// A template in two at the first such byte that is not inside `${…}`.
 fn split_outside_braces(text: &str, separator: u8) -> (&str, Option<&str>) {
     let mut in_braces = false;
@@ -324,6 +322,10 @@ impl ProxyRewrite {
             return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
         };
         // What could end the request line is encoded in any case.
+        let target = match &self.args {
+            Some(rules) => rules.applied(&target, ctx),
+            None => target,
+        };
         ctx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
         if ctx.target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
             ctx.target.insert(0, b'/');
