@@ -1,5 +1,7 @@
 //! `forwarded-fields`: what the node is told of the client.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::HeaderId;
@@ -26,6 +28,10 @@ struct ForwardedFields {
     /// `X-Real-IP` is the client's address.
     #[schemars(extend("default" = true))]
     x_real_ip: bool,
+    /// `Forwarded` (RFC 7239) gets an element with the client's address, and the scheme and host that it has asked
+    /// for, behind those of proxies before.
+    #[schemars(extend("default" = false))]
+    forwarded: bool,
 }
 
 impl Configuration for ForwardedFields {}
@@ -54,8 +60,27 @@ impl Plugin for ForwardedFields {
     fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         let fields = [(self.x_forwarded_for, HeaderId::XForwardedFor), (self.x_real_ip, HeaderId::XRealIp)];
         ctx.untouched.extend(fields.into_iter().filter(|(told, _)| !told).map(|(_, id)| id));
+        if self.forwarded {
+            forward(ctx);
+        }
         Step::Next
     }
+}
+
+/// Appends the element of this gateway to `Forwarded`.
+fn forward(ctx: &mut Context) {
+    let client = match ctx.client.addr {
+        Some(IpAddr::V4(addr)) => addr.to_string(),
+        Some(IpAddr::V6(addr)) => format!("\"[{addr}]\""),
+        None => "unknown".to_owned(),
+    };
+    let scheme = if ctx.client.tls.is_some() { "https" } else { "http" };
+    let host = String::from_utf8_lossy(ctx.request.authority()).replace(['"', '\\'], "");
+    let element = format!("for={client};proto={scheme};host=\"{host}\"");
+    let fields = ctx.request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"forwarded"));
+    let mut elements: Vec<Vec<u8>> = fields.map(|(_, value)| value.to_vec()).collect();
+    elements.push(element.into_bytes());
+    ctx.request.headers.replace("Forwarded", &elements.join(&b", "[..]));
 }
 
 #[cfg(test)]
@@ -71,5 +96,24 @@ mod tests {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         assert!(case.run(&plugin, Phase::Rewrite).is_none());
         assert_eq!(case.ctx.untouched, [HeaderId::XRealIp]);
+        assert_eq!(case.sent("Forwarded"), None);
+    }
+
+    #[test]
+    fn forwarded_has_an_element_for_each_proxy() {
+        let plugin = entry("forwarded-fields", json!({"forwarded": true})).unwrap();
+        let check = |fields: &str, addr: &str, expected: &str| {
+            let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: shop.test:81\n{fields}"));
+            case.ctx.client.addr = addr.parse().ok();
+            assert!(case.run(&plugin, Phase::Rewrite).is_none());
+            assert_eq!(case.sent("Forwarded").as_deref(), Some(expected), "{fields}");
+        };
+        check("", "1.2.3.4", "for=1.2.3.4;proto=http;host=\"shop.test:81\"");
+        check("", "2001:db8::1", "for=\"[2001:db8::1]\";proto=http;host=\"shop.test:81\"");
+        check(
+            "Forwarded: for=a\nforwarded: for=b",
+            "",
+            "for=a, for=b, for=unknown;proto=http;host=\"shop.test:81\"",
+        );
     }
 }

@@ -15,6 +15,10 @@ use crate::networks::Networks;
 /// Characters of a wrong address that the error log shows.
 const SHOWN_CHARS: usize = 64;
 
+/// The fields that tell of a chain of proxies, as variables name them.
+const FORWARDED: &str = "forwarded";
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// The plugin.
 pub(crate) static REAL_IP: Descriptor = Descriptor {
     name: "real-ip",
@@ -55,19 +59,39 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 /// address of the peer. In a global rule it covers requests without a route too.
 #[derive(Deserialize, JsonSchema)]
 struct RealIp {
-    /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port.
+    /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. Of
+    /// `http_forwarded`, an RFC 7239 list, it is what `for` says.
     #[schemars(length(min = 1))]
     source: VarName,
     /// Peers that may say so; without it, all.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,
-    /// For `X-Forwarded-For`: passes over trusted addresses from the right.
+    /// For `X-Forwarded-For` and `Forwarded`: passes over trusted addresses from the right.
     #[schemars(extend("default" = false))]
     recursive: bool,
+    /// For `X-Forwarded-For` and `Forwarded`: how many proxies stand in front. The client's address is what the first
+    /// of them has told, so many elements from the right; where there are fewer, it is the peer's. Not with
+    /// `recursive`. Sigma's own.
+    #[schemars(range(min = 1))]
+    hops: Option<usize>,
 }
 
-impl Configuration for RealIp {}
+impl Configuration for RealIp {
+    fn check(&self) -> Result<(), String> {
+        let is_chain =
+            [FORWARDED, FORWARDED_FOR].iter().any(|name| self.source == VarName::Http((*name).to_owned()));
+        match self.hops {
+            Some(_) if self.recursive => {
+                Err("hops and recursive cannot be specified at the same time".to_owned())
+            }
+            Some(_) if !is_chain => {
+                Err("hops: only http_x_forwarded_for and http_forwarded tell of several proxies".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 impl RealIp {
     fn trusts(&self, addr: Option<IpAddr>) -> bool {
@@ -79,9 +103,20 @@ impl RealIp {
     }
 
     fn told(&self, ctx: &Context) -> Option<Vec<u8>> {
-        if self.source == VarName::Http("x-forwarded-for".to_owned()) {
-            let line = ctx.request.headers.get_all(HeaderId::XForwardedFor).last()?;
-            return Some(self.chosen(line).to_vec());
+        let is_field = |name: &str| self.source == VarName::Http(name.to_owned());
+        if is_field(FORWARDED) {
+            let fields =
+                ctx.request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"forwarded"));
+            return self.chosen(fields.flat_map(|(_, line)| told_by(line)).collect());
+        }
+        if is_field(FORWARDED_FOR) {
+            let mut lines: Vec<&[u8]> = ctx.request.headers.get_all(HeaderId::XForwardedFor).collect();
+            if self.hops.is_none() {
+                // As APISIX: what stands in earlier fields is not looked at.
+                lines = lines.pop().into_iter().collect();
+            }
+            let items = lines.into_iter().flat_map(|line| line.split(|b| *b == b','));
+            return self.chosen(items.map(|item| item.trim_ascii().to_vec()).collect());
         }
         match ctx.get(&self.source)? {
             VarValue::Text(text) => Some(text.into_owned()),
@@ -90,22 +125,65 @@ impl RealIp {
         }
     }
 
-    /// The address in an `X-Forwarded-For`: the last one, or the last one that is not trusted.
-    fn chosen<'l>(&self, line: &'l [u8]) -> &'l [u8] {
-        let mut items = line.rsplit(|b| *b == b',').map(<[u8]>::trim_ascii);
+    /// The client's among the addresses of a chain: the last one, the last one that is not trusted, or that which as
+    /// many proxies as there are lead to.
+    fn chosen(&self, items: Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        let mut items = items.into_iter().rev();
+        if let Some(hops) = self.hops {
+            return items.nth(hops - 1);
+        }
         let Some(trusted) = self.trusted_addresses.as_ref().filter(|_| self.recursive) else {
-            return items.next().unwrap_or_default();
+            return items.next();
         };
         let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| trusted.contains(addr));
-        let mut first = &b""[..];
+        let mut first = None;
         for item in items {
-            first = item;
-            if !is_trusted(item) {
+            let goes_on = is_trusted(&item);
+            first = Some(item);
+            if !goes_on {
                 break;
             }
         }
         first
     }
+}
+
+/// What each element of a `Forwarded` says under `for` (RFC 7239 §4); empty if it says nothing.
+fn told_by(line: &[u8]) -> Vec<Vec<u8>> {
+    let told = |element: &[u8]| {
+        let pairs = split_unquoted(element, b';').into_iter();
+        let mut values = pairs.filter_map(|pair| {
+            let at = pair.iter().position(|b| *b == b'=')?;
+            let (name, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
+            name.eq_ignore_ascii_case(b"for").then(|| value.to_vec())
+        });
+        let value = values.next().unwrap_or_default();
+        // Escapes are of no use in an address.
+        value
+            .strip_prefix(b"\"")
+            .and_then(|value| value.strip_suffix(b"\""))
+            .map_or(value.clone(), <[u8]>::to_vec)
+    };
+    split_unquoted(line, b',').into_iter().map(told).collect()
+}
+
+/// The parts of a text between separators that do not stand in quotes.
+fn split_unquoted(text: &[u8], separator: u8) -> Vec<&[u8]> {
+    let (mut parts, mut begin, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if *byte == separator && !quoted => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
 }
 
 /// Clients decide how often this happens.
@@ -224,6 +302,36 @@ mod tests {
         assert!(reason.len() < 100 && !reason.contains(['\n', '\x1b']), "{reason}");
         let reason = parse(b"1.2.3.4:1\n2").unwrap_err();
         assert_eq!(reason, "bad port: 1\\n2");
+    }
+
+    #[test]
+    fn forwarded_is_read() {
+        let conf = json!({"source": "http_forwarded"});
+        let unchanged = "127.0.0.1 1000";
+        check(conf.clone(), "Forwarded: for=1.2.3.4;proto=https, FOR=\"5.6.7.8:90\";by=a", "5.6.7.8 90");
+        check(conf.clone(), "Forwarded: by=\"a;for=9.9.9.9,\";for=\"[2001:db8::1]:5\"", "2001:db8::1 5");
+        for nobody in ["for=unknown", "for=_hidden", "proto=http", "", "for=1.2.3.4, by=a"] {
+            check(conf.clone(), &format!("Forwarded: {nobody}"), unchanged);
+        }
+        let recursive = json!({"source": "http_forwarded", "recursive": true, "trusted_addresses": ["127.0.0.1", "10.0.0.0/8"]});
+        check(recursive, "Forwarded: for=8.8.8.8, for=1.2.3.4\nForwarded: for=10.1.1.1", "1.2.3.4 0");
+    }
+
+    #[test]
+    fn hops_are_counted_from_the_right() {
+        let conf = |hops: usize| json!({"source": "http_x_forwarded_for", "hops": hops});
+        let fields = "X-Forwarded-For: 9.9.9.9, 1.2.3.4\nX-Forwarded-For: 10.0.0.1";
+        check(conf(1), fields, "10.0.0.1 0");
+        check(conf(2), fields, "1.2.3.4 0");
+        check(conf(4), fields, "127.0.0.1 1000");
+        check(
+            json!({"source": "http_forwarded", "hops": 2}),
+            "Forwarded: for=1.1.1.1, for=2.2.2.2",
+            "1.1.1.1 0",
+        );
+        let both = json!({"source": "http_forwarded", "hops": 2, "recursive": true});
+        assert_eq!(refusal("real-ip", &both), "hops and recursive cannot be specified at the same time");
+        assert!(refusal("real-ip", &json!({"source": "arg_a", "hops": 2})).starts_with("hops: only"));
     }
 
     #[test]
