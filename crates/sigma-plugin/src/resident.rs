@@ -57,7 +57,9 @@ impl Residents {
                 continue;
             }
             let filled = roster.filled_metadata(plugin, metadata.as_deref());
-            match kind.resident(&Build::new(plugin, &Value::Null, "", &filled, node)) {
+            let made = kind.resident(&Build::new(plugin, &Value::Null, "", &filled, node));
+            let checked = || roster.check_metadata(plugin, metadata.as_deref());
+            match made.map(|made| checked().and(made)) {
                 Some(Ok(resident)) => places.push(Place { plugin: plugin.into(), metadata, resident }),
                 Some(Err(reason)) => refused.push((plugin.to_owned(), reason)),
                 None => {}

@@ -201,6 +201,7 @@ impl Roster {
         if let (Some(fields), Some(meta)) = (filled.as_object_mut(), meta) {
             fields.insert("_meta".to_owned(), meta);
         }
+        self.check_metadata(name, metadata.as_deref())?;
         let meta_value = self.filled_metadata(name, metadata.as_deref());
         let children =
             Children { roster: self, lookup, made: RefCell::default(), protos: RefCell::default() };
@@ -210,6 +211,21 @@ impl Roster {
         let (meta, conf) = (Meta::of(conf)?, Arc::clone(conf));
         let (children, protos) = (children.made.take(), children.protos.take());
         Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, protos, plugin, children })
+    }
+
+    /// Checks metadata whose references were resolved: without what they stand for, a plugin might guard less
+    /// than it was told to.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if a secret is not known, or the schema refuses what it is.
+    pub(crate) fn check_metadata(&self, name: &str, metadata: Option<&Value>) -> Result<(), String> {
+        let Some(metadata) = metadata else { return Ok(()) };
+        if let Some(field) = unresolved(metadata) {
+            return Err(format!("its metadata: {}", unknown_secret(&field)));
+        }
+        // The schema took any text for a reference. What it says of a secret would show it.
+        let checked = self.check(name, PluginScope::Metadata, metadata);
+        checked.map_err(|_| format!("the schema of plugin {name} refuses its metadata"))
     }
 
     /// The metadata of a plugin with defaults filled in; `null` if there are none.

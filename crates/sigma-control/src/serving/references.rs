@@ -6,7 +6,7 @@ use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::reference::is_reference;
-use sigma_config::resources::Plugins;
+use sigma_config::resources::{PluginMetadata, Plugins};
 
 /// The references in the resources that are served, kept as these change.
 #[derive(Debug, Default)]
@@ -21,6 +21,9 @@ impl References {
             let mut found = BTreeSet::new();
             for conf in plugins_of(config, key).into_iter().flat_map(|plugins| plugins.values()) {
                 each_reference(conf, &mut found);
+            }
+            if let Some(metadata) = metadata_of(config, key) {
+                metadata.settings.values().for_each(|value| each_reference(value, &mut found));
             }
             let material = key_material_of(config, key).into_iter().filter(|text| is_reference(text));
             found.extend(material.map(str::to_owned));
@@ -73,6 +76,11 @@ fn plugins_of<'c>(config: &'c Config, key: &ResourceKey) -> Option<&'c Plugins> 
         Kind::Credential => &resources.credentials.get(id)?.plugins,
         _ => return None,
     })
+}
+
+fn metadata_of<'c>(config: &'c Config, key: &ResourceKey) -> Option<&'c PluginMetadata> {
+    let metadata = || config.resources.plugin_metadata.get(key.id.as_str());
+    if key.kind == Kind::PluginMetadata { metadata().map(|metadata| &**metadata) } else { None }
 }
 
 /// The texts of certificates and keys that may be references.

@@ -16,6 +16,7 @@ use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents};
 
 use super::certificates::Certificate;
 use super::node_tls::NodeTls;
+use super::sources::SecretSource;
 use super::{Failure, State, Task};
 use crate::snapshot::{Snapshot, Upstream};
 
@@ -65,7 +66,8 @@ impl Task<'_> {
     /// What plugins do for the process as a whole; what they did `before` goes on where its metadata stay.
     pub(super) fn residents(&mut self, before: Option<&Snapshot>) -> Residents {
         let before = before.map(|before| &*before.residents);
-        let metadata_of = |plugin: &str| metadata(self.config, plugin);
+        let (config, secrets) = (self.config, self.sources.secrets);
+        let metadata_of = |plugin: &str| metadata(config, secrets, plugin);
         let made = Residents::new(self.roster, before, &metadata_of, self.node);
         made.unwrap_or_else(|refused| {
             self.failures.extend(refused.into_iter().map(|(plugin, reason)| {
@@ -364,7 +366,7 @@ impl Building<'_, '_> {
 
 impl Lookup for Building<'_, '_> {
     fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
-        metadata(self.task.config, plugin)
+        metadata(self.task.config, self.task.sources.secrets, plugin)
     }
 
     fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
@@ -372,8 +374,10 @@ impl Lookup for Building<'_, '_> {
     }
 }
 
-/// The metadata of a plugin, as they were written.
-pub(super) fn metadata(config: &Config, plugin: &str) -> Option<Arc<Value>> {
+/// The metadata of a plugin, with the secrets that it refers to.
+pub(super) fn metadata(config: &Config, secrets: &dyn SecretSource, plugin: &str) -> Option<Arc<Value>> {
     let metadata = config.resources.plugin_metadata.get(plugin)?;
-    Some(Arc::new(Value::Object(metadata.settings.as_ref().clone())))
+    let mut revealed = Value::Object(metadata.settings.as_ref().clone());
+    secrets.reveal(&mut revealed);
+    Some(Arc::new(revealed))
 }

@@ -55,6 +55,34 @@ fn await_status(gateway: &Gateway, key: &str, expected: u16) {
     assert!(settled, "{key} is not answered {expected}:\n{}{}", gateway.stdout(), gateway.stderr());
 }
 
+#[test]
+fn metadata_of_plugins_refer_to_secrets_too() {
+    // Of all variables this one is there wherever a test runs.
+    let known = std::env::var("PATH").unwrap();
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let put = |text: &str| {
+        let metadata = json!({"log_format": {"who": text, "uri": "$uri"}});
+        admin.put("plugin_metadata/file-logger", &metadata).unwrap();
+    };
+    // Without the secret the plugin would do something else than it was told.
+    put("$env://SIGMA_TEST_HAS_NO_SUCH_VARIABLE");
+    let mut logged = route("/x", &origin);
+    logged["plugins"] = json!({"file-logger": {"path": gateway.dir().join("entries.log")}});
+    admin.put("routes/1", &logged).unwrap();
+    await_status(&gateway, "", 503);
+    put("$env://PATH");
+    await_status(&gateway, "", 200);
+    let entries = || std::fs::read_to_string(gateway.dir().join("entries.log")).unwrap_or_default();
+    assert!(until(PATIENCE, || entries().contains('\n')), "{}", gateway.stderr());
+    let entry: Value = serde_json::from_str(entries().lines().next().unwrap()).unwrap();
+    assert_eq!((&entry["who"], &entry["uri"]), (&json!(known), &json!("/x")));
+    // The store has the reference.
+    let stored = admin.get("/apisix/admin/plugin_metadata/file-logger").unwrap();
+    assert_eq!(stored["value"]["log_format"]["who"], "$env://PATH");
+}
+
 fn guarded(origin: &Origin) -> Value {
     let mut route = route("/x", origin);
     route["plugins"] = json!({"key-auth": {}});
