@@ -224,6 +224,9 @@ pub struct Context {
     pub upstream: Option<Box<str>>,
     /// The request body once it was read whole; what stands here goes to the node.
     pub body: Option<Vec<u8>>,
+    /// A plugin makes the call of gRPC that the node gets of something else: what the gateway itself answers is in the
+    /// client's terms, not in gRPC's.
+    pub is_translated: bool,
     /// What a plugin wants of the cache of answers; None for nothing.
     pub cache: Option<Box<CacheWish>>,
     /// What keeps the node's answer: a filter before those of all plugins. The gateway's own.
@@ -265,6 +268,7 @@ impl Context {
         self.untouched.clear();
         self.upstream = None;
         self.body = None;
+        self.is_translated = false;
         self.cache = None;
         self.keeper = None;
         self.request_copy = None;

@@ -1,7 +1,7 @@
 //! What gRPC asks of a proxy beyond HTTP: errors in its own terms.
 
 use sigma_http::{HeaderId, Headers, RequestHead};
-use sigma_plugin::Reply;
+use sigma_plugin::{Context, Reply};
 
 /// Bytes of a body that become the message of an error.
 const MESSAGE_BYTES: usize = 512;
@@ -12,6 +12,11 @@ pub(super) fn is_call(head: &RequestHead) -> bool {
     let grpc = b"application/grpc";
     kind.get(..grpc.len()).is_some_and(|start| start.eq_ignore_ascii_case(grpc))
         && matches!(kind.get(grpc.len()), None | Some(b'+' | b';' | b' '))
+}
+
+/// Whether it is the client that speaks gRPC, and not a plugin in its place.
+pub(super) fn is_from_caller(ctx: &Context) -> bool {
+    is_call(&ctx.request) && !ctx.is_translated
 }
 
 /// The code with which a call has ended.

@@ -31,7 +31,7 @@ pub(super) struct LocalReply {
 /// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
 /// call; returns its body.
 pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> LocalReply {
-    let refused = grpc::is_call(&ctx.request) && !(200..300).contains(&reply.status);
+    let refused = grpc::is_from_caller(ctx) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
     let stream = stream.filter(|_| reply.body.is_none());
     if stream.is_some() {

@@ -94,7 +94,7 @@ impl Exchange<'_, '_> {
         if matches!(status, 400 | 408 | 413) {
             self.down.close_after();
         }
-        let reply = match grpc::is_call(&self.scratch.ctx.request) {
+        let reply = match grpc::is_from_caller(&self.scratch.ctx) {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
@@ -112,7 +112,7 @@ impl Exchange<'_, '_> {
     /// # Errors
     /// Returns an error if it is no call, or does not take it.
     async fn end_call(&mut self, fault: Fault) -> Result<(), Fault> {
-        if !grpc::is_call(&self.scratch.ctx.request) || !self.down.has_room() {
+        if !grpc::is_from_caller(&self.scratch.ctx) || !self.down.has_room() {
             return Err(fault);
         }
         self.down.send(Frame::Trailers(Box::new(grpc::unavailable(fault.reason))));

@@ -224,6 +224,7 @@ impl Transcoder {
             format!("/{}/{}", call.method.parent_service().full_name(), call.method.name()).into_bytes();
         let headers = &mut ctx.request.headers;
         headers.set(HeaderId::ContentType, b"application/grpc");
+        ctx.is_translated = true;
         // What is compressed cannot be read here.
         headers.remove_name(b"grpc-encoding");
         headers.remove_name(b"grpc-accept-encoding");
