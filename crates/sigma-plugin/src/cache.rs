@@ -14,6 +14,8 @@ pub struct CacheRule {
     pub zone: Box<str>,
     /// How much memory that is, in bytes.
     pub zone_bytes: u64,
+    /// Whoever may send `PURGE` has what is kept under a key forgotten.
+    pub purges: bool,
     /// The methods that are answered from it. Answers to HEAD are not kept: those to GET serve it.
     pub methods: Vec<Method>,
     /// The statuses that are kept; None for all whose lifetime is known.

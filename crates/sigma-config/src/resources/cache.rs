@@ -15,6 +15,9 @@ pub struct RouteCache {
     /// The methods that are answered from what is kept.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub methods: Vec<CachedMethod>,
+    /// Whether `PURGE` forgets what is kept for a URI: 200, or 404 if nothing was. Whoever may call the route with that
+    /// method may then do so; without it the method is the node's.
+    pub purge: bool,
     /// How long answers are fresh that do not say it themselves. Of several the first one counts that names the status.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<CacheValid>,
@@ -80,6 +83,7 @@ impl Default for RouteCache {
         RouteCache {
             key: ["$scheme", "$host", "$request_uri"].map(str::to_owned).to_vec(),
             methods: vec![CachedMethod::Get, CachedMethod::Head],
+            purge: false,
             valid: Vec::new(),
             heuristic: false,
             ignore_headers: Vec::new(),

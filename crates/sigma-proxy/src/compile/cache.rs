@@ -20,6 +20,7 @@ pub(super) fn order(config: &RouteCache, memory: Cache) -> CacheOrder {
     let rule = CacheRule {
         zone: ZONE.into(),
         zone_bytes: memory.memory_bytes,
+        purges: config.purge,
         methods: config.methods.iter().map(|method| self::method(*method)).collect(),
         statuses: None,
         lifetime: Lifetime::Known { otherwise: otherwise.collect(), guesses: config.heuristic },

@@ -213,6 +213,7 @@ impl ProxyCache {
             revalidates: config.revalidate,
             stale_if_error: config.stale_if_error,
             failures: vec![500, 502, 503, 504],
+            purges: true,
             tells: Tells::Word,
             ..CacheRule::default()
         };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use sigma_http::{Fault, FaultKind};
 use sigma_wire::{Downstream, Nobody};
 
-use super::{Turn, ask_whether_good};
+use super::{Turn, ask_whether_good, ask_without_condition};
 use crate::connection::ConnectionInfo;
 use crate::exchange::stage::Stage;
 use crate::exchange::{Exchange, Scratch, websocket};
@@ -28,6 +28,7 @@ impl Exchange<'_, '_> {
         let mut scratch = worker.take_scratch();
         self.scratch.ctx.repeat_in(&mut scratch.ctx);
         scratch.begin();
+        ask_without_condition(&mut scratch.ctx.request.headers);
         if let Some(stale) = turn.stale.as_deref().filter(|_| turn.validates) {
             ask_whether_good(&mut scratch.ctx.request.headers, stale);
         }

@@ -91,7 +91,7 @@ impl Exchange<'_, '_> {
             return Ok(false);
         }
         let zone = self.worker.caches.zone(&wish.rule);
-        if method == Method::Purge {
+        if method == Method::Purge && wish.rule.purges {
             let status = if zone.purge(&wish.key) { 200 } else { 404 };
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
@@ -381,8 +381,10 @@ impl Turn {
             // There is something newer, which is not for others.
             self.zone.purge(&self.wish.key);
         }
+        // One that a client's own condition brought about says nothing of what others get.
+        let says_nothing = life.is_some() || matches!(ctx.response.status, 304 | 500..);
         match refused {
-            Some(lead) if ctx.response.status >= 500 || life.is_some() => lead.fail(now),
+            Some(lead) if says_nothing => lead.fail(now),
             Some(lead) => lead.part(now),
             None => {}
         }
@@ -490,12 +492,17 @@ fn has_validators(stored: &Stored) -> bool {
     stored.headers.find(b"ETag").is_some() || stored.headers.find(b"Last-Modified").is_some()
 }
 
-/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
-/// the node compare with what the client has.
-fn ask_whether_good(request: &mut Headers, stale: &Stored) {
+/// Takes a client's own conditions out of a request.
+fn ask_without_condition(request: &mut Headers) {
     for name in ["If-None-Match", "If-Modified-Since", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
+}
+
+/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
+/// the node compare with what the client has.
+fn ask_whether_good(request: &mut Headers, stale: &Stored) {
+    ask_without_condition(request);
     if let Some(tag) = stale.headers.find(b"ETag") {
         request.append("If-None-Match", tag);
     }
