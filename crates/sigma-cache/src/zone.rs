@@ -212,22 +212,22 @@ impl Zone {
         self.answers.remove(key).is_some()
     }
 
-    /// Forgets all answers that `is_meant`, and all that are coming, as what they are is not known yet. Returns how many
-    /// there were.
-    pub fn sweep(&self, is_meant: impl Fn(&Stored) -> bool) -> usize {
+    /// Forgets all answers that `is_meant` by their keys and by themselves, and all that are coming, as what they are is
+    /// not known yet. Returns how many there were.
+    pub(crate) fn sweep(&self, is_meant: impl Fn(&[u8], &Stored) -> bool) -> usize {
         self.swept.fetch_add(1, Ordering::AcqRel);
         self.stripes.iter().for_each(|stripe| held(stripe).clear());
         let keys = self.answers.iter();
-        let meant = keys.filter(|(_, variants)| variants.iter().any(|stored| is_meant(stored)));
+        let meant = keys.filter(|(key, variants)| variants.iter().any(|stored| is_meant(key, stored)));
         let meant: Vec<(Arc<[u8]>, Variants)> = meant.collect();
         meant.iter().map(|(key, _)| self.forget(key, &is_meant)).sum()
     }
 
     /// Forgets those under a key that are meant.
-    fn forget(&self, key: &Arc<[u8]>, is_meant: &impl Fn(&Stored) -> bool) -> usize {
+    fn forget(&self, key: &Arc<[u8]>, is_meant: &impl Fn(&[u8], &Stored) -> bool) -> usize {
         let _writing = self.stripe(self.hasher.hash_one(&key[..]));
         let Some(known) = self.answers.peek(&key[..]) else { return 0 };
-        let stay: Vec<Arc<Stored>> = known.iter().filter(|stored| !is_meant(stored)).cloned().collect();
+        let stay: Vec<Arc<Stored>> = known.iter().filter(|stored| !is_meant(key, stored)).cloned().collect();
         let gone = known.len() - stay.len();
         match stay.is_empty() {
             true => drop(self.answers.remove(&key[..])),
@@ -378,7 +378,7 @@ mod tests {
         zone.insert(b"k", one.clone(), asked);
         assert!(zone.is_empty());
         let asked = zone.epoch(b"k");
-        zone.sweep(|_| false);
+        zone.sweep(|_, _| false);
         zone.insert(b"k", one.clone(), asked);
         assert!(zone.is_empty());
         zone.insert(b"k", one, zone.epoch(b"k"));
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn what_is_coming_is_not_for_those_who_ask_after_a_purge() {
         let zone = zone();
-        for forget in [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(|_| false)] {
+        for forget in [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(|_, _| false)] {
             let old = zone.lead(b"k", 0, 0).unwrap();
             let before = zone.lead(b"k", 0, 0).unwrap_err();
             old.share(Arc::new(stored(&[], &[]).unwrap()));
@@ -427,10 +427,10 @@ mod tests {
             let one = stored(&[("Vary", "L"), ("Content-Language", language)], &[("L", language)]).unwrap();
             zone.insert(key, one, zone.epoch(key));
         }
-        let is_german = |stored: &Stored| stored.headers.find(b"Content-Language") == Some(b"de");
+        let is_german = |_: &[u8], stored: &Stored| stored.headers.find(b"Content-Language") == Some(b"de");
         assert_eq!((zone.sweep(is_german), zone.sweep(is_german), zone.len()), (2, 0, 2));
         assert!(zone.find(b"a", &headers(&[("L", "en")])).is_some());
-        assert_eq!((zone.sweep(|_| true), zone.len(), zone.held_bytes()), (2, 0, 0));
+        assert_eq!((zone.sweep(|_, _| true), zone.len(), zone.held_bytes()), (2, 0, 0));
     }
 
     #[test]

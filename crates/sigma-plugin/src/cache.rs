@@ -242,6 +242,17 @@ fn end_part(key: &mut Vec<u8>, start: usize) {
     key.extend_from_slice(&length.to_le_bytes());
 }
 
+/// How keys end whose last parts have these values. Nothing else ends so.
+pub fn key_end(values: &[String]) -> Vec<u8> {
+    let mut key = Vec::new();
+    for value in values {
+        let start = key.len();
+        key.extend_from_slice(value.as_bytes());
+        end_part(&mut key, start);
+    }
+    key
+}
+
 /// Whether texts and variables come to something.
 fn is_active(parts: &[Part], ctx: &Context) -> bool {
     let mut value = Vec::new();

@@ -163,6 +163,7 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     state.asked = Some(Arc::new(move |question| questions::answer(&*asked, question)));
     let members = Arc::clone(running);
     state.members = Some(Arc::new(move || members.listed()));
+    state.purges = Some(Arc::clone(running.purges()));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

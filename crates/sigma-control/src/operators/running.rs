@@ -37,6 +37,7 @@ use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::publisher::{self, Publisher};
+use crate::serving::purges::Purges;
 use crate::store::{Store, StoreStatus};
 
 /// What operators tell the process. The reply tells how it went.
@@ -59,6 +60,7 @@ pub(crate) struct Running {
     publisher: Arc<Publisher>,
     store: Option<Arc<dyn Store>>,
     members: Arc<Members>,
+    purges: Arc<Purges>,
     taps: Arc<TapBoard>,
     /// Why traffic should go elsewhere; None if it need not.
     unready: Mutex<Option<&'static str>>,
@@ -76,7 +78,7 @@ impl Running {
         live: Arc<Live>,
         publisher: Arc<Publisher>,
         store: Option<Arc<dyn Store>>,
-        members: Arc<Members>,
+        (members, purges): (Arc<Members>, Arc<Purges>),
         commands: mpsc::Sender<Command>,
     ) -> Running {
         Running {
@@ -86,6 +88,7 @@ impl Running {
             publisher,
             store,
             members,
+            purges,
             taps: Arc::clone(inheritance.taps()),
             unready: Mutex::new(Some("the process is starting")),
             reloads: AtomicU64::new(0),
@@ -205,6 +208,11 @@ impl Running {
     /// All gateways of the store, as [`Inspect::members`] tells them.
     pub(crate) fn listed(&self) -> Asked<'static, Value> {
         Box::pin(self.members.list())
+    }
+
+    /// Has caches forget, here and on the other gateways of the store.
+    pub(crate) fn purges(&self) -> &Arc<Purges> {
+        &self.purges
     }
 
     /// How the orders of certificates stand; None if none are ordered.

@@ -9,6 +9,7 @@ mod identity;
 mod members;
 mod orders;
 mod output;
+mod purge;
 mod tap;
 
 use std::path::PathBuf;
@@ -140,6 +141,8 @@ enum Verb {
     },
     /// Show the gateways of the store: what each is called, where it listens, and which revision it serves
     Members(members::Members),
+    /// Have caches forget answers, on all gateways of the store
+    Purge(purge::Purge),
     /// Show what would become of a request: its route, plugins, upstream and nodes. Nothing is sent
     Explain(explain::Explain),
     /// Show exchanges of a running gateway as they end, with their heads and times; secrets are masked
@@ -281,6 +284,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         }
         Verb::Tap(tap) => return tap::show(&client, tap).await,
         Verb::Members(members) => members.list(&client, form).await?,
+        Verb::Purge(purge) => purge.order(&client, form).await?,
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,

@@ -59,6 +59,7 @@ mod plugins_traffic;
 mod policies;
 mod pool;
 mod process;
+mod purges;
 mod quarantine;
 mod reader;
 mod registries;

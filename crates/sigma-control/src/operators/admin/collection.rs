@@ -185,6 +185,8 @@ pub(crate) enum Target {
     Tap,
     /// `members`: the gateways of the store.
     Members,
+    /// `cache/purge`: what caches are to forget.
+    Purge,
     /// What the running gateway is asked: `live`, `nodes` and the like.
     Process(Question),
     /// `/openapi.json`.
@@ -243,6 +245,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["caller"] => Target::Caller,
         ["members"] => Target::Members,
         ["tap"] => Target::Tap,
+        ["cache", "purge"] => Target::Purge,
         ["plugins", name, "documentation"] => Target::Documentation(owned(name)),
         ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
         ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
@@ -256,7 +259,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["secrets", manager, rest @ ..] => place("secrets", Some(manager), rest),
         ["explain"] => Target::Explain,
         ["history", rest @ ..] => past(rest).map_or(Target::Nothing, Target::History),
-        ["schema" | "plugins" | "configs", ..] => Target::Nothing,
+        ["schema" | "plugins" | "configs" | "cache", ..] => Target::Nothing,
         [segment, rest @ ..] => match Question::of_segment(segment) {
             Some(question) if rest.is_empty() => Target::Process(question),
             Some(_) => Target::Nothing,
@@ -343,6 +346,8 @@ mod tests {
         check("/apisix/admin/caller", "Caller");
         check("/apisix/admin/members", "Members");
         check("/apisix/admin/tap", "Tap");
+        check("/apisix/admin/cache/purge", "Purge");
+        check("/apisix/admin/cache", "Nothing");
         check("/apisix/admin/live", "Process(Live)");
         check("/apisix/admin/nodes/", "Process(Nodes)");
         check("/apisix/admin/live/1", "Nothing");

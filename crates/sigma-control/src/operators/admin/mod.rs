@@ -71,6 +71,7 @@ use crate::operators::history::HistoryReader;
 use crate::operators::identity::CertificateOf;
 use crate::operators::members::Listing;
 use crate::operators::tap::Tapping;
+use crate::serving::purges::Purges;
 use crate::serving::source::unix_seconds;
 use crate::serving::trial::Trial;
 use crate::store::history::{Author, By};
@@ -102,6 +103,8 @@ pub struct AdminState {
     pub(crate) asked: Option<Arc<dyn Fn(Question) -> Value + Send + Sync>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
+    /// Has caches forget; None where nothing is served.
+    pub(crate) purges: Option<Arc<Purges>>,
     /// The page of a plugin in the reference, in Markdown.
     pub documentation: Arc<Documentation>,
     /// Tries what is written before it is stored; None: whatever passes its check is stored.
@@ -152,6 +155,7 @@ impl AdminState {
             key_prefix: "/apisix".to_owned(),
             asked: None,
             members: None,
+            purges: None,
             documentation: Arc::new(|_| None),
             trial: None,
             unknown_fields: UnknownFields::default(),
@@ -366,6 +370,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
                 Target::PluginNames => catalogue::names(state, &call),
                 Target::PluginReload => catalogue::reload(&call),
                 Target::Validate(segment) => catalogue::validate(&segment, &call),
+                Target::Purge => process::purge(state, &call).await,
                 _ => not_found(),
             }
         }

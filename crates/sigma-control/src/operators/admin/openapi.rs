@@ -297,6 +297,7 @@ fn others() -> Vec<(String, Value)> {
         ("caller", json!({"get": get("What the caller may do", &[])})),
         ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
         ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
+        ("cache/purge", json!({"post": purge()})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
         ("plugins/{name}/documentation", json!({"get": documentation})),
@@ -315,6 +316,25 @@ fn others() -> Vec<(String, Value)> {
     .chain(asked)
     .map(|(path, item)| (format!("{ROOT}/{path}"), item))
     .collect()
+}
+
+/// What caches are to forget.
+fn purge() -> Value {
+    let list = |item: Value| json!({"type": "array", "items": item, "maxItems": 1000});
+    let text = || json!({"type": "string"});
+    let order = json!({"type": "object", "additionalProperties": false, "properties": {
+        "zone": text(), "all": {"type": "boolean"}, "urls": list(text()), "prefixes": list(text()), "tags": list(text()),
+        "keys": list(json!({"type": "array", "items": text(), "minItems": 1})),
+    }});
+    let done = json!({"type": "object", "required": ["forgotten", "gateways"], "properties": {
+        "forgotten": {"type": "integer", "description": "How many answers the asked gateway has forgotten."},
+        "gateways": {"enum": ["all", "this"], "description": "Whether the other gateways of the store were told."},
+    }});
+    let done = json!({"description": "Forgotten.", "content": {"application/json": {"schema": done}}});
+    let summary = "Have caches forget answers, on all gateways of the store".to_owned();
+    let mut purge = operation(summary, &[], &[("200", done)]);
+    purge["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": order}}});
+    purge
 }
 
 /// What was changed by whom, and what would become of a request.

@@ -1,7 +1,8 @@
 //! What the running gateway says of itself, in its own words: for the dashboard, and for whoever would otherwise
 //! need the Control API, which asks for no key.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::settings::{AdminApiVersion, AdminRole};
 
@@ -10,6 +11,7 @@ use super::call::Call;
 use super::catalogue::only_get;
 use super::collection::Question;
 use super::reply::{Outcome, Refusal, Reply};
+use crate::serving::purges::{PurgeError, PurgeOrder, Purged};
 
 /// `GET` of one of [`Question::ALL`].
 pub(crate) fn answer(state: &AdminState, question: Question, call: &Call) -> Outcome {
@@ -39,6 +41,28 @@ pub(crate) async fn members(state: &AdminState, call: &Call) -> Outcome {
     match &state.members {
         Some(members) => Ok(fresh(members().await)),
         None => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is served here")),
+    }
+}
+
+/// `POST /cache/purge`: answers that are kept go, here and on all gateways of the store.
+pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
+    let purges = state.purges.as_ref().filter(|_| call.method == Method::POST);
+    let purges = purges.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
+    if call.is_dry() {
+        return Err(Refusal::bad("a purge has no dry run: leave out dry_run"));
+    }
+    let body = call.body.clone().unwrap_or_default();
+    let order = PurgeOrder::deserialize(body)
+        .map_err(|error| Refusal::bad(format_args!("invalid order to purge: {error}")))?;
+    match purges.order(&order).await {
+        Ok(Purged { forgotten, is_told }) => {
+            let gateways = if is_told { "all" } else { "this" };
+            Ok(fresh(json!({"forgotten": forgotten, "gateways": gateways})))
+        }
+        Err(error @ PurgeError::Unclear(_)) => {
+            Err(Refusal::bad(format_args!("invalid order to purge: {error}")))
+        }
+        Err(error @ PurgeError::Alone(_)) => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)),
     }
 }
 

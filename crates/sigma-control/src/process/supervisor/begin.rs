@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sigma_cache::Zones;
 use sigma_config::Checked;
 use sigma_config::crypt::Keyring;
 use sigma_proxy::{Gateway, Inheritance, Snapshot};
@@ -36,6 +37,7 @@ use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Publisher, problems};
+use crate::serving::purges::Purges;
 use crate::store::Store;
 
 /// What is there before a configuration is in force.
@@ -142,8 +144,10 @@ impl Supervisor {
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (hostname, counters) = (plugins.node.hostname(), inheritance.counters());
         let members = Arc::new(Members::new(&settings, store.as_ref(), hostname, &publisher, counters));
+        let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref());
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
-        let running = Arc::new(Running::new(&inheritance, live, publishing, stored, members, tell));
+        let running = Running::new(&inheritance, live, publishing, stored, (members, purges.into()), tell);
+        let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
         let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));

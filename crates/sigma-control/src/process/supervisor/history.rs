@@ -16,6 +16,7 @@ impl Supervisor {
             if let Some(sharing) = &self.health_sharing {
                 sharing.hear(&event);
             }
+            self.running.purges().hear(&event);
             if let Some(ordered) = &self.ordered {
                 ordered.hear(&event);
             }

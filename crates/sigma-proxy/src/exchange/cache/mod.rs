@@ -123,7 +123,7 @@ impl Exchange<'_, '_> {
         let request = &self.scratch.ctx.request;
         turn.began = self.now_s();
         turn.asked.copy_from(&request.headers);
-        turn.resource = resource(request);
+        turn.resource = resource(&self.scratch.ctx);
         turn.validates = turn.wish.rule.revalidates && turn.stale.as_deref().is_some_and(has_validators);
     }
 
@@ -477,13 +477,9 @@ fn changes_something(method: Method) -> bool {
 }
 
 /// What a request asks for, as those know it who purge: its host, and path with query.
-fn resource(request: &RequestHead) -> Vec<u8> {
-    let mut resource = host_name(request.authority()).to_vec();
-    resource.extend_from_slice(request.raw_path());
-    if let Some(query) = request.query() {
-        resource.push(b'?');
-        resource.extend_from_slice(query);
-    }
+fn resource(ctx: &Context) -> Vec<u8> {
+    let mut resource = host_name(ctx.request.authority()).into_owned();
+    resource.extend_from_slice(&ctx.request_uri());
     resource
 }
 

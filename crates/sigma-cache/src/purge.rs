@@ -1,0 +1,95 @@
+//! Orders to forget answers by what they are, in all zones or in one.
+
+use std::collections::HashSet;
+
+use crate::stored::Stored;
+use crate::zone::Zones;
+
+/// Which answers are to be forgotten: those that any of these means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Purge {
+    /// Only in the zone of this name.
+    pub zone: Option<Box<str>>,
+    /// All of them.
+    pub all: bool,
+    /// Those to requests for one of these: the host in small letters without a port, then path and query.
+    pub resources: HashSet<Box<[u8]>>,
+    /// Those to requests for what begins so.
+    pub prefixes: Vec<Box<[u8]>>,
+    /// Those with one of these tags.
+    pub tags: HashSet<Box<[u8]>>,
+    /// Those under keys that end so.
+    pub keys: Vec<Box<[u8]>>,
+}
+
+impl Purge {
+    /// One of everything.
+    pub fn everything() -> Purge {
+        Purge { all: true, ..Purge::default() }
+    }
+
+    fn means(&self, key: &[u8], stored: &Stored) -> bool {
+        self.all
+            || self.resources.contains(&stored.resource)
+            || self.prefixes.iter().any(|prefix| stored.resource.starts_with(prefix))
+            || stored.tags.iter().any(|tag| self.tags.contains(tag))
+            || self.keys.iter().any(|end| key.ends_with(end))
+    }
+}
+
+impl Zones {
+    /// Forgets what is meant, and whatever is coming. Returns how many answers there were.
+    pub fn purge(&self, purge: &Purge) -> usize {
+        let zones = self.all().into_iter();
+        let meant = zones.filter(|(name, _)| purge.zone.as_deref().is_none_or(|zone| zone == &**name));
+        meant.map(|(_, zone)| zone.sweep(|key, stored| purge.means(key, stored))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stored::tests::stored;
+
+    fn zones() -> Zones {
+        let zones = Zones::default();
+        let answers = [
+            ("one", "shop.test/a?x=1", "red,small"),
+            ("one", "shop.test/ab", "blue"),
+            ("two", "shop.test/a?x=1", "red"),
+            ("two", "shop.test.evil/a", ""),
+        ];
+        for (name, resource, tags) in answers {
+            let mut one = stored(&[("Cache-Tag", tags)], &[]).unwrap();
+            one.resource = resource.as_bytes().into();
+            let zone = zones.zone(name, 1 << 20);
+            zone.insert(resource.as_bytes(), one, zone.epoch(resource.as_bytes()));
+        }
+        zones
+    }
+
+    fn bytes(text: &str) -> Box<[u8]> {
+        text.as_bytes().into()
+    }
+
+    #[test]
+    fn orders_mean_what_they_name() {
+        let check = |purge: Purge, expected: usize| {
+            let zones = zones();
+            assert_eq!(zones.purge(&purge), expected, "{purge:?}");
+            assert_eq!(zones.purge(&purge), 0, "{purge:?}");
+            let left: usize = zones.all().iter().map(|(_, zone)| zone.len()).sum();
+            assert_eq!(left, 4 - expected);
+        };
+        check(Purge::default(), 0);
+        check(Purge::everything(), 4);
+        check(Purge { zone: Some("two".into()), ..Purge::everything() }, 2);
+        check(Purge { zone: Some("three".into()), ..Purge::everything() }, 0);
+        check(Purge { resources: [bytes("shop.test/a?x=1")].into(), ..Purge::default() }, 2);
+        check(Purge { resources: [bytes("shop.test/a")].into(), ..Purge::default() }, 0);
+        check(Purge { prefixes: vec![bytes("shop.test/")], ..Purge::default() }, 3);
+        check(Purge { tags: [bytes("red")].into(), ..Purge::default() }, 2);
+        check(Purge { tags: [bytes("small"), bytes("blue")].into(), ..Purge::default() }, 2);
+        check(Purge { keys: vec![bytes("/ab")], ..Purge::default() }, 1);
+    }
+}
