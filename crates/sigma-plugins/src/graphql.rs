@@ -9,9 +9,17 @@ const MAX_DEPTH: usize = 100;
 /// A definition of a document.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Definition {
-    /// A query, a mutation or a subscription, with its name if it has one.
-    Operation(Option<String>),
+    /// Something to be executed, with its name if it has one.
+    Operation(Operation, Option<String>),
     Fragment,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Query,
+    Mutation,
+    Subscription,
 }
 
 /// The definitions of a document, of which there is at least one.
@@ -50,10 +58,15 @@ struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     fn definition(&mut self) -> Result<Definition, String> {
+        let operation = match self.token {
+            Token::Name("mutation") => Operation::Mutation,
+            Token::Name("subscription") => Operation::Subscription,
+            _ => Operation::Query,
+        };
         match self.token {
             Token::Punctuator('{') => {
                 self.selections()?;
-                Ok(Definition::Operation(None))
+                Ok(Definition::Operation(operation, None))
             }
             Token::Name("query" | "mutation" | "subscription") => {
                 self.advance()?;
@@ -63,7 +76,7 @@ impl<'t> Parser<'t> {
                 }
                 self.directives()?;
                 self.selections()?;
-                Ok(Definition::Operation(name))
+                Ok(Definition::Operation(operation, name))
             }
             Token::Name("fragment") => {
                 self.advance()?;
@@ -362,7 +375,8 @@ mod tests {
 
     #[test]
     fn documents() {
-        let operation = |name: &str| Definition::Operation((!name.is_empty()).then(|| name.to_owned()));
+        let of = |kind, name: &str| Definition::Operation(kind, (!name.is_empty()).then(|| name.to_owned()));
+        let operation = |name: &str| of(Operation::Query, name);
         let check =
             |text: &str, expected: Vec<Definition>| assert_eq!(definitions(text), Ok(expected), "{text}");
         check("{a}", vec![operation("")]);
@@ -371,7 +385,10 @@ mod tests {
             "query Q($a: [Int!]! = [1, -2.5e3] @d, $b: T = {x: null, y: []}) @d(a: $a) { x: a(b: $b) @d { c } }",
             vec![operation("Q")],
         );
-        check("mutation M { a } subscription S { b }", vec![operation("M"), operation("S")]);
+        check(
+            "mutation M { a } subscription S { b }",
+            vec![of(Operation::Mutation, "M"), of(Operation::Subscription, "S")],
+        );
         check(
             "fragment F on T { a } { ...F ... on T @x { b } ... @x { c } ... { d } }",
             vec![Definition::Fragment, operation("")],

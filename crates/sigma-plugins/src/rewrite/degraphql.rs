@@ -76,7 +76,11 @@ impl Configuration for Config {
             None if definitions.len() > 1 => {
                 Err("operation_name is required if multiple operations are present in the query".to_owned())
             }
-            Some(name) if !definitions.contains(&Definition::Operation(Some(name.clone()))) => {
+            Some(name)
+                if !definitions
+                    .iter()
+                    .any(|one| matches!(one, Definition::Operation(_, Some(of)) if of == name)) =>
+            {
                 Err(format!("operation_name: the query has no operation `{name}`"))
             }
             _ => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! The plugin says what is kept and under which key; the keeping itself is a stage of the exchange.
 
-mod zones;
+pub(in crate::traffic) mod zones;
 
 use std::sync::Arc;
 
@@ -139,9 +139,27 @@ struct Config {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Strategy {
+pub(super) enum Strategy {
     Disk,
     Memory,
+}
+
+impl Strategy {
+    /// The memory of the zone of this name, in bytes.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no such zone for this strategy.
+    pub(super) fn zone_bytes(self, attributes: &Attributes, name: &str) -> Result<u64, String> {
+        let (kind, word) = match self {
+            Strategy::Disk => (Kind::Disk, "disk"),
+            Strategy::Memory => (Kind::Memory, "memory"),
+        };
+        let zone = attributes.zone(name).ok_or(format!("cache_zone {name} not found"))?;
+        match zone.kind() == kind {
+            true => zone.bytes(),
+            false => Err(format!("invalid or empty cache_zone for cache_strategy: {word}")),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -164,17 +182,20 @@ impl Configuration for Config {
 /// Fields that only the strategy `memory` has.
 const OF_MEMORY: [&str; 4] = ["cache_control", "cache_ttl", "cache_set_cookie", "max_resp_body_size"];
 
+/// What is to be known of the strategy `disk`.
+pub(super) fn in_memory() -> Problem {
+    Problem::new("cache_strategy", "in-memory", "what is kept is in memory, and forgotten at a restart")
+        .hint("say `memory` if that is meant")
+}
+
 fn warnings(conf: &Value) -> Vec<Problem> {
     if conf.get("cache_strategy").and_then(Value::as_str).unwrap_or("disk") != "disk" {
         return Vec::new();
     }
-    let in_memory =
-        Problem::new("cache_strategy", "in-memory", "what is kept is in memory, and forgotten at a restart")
-            .hint("say `memory` if that is meant");
     let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
         Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
     });
-    std::iter::once(in_memory).chain(idle).collect()
+    std::iter::once(in_memory()).chain(idle).collect()
 }
 
 struct ProxyCache(CacheOrder);
@@ -183,25 +204,16 @@ impl ProxyCache {
     fn new(build: &Build<'_>) -> Result<ProxyCache, String> {
         let config: Config = build.config()?;
         let attributes = Attributes::of(build.node.attribute(NAME))?;
-        let (kind, word) = match config.cache_strategy {
-            Strategy::Disk => (Kind::Disk, "disk"),
-            Strategy::Memory => (Kind::Memory, "memory"),
-        };
-        let zone = attributes
-            .zone(&config.cache_zone)
-            .ok_or(format!("cache_zone {} not found", config.cache_zone))?;
-        if zone.kind() != kind {
-            return Err(format!("invalid or empty cache_zone for cache_strategy: {word}"));
-        }
+        let zone_bytes = config.cache_strategy.zone_bytes(&attributes, &config.cache_zone)?;
         let lifetime = match (config.cache_strategy, config.cache_control) {
             (Strategy::Disk, _) => Lifetime::StatedOr(attributes.cache_ttl_s()?),
             (Strategy::Memory, true) => Lifetime::Stated,
             (Strategy::Memory, false) => Lifetime::Fixed(config.cache_ttl),
         };
-        let is_memory = kind == Kind::Memory;
+        let is_memory = config.cache_strategy == Strategy::Memory;
         let rule = CacheRule {
             zone: config.cache_zone.as_str().into(),
-            zone_bytes: zone.bytes()?,
+            zone_bytes,
             methods: config.cache_method.iter().map(|method| Method::from(*method)).collect(),
             statuses: Some(config.cache_http_status),
             lifetime,

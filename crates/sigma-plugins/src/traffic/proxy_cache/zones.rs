@@ -10,7 +10,7 @@ const LEAST_BYTES: u64 = 64 << 10;
 /// What `plugin_attr` may say for the plugin.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct Attributes {
+pub(in crate::traffic) struct Attributes {
     /// How long answers of the strategy `disk` are fresh that do not say it themselves: a number of seconds, or one with
     /// `s`, `m`, `h` or `d`.
     #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"), extend("default" = "10s"))]
@@ -39,7 +39,7 @@ impl Default for Attributes {
 /// One zone. With the three fields of a disk it is one of the strategy `disk`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Zone {
+pub(in crate::traffic) struct Zone {
     /// Its name.
     #[schemars(length(min = 1, max = 100))]
     name: String,
@@ -55,14 +55,14 @@ pub(super) struct Zone {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::traffic) enum Kind {
     Disk,
     Memory,
 }
 
 impl Attributes {
     /// What the attribute says; the defaults where it says nothing.
-    pub(super) fn of(attribute: &Value) -> Result<Attributes, String> {
+    pub(in crate::traffic) fn of(attribute: &Value) -> Result<Attributes, String> {
         if attribute.is_null() {
             return Ok(Attributes::default());
         }
@@ -77,11 +77,11 @@ impl Attributes {
         }
     }
 
-    pub(super) fn zone(&self, name: &str) -> Option<&Zone> {
+    pub(in crate::traffic) fn zone(&self, name: &str) -> Option<&Zone> {
         self.zones.iter().find(|zone| zone.name == name)
     }
 
-    pub(super) fn cache_ttl_s(&self) -> Result<u32, String> {
+    pub(in crate::traffic) fn cache_ttl_s(&self) -> Result<u32, String> {
         let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
         let seconds = scaled(&self.cache_ttl, &units).and_then(|seconds| u32::try_from(seconds).ok());
         seconds.ok_or_else(|| {
@@ -96,11 +96,11 @@ impl Zone {
         self.disk_size.is_some() == has_path && self.cache_levels.is_some() == has_path
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(in crate::traffic) fn kind(&self) -> Kind {
         if self.disk_path.is_some() { Kind::Disk } else { Kind::Memory }
     }
 
-    pub(super) fn bytes(&self) -> Result<u64, String> {
+    pub(in crate::traffic) fn bytes(&self) -> Result<u64, String> {
         let units = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
         let bytes =
             scaled(&self.memory_size.to_ascii_lowercase(), &units).filter(|bytes| *bytes >= LEAST_BYTES);

@@ -1,0 +1,384 @@
+//! `graphql-proxy-cache`: answers to queries of GraphQL are kept, and used again.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_config::described::schema_of;
+use sigma_http::Method;
+use sigma_plugin::cache::{CacheOrder, CacheRule, Lifetime, Tells, key_end};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::variables::pairs;
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+};
+
+use super::proxy_cache::zones::Attributes as ZoneAttributes;
+use super::proxy_cache::{Strategy, in_memory};
+use crate::graphql::{self, Definition, Operation};
+use crate::json_body;
+
+const NAME: &str = "graphql-proxy-cache";
+
+/// The plugin.
+pub(crate) static GRAPHQL_PROXY_CACHE: Descriptor = Descriptor {
+    name: NAME,
+    priority: 1009,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
+    attributes: Some(schema_of::<Attributes>),
+    warnings: Some(|_, conf| warnings(conf)),
+    build: |build| Ok(Arc::new(GraphqlProxyCache::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /graphql
+    plugins:
+      graphql-proxy-cache: { cache_strategy: memory, cache_zone: memory_cache, cache_ttl: 60 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{orders{id}}' | grep -i apisix-cache-status
+Apisix-Cache-Status: MISS
+$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{orders{id}}' | grep -i apisix-cache-status
+Apisix-Cache-Status: HIT
+$ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d 'mutation {buy}' | grep -i apisix-cache-status
+Apisix-Cache-Status: BYPASS
+```
+"#;
+
+/// JSON values of a body of the largest default size, about.
+const MOST_VALUES: usize = 250_000;
+
+/// Keeps answers to queries of GraphQL, which are asked for by GET or by POST, and answers from them.
+///
+/// The zones are those of [proxy-cache](proxy-cache.md), and so are the rules of what is kept: of answers with status
+/// 200. A document with a mutation passes the cache. What is no request of GraphQL is answered 400, and other methods
+/// 405: nothing reaches the node that this plugin has not understood.
+///
+/// Under one key are the answers to one text: the query string, or the body, byte by byte. Host, path, route, service,
+/// the configuration and whose answer it is are in the key as well. Clients are told it in `APISIX-Cache-Key`; operators
+/// purge by it: `sigma ctl purge --cache-key '["…"]'`.
+///
+/// A mutation does not make anything be forgotten: nothing tells which queries it concerns.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Where answers are kept, and for how long: `memory` for `cache_ttl`, `disk` as answers say themselves
+    /// (`X-Accel-Expires`, `Cache-Control`, `Expires`), else for the attribute `cache_ttl` of `proxy-cache`.
+    #[schemars(extend("default" = "disk"))]
+    cache_strategy: Strategy,
+    /// The zone; it has to be one of the strategy.
+    #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
+    cache_zone: String,
+    /// With `memory`: seconds that an answer is fresh.
+    #[schemars(range(min = 1, max = 2_147_483_647), extend("default" = 300))]
+    cache_ttl: u32,
+    /// Whether each consumer has answers of its own.
+    #[schemars(extend("default" = true))]
+    consumer_isolation: bool,
+    /// With `memory`: whether answers that set cookies are kept.
+    #[schemars(extend("default" = false))]
+    cache_set_cookie: bool,
+}
+
+impl Configuration for Config {}
+
+/// What `plugin_attr` may say for the plugin.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Attributes {
+    /// The most bytes that a query string or a body may have; a body is held in memory. More are answered 400.
+    #[schemars(range(min = 1), extend("default" = 1_048_576))]
+    max_size: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes { max_size: 1 << 20 }
+    }
+}
+
+/// Fields that only the strategy `memory` has.
+const OF_MEMORY: [&str; 2] = ["cache_ttl", "cache_set_cookie"];
+
+fn warnings(conf: &Value) -> Vec<Problem> {
+    if conf.get("cache_strategy").and_then(Value::as_str).unwrap_or("disk") != "disk" {
+        return Vec::new();
+    }
+    let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
+        Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
+    });
+    std::iter::once(in_memory()).chain(idle).collect()
+}
+
+struct GraphqlProxyCache(Arc<Inner>);
+
+struct Inner {
+    order: CacheOrder,
+    /// Keys of other configurations are others.
+    space: Vec<u8>,
+    max_size: usize,
+}
+
+/// The key of an exchange, for its client.
+struct Told(String);
+
+impl GraphqlProxyCache {
+    fn new(build: &Build<'_>) -> Result<GraphqlProxyCache, String> {
+        let config: Config = build.config()?;
+        let zones = ZoneAttributes::of(build.node.attribute("proxy-cache"))?;
+        let attribute = build.node.attribute(NAME);
+        let attributes =
+            if attribute.is_null() { Ok(Attributes::default()) } else { Attributes::deserialize(attribute) };
+        let attributes = attributes.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?;
+        let is_memory = config.cache_strategy == Strategy::Memory;
+        let rule = CacheRule {
+            zone: config.cache_zone.as_str().into(),
+            zone_bytes: config.cache_strategy.zone_bytes(&zones, &config.cache_zone)?,
+            methods: vec![Method::Get, Method::Post],
+            statuses: Some(vec![200]),
+            lifetime: match config.cache_strategy {
+                Strategy::Disk => Lifetime::StatedOr(zones.cache_ttl_s()?),
+                Strategy::Memory => Lifetime::Fixed(config.cache_ttl),
+            },
+            keeps_cookies: is_memory && config.cache_set_cookie,
+            most_bytes: u64::MAX,
+            tells: Tells::Word,
+            ..CacheRule::default()
+        };
+        let key = ["$host", "$uri", "$route_id", "$service_id"].map(str::to_owned);
+        let order = CacheOrder::new(rule, &key, config.consumer_isolation);
+        let space = key_end(&[build.resource.to_owned(), build.conf.to_string()]);
+        Ok(GraphqlProxyCache(Arc::new(Inner { order, space, max_size: attributes.max_size })))
+    }
+}
+
+impl Plugin for GraphqlProxyCache {
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        let (inner, slot) = (Arc::clone(&self.0), Slot::from(self));
+        match ctx.request.method {
+            Method::Get => {
+                let query = ctx.request.query().unwrap_or_default().to_vec();
+                inner.step(slot, ctx, &query, of_arguments)
+            }
+            Method::Post => {
+                let limit = inner.max_size;
+                let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| {
+                    if read == BodyRead::TooLarge {
+                        return no_request();
+                    }
+                    let content_type = ctx.request.headers.find(b"Content-Type").unwrap_or_default().to_vec();
+                    // It is not changed, and still there for the node.
+                    let body = ctx.body.take().unwrap_or_default();
+                    let step = inner.step(slot, ctx, &body, |text| of_body(&content_type, text));
+                    ctx.body = Some(body);
+                    step
+                };
+                Step::ReadBody { limit, then: Box::new(then) }
+            }
+            _ => Step::status(405),
+        }
+    }
+
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        if let Some(Told(key)) = ctx.take_kept(self) {
+            ctx.response.headers.replace("APISIX-Cache-Key", key.as_bytes());
+        }
+        ResponseStep::Next
+    }
+}
+
+impl Inner {
+    /// Wants the cache for a request with this text, in which `document` finds what is to be executed.
+    fn step(
+        &self,
+        slot: Slot,
+        ctx: &mut Context,
+        text: &[u8],
+        document: impl FnOnce(&[u8]) -> Result<String, String>,
+    ) -> Step {
+        if text.is_empty() || text.len() > self.max_size {
+            return no_request();
+        }
+        let definitions = match document(text) {
+            Ok(document) => graphql::definitions(&document),
+            Err(reason) => return refused(&format!("invalid graphql request, {reason}")),
+        };
+        let Ok(definitions) = definitions else {
+            return refused("Invalid graphql request: failed to parse graphql query");
+        };
+        let operations = definitions.iter().filter_map(|definition| match definition {
+            Definition::Operation(operation, _) => Some(*operation),
+            Definition::Fragment => None,
+        });
+        let operations: Vec<Operation> = operations.collect();
+        if operations.is_empty() {
+            return refused("Invalid graphql request: empty graphql query");
+        }
+        let mut wish = self.order.wish(ctx);
+        if operations.contains(&Operation::Mutation) {
+            (wish.is_bypassed, wish.is_kept_out) = (true, true);
+        } else {
+            // How a body is read depends on its type.
+            let kind = ctx.request.headers.find(b"Content-Type").unwrap_or_default();
+            let method = ctx.request.method.as_str().as_bytes();
+            let parts = [&wish.key[..], &self.space, &length(kind), kind, &length(method), method, text];
+            let key = hex(digest(&SHA256, &parts.concat()).as_ref());
+            wish.key = key_end(std::slice::from_ref(&key));
+            ctx.keep(slot, Told(key));
+        }
+        ctx.cache = Some(Box::new(wish));
+        Step::Next
+    }
+}
+
+fn length(part: &[u8]) -> [u8; 8] {
+    (part.len() as u64).to_le_bytes()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // A text takes whatever is written to it.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The document in a query string.
+fn of_arguments(query: &[u8]) -> Result<String, String> {
+    let found = pairs(query).find(|(name, _)| **name == *b"query").and_then(|(_, value)| value);
+    let found = found.ok_or("args[query] is nil")?;
+    String::from_utf8(found.into()).map_err(|_| "args[query] is no UTF-8".to_owned())
+}
+
+/// The document in a body.
+fn of_body(content_type: &[u8], body: &[u8]) -> Result<String, String> {
+    if content_type.starts_with(b"application/json") {
+        let read = json_body::read(body, MOST_VALUES).map_err(|error| match error {
+            json_body::Unread::Invalid(reason) => reason,
+            json_body::Unread::TooMany => "the body has too many values".to_owned(),
+        })?;
+        let query = read.get("query").and_then(Value::as_str);
+        return query.map(str::to_owned).ok_or_else(|| "json body[query] is nil".to_owned());
+    }
+    if content_type.starts_with(b"application/graphql") {
+        return String::from_utf8(body.to_vec()).map_err(|_| "the body is no UTF-8".to_owned());
+    }
+    Err(format!("error content-type: {}", content_type.escape_ascii()))
+}
+
+fn no_request() -> Step {
+    refused("Invalid graphql request: can't get graphql request body")
+}
+
+fn refused(message: &str) -> Step {
+    Reply::new(400).json(&json!({ "message": message })).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, summary};
+
+    const MEMORY: &str = r#"{"cache_strategy": "memory", "cache_zone": "memory_cache"}"#;
+
+    fn conf() -> Value {
+        serde_json::from_str(MEMORY).unwrap()
+    }
+
+    /// What becomes of a request: its key, `bypass`, or what it is answered.
+    fn outcome(head: &str, body: &str) -> String {
+        let mut case = Case::new(head);
+        case.body = body.into();
+        let reply = case.run(&entry(NAME, conf()).unwrap(), Phase::Access);
+        match case.ctx.cache.take() {
+            Some(wish) if wish.is_bypassed && wish.is_kept_out => "bypass".to_owned(),
+            Some(wish) => {
+                assert!(case.ctx.body.is_none() || case.ctx.body.as_deref() == Some(body.as_bytes()));
+                format!("{:x?}", wish.key)
+            }
+            None => summary(reply.as_ref()),
+        }
+    }
+
+    fn post(content_type: &str, body: &str) -> String {
+        outcome(&format!("POST /graphql HTTP/1.1\nHost: h\nContent-Type: {content_type}"), body)
+    }
+
+    #[test]
+    fn texts_have_keys_of_their_own() {
+        let get = |query: &str| outcome(&format!("GET /graphql?{query} HTTP/1.1\nHost: h"), "");
+        let texts = [
+            post("application/graphql", "{a}"),
+            post("application/graphql", "{a }"),
+            post("application/graphql; charset=utf-8", "{a}"),
+            post("application/json", r#"{"query":"{a}"}"#),
+            post("application/json", r#"{"query":"{a}","variables":{"x":1}}"#),
+            get("query=%7Ba%7D"),
+            get("query={a}"),
+            get("query={a}&operationName=x"),
+            outcome("POST /other HTTP/1.1\nHost: h\nContent-Type: application/graphql", "{a}"),
+            outcome("POST /graphql HTTP/1.1\nHost: i\nContent-Type: application/graphql", "{a}"),
+            post("application/graphql", "subscription {a}"),
+        ];
+        let keys: std::collections::HashSet<_> = texts.iter().collect();
+        assert_eq!(keys.len(), texts.len(), "{texts:?}");
+        assert!(texts.iter().all(|key| key.starts_with('[')), "{texts:?}");
+        assert_eq!(post("application/graphql", "{a}"), texts[0]);
+    }
+
+    #[test]
+    fn mutations_pass() {
+        for body in ["mutation {a}", "query A {a} mutation B {b}", "fragment F on T {a} mutation {...F}"] {
+            assert_eq!(post("application/graphql", body), "bypass", "{body}");
+        }
+        assert_eq!(post("application/json", r#"{"query":"mutation {a}"}"#), "bypass");
+        assert_eq!(outcome("GET /?query=mutation{a} HTTP/1.1\nHost: h", ""), "bypass");
+        // A field is no operation.
+        assert!(post("application/graphql", "{mutation}").starts_with('['));
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let check = |seen: String, expected: &str| {
+            assert!(seen.starts_with("400") && seen.contains(expected), "{seen} is not {expected}");
+        };
+        let body = "can't get graphql request body";
+        check(post("application/graphql", ""), body);
+        check(post("application/graphql", &"a".repeat((1 << 20) + 1)), body);
+        check(outcome("GET /graphql HTTP/1.1\nHost: h", ""), body);
+        check(outcome("GET /graphql?a=b HTTP/1.1\nHost: h", ""), "args[query] is nil");
+        check(post("application/json", "[]"), "json body[query] is nil");
+        check(post("application/json", r#"[{"query":"{a}"}]"#), "json body[query] is nil");
+        check(post("application/json", "{"), "invalid graphql request, EOF");
+        check(post("text/plain", "{a}"), "invalid graphql request, error content-type: text/plain");
+        check(post("application/graphql", "{a"), "failed to parse graphql query");
+        check(post("application/graphql", "fragment F on T {a}"), "empty graphql query");
+        assert_eq!(outcome("HEAD /graphql?query={a} HTTP/1.1\nHost: h", ""), "405");
+        assert_eq!(outcome("PUT /graphql HTTP/1.1\nHost: h", ""), "405");
+    }
+
+    #[test]
+    fn zones_are_those_of_proxy_cache() {
+        let check = |conf: Value, expected: &str| {
+            let error = entry(NAME, conf).err().map(|error| error.to_string());
+            assert!(error.as_deref().is_some_and(|error| error.contains(expected)), "{error:?}");
+        };
+        check(json!({"cache_zone": "none"}), "cache_zone none not found");
+        let other = json!({"cache_strategy": "memory"});
+        check(other, "invalid or empty cache_zone for cache_strategy: memory");
+        let places = |conf: Value| -> Vec<String> {
+            warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
+        };
+        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_strategy", "cache_ttl"]);
+        assert!(places(conf()).is_empty());
+    }
+}
