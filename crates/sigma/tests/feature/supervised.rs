@@ -138,6 +138,25 @@ fn the_parent_holds_what_is_listened_on_now() {
     assert!(serves(&parent));
 }
 
+/// Whoever is about to serve may have read the file before it changed.
+#[test]
+fn a_reload_while_a_gateway_starts_is_not_lost() {
+    let nodes_of = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
+    let quickly = "supervised, restart_pause_ms: 10, restart_pause_max_ms: 100 }";
+    let settings = SETTINGS.replace("supervised }", quickly);
+    let parent = start(&settings, &nodes_of[0]);
+    for round in 1..=10 {
+        let node = &nodes_of[round % 2];
+        signal(gateway_of(&parent), Signal::KILL);
+        // The next one answers a little before its parent knows that it serves.
+        assert!(serves(&parent), "{}", parent.stderr());
+        parent.rewrite(&catch_all(&settings, &nodes(&[node]), "")).unwrap();
+        parent.reload().unwrap();
+        let before = node.requests();
+        assert!(until(PATIENCE, || serves(&parent) && node.requests() > before), "{}", parent.stderr());
+    }
+}
+
 #[test]
 fn a_gateway_that_cannot_start_ends_the_parent_at_first_and_is_tried_again_later() {
     let dir = tempfile::tempdir().unwrap();

@@ -69,6 +69,8 @@ pub struct Parent {
     current: Option<Child>,
     /// The one that starts, and who plays its predecessor if nobody serves.
     next: Option<(Child, Why, Option<JoinHandle<()>>)>,
+    /// What the one that starts is told when it serves: it may have looked before.
+    owed: Vec<Signal>,
     /// Those that drain.
     retired: Vec<Child>,
     /// The sockets that the gateway listens on.
@@ -122,6 +124,7 @@ impl Parent {
             events: mpsc::channel(EVENTS),
             current: None,
             next: None,
+            owed: Vec::new(),
             retired: Vec::new(),
             held,
             systemd: Systemd::of_environment(origin.has_predecessor()),
@@ -149,11 +152,11 @@ impl Parent {
                 _ = signals.interrupt.recv() => self.stop(),
                 _ = signals.hangup.recv() => {
                     self.systemd.reloading();
-                    self.tell_current(Signal::HUP);
+                    self.pass_on(Signal::HUP);
                 }
                 _ = signals.reopen.recv() => {
                     self.log.reopen();
-                    self.tell_current(Signal::USR1);
+                    self.pass_on(Signal::USR1);
                 }
                 _ = signals.upgrade.recv() => self.upgrade(),
                 Some(event) = self.events.1.recv() => self.take_in(event),
@@ -207,6 +210,14 @@ impl Parent {
         }
     }
 
+    /// Tells whoever serves, and whoever is about to.
+    fn pass_on(&mut self, signal: Signal) {
+        self.tell_current(signal);
+        if self.next.is_some() && !self.owed.contains(&signal) {
+            self.owed.push(signal);
+        }
+    }
+
     /// Starts a gateway. It gets everything from the one that serves, or the sockets from here.
     fn begin(&mut self, why: Why) -> io::Result<()> {
         let (child, predecessor) = Child::start(&self.program, &self.events.0)?;
@@ -223,6 +234,7 @@ impl Parent {
             }
         }
         self.next = Some((child, why, giving));
+        self.owed.clear();
         Ok(())
     }
 
@@ -311,6 +323,7 @@ impl Parent {
             tokio::spawn(async move { handover::take_place(&launcher).await });
         }
         // The one before has been told by its successor, and drains.
+        std::mem::take(&mut self.owed).into_iter().for_each(|signal| child.signal(signal));
         self.retired.extend(self.current.replace(child));
         if self.stopping.is_some() {
             self.tell_current(Signal::TERM);
