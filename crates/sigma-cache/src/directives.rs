@@ -19,6 +19,8 @@ pub struct Directives {
     pub public: bool,
     /// `must-revalidate` or `proxy-revalidate`
     pub must_revalidate: bool,
+    /// `must-understand`
+    pub must_understand: bool,
     /// `only-if-cached`
     pub only_if_cached: bool,
     /// `max-age`, in seconds, as all that follow
@@ -74,6 +76,7 @@ impl Directives {
             private: self.private || other.private,
             public: self.public || other.public,
             must_revalidate: self.must_revalidate || other.must_revalidate,
+            must_understand: self.must_understand || other.must_understand,
             only_if_cached: self.only_if_cached || other.only_if_cached,
             max_age: self.max_age.or(other.max_age),
             s_maxage: self.s_maxage.or(other.s_maxage),
@@ -96,6 +99,7 @@ impl Directives {
             b"private" => self.private = true,
             b"public" => self.public = true,
             b"must-revalidate" | b"proxy-revalidate" => self.must_revalidate = true,
+            b"must-understand" => self.must_understand = true,
             b"only-if-cached" => self.only_if_cached = true,
             b"max-age" => first(&mut self.max_age, 0),
             b"s-maxage" => first(&mut self.s_maxage, 0),

@@ -23,10 +23,12 @@ pub struct Answered<'a> {
 pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     let Answered { head, request, is_isolated, times } = answered;
     let said = Said::of(rule, head);
-    if said.no_store
-        || said.private
-        || rule.statuses.as_ref().is_some_and(|kept| !kept.contains(&head.status))
-    {
+    if said.must_understand && !is_understood(head.status) {
+        return None;
+    }
+    // It is for caches that do not know the status (RFC 9111 §5.2.2.3).
+    let no_store = said.no_store && !said.must_understand;
+    if no_store || said.private || rule.statuses.as_ref().is_some_and(|kept| !kept.contains(&head.status)) {
         return None;
     }
     if matches!(head.status, 206 | 304) {
@@ -49,6 +51,11 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     let has = |name: &[u8]| head.headers.find(name).is_some();
     let may_be_good = rule.revalidates && (has(b"ETag") || has(b"Last-Modified"));
     (life.is_fresh(now) || may_be_good).then_some(life)
+}
+
+/// Whether it is known what an answer with this status is, and so how it may be kept: those of RFC 9110 §15, and 451.
+fn is_understood(status: u16) -> bool {
+    matches!(status, 200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 451 | 500..=505)
 }
 
 /// What a request lets be done with what is kept.
@@ -104,6 +111,16 @@ mod tests {
         for forbidden in ["no-store", "private", "no-cache", "Private=\"x\", max-age=5"] {
             assert!(!kept(&rule, &[], &[("Cache-Control", forbidden)], 200), "{forbidden}");
         }
+        // The status has to be known, and `no-store` is for those who do not know it.
+        let understood = [("Cache-Control", "no-store, must-understand")];
+        let any = CacheRule { statuses: None, ..rule.clone() };
+        assert!(kept(&any, &[], &understood, 200) && kept(&any, &[], &understood, 404));
+        assert!(
+            !kept(&any, &[], &understood, 599)
+                && !kept(&any, &[], &[("Cache-Control", "must-understand")], 299)
+        );
+        assert!(!kept(&any, &[], &[("Cache-Control", "private, must-understand")], 200));
+        assert!(kept(&any, &[], &[], 599));
         assert!(!kept(&rule, &[], &[("Set-Cookie", "a=b")], 200));
         let cookies = CacheRule { keeps_cookies: true, ..rule.clone() };
         assert!(kept(&cookies, &[], &[("Set-Cookie", "a=b")], 200));

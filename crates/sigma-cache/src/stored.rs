@@ -81,14 +81,15 @@ impl Stored {
         self.varied == other.varied || names(self) != names(other)
     }
 
-    /// The same after a node has said that it is still good (RFC 9111 §4.3.4).
+    /// The same after a node has said that it is still good (RFC 9111 §4.3.4). Where it says so of another version, by
+    /// a tag, this one is none the fresher.
     pub fn refreshed(&self, said: &Headers, life: Life) -> Stored {
         let mut fresh = self.clone();
-        // Those that speak of the body stay: a 304 has none.
-        let stays = |name: &[u8]| {
-            let name = name.to_ascii_lowercase();
-            matches!(&name[..], b"content-encoding" | b"content-type" | b"content-range" | b"content-length")
-        };
+        if is_other_version(self.headers.find(b"ETag"), said.find(b"ETag")) {
+            return fresh;
+        }
+        // Those that speak of the body stay: a 304 has none. So does the tag, of which the 304 may have the weak form.
+        let stays = |name: &[u8]| OF_THE_BODY.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
         let updates: Vec<(&[u8], &[u8])> = said.iter().filter(|(name, _)| !stays(name)).collect();
         // What was known of the age of the old one says nothing of this one.
         for name in [&b"Age"[..], b"Date"].into_iter().chain(updates.iter().map(|(name, _)| *name)) {
@@ -118,6 +119,25 @@ impl Stored {
         let said = varied + tags + self.resource.len();
         OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + said as u64
     }
+}
+
+/// Fields of an answer that no 304 changes.
+const OF_THE_BODY: [&str; 7] = [
+    "Content-Encoding",
+    "Content-Type",
+    "Content-Range",
+    "Content-Length",
+    "Content-MD5",
+    "Content-Digest",
+    "ETag",
+];
+
+/// Whether two tags tell that two versions are not the same.
+fn is_other_version(one: Option<&[u8]>, other: Option<&[u8]>) -> bool {
+    fn opaque(tag: &[u8]) -> &[u8] {
+        tag.strip_prefix(b"W/").unwrap_or(tag)
+    }
+    matches!((one, other), (Some(one), Some(other)) if opaque(one) != opaque(other))
 }
 
 /// Fields in which nodes name what an answer is made of, as those know them who use Fastly, Cloudflare and Varnish.
@@ -228,11 +248,14 @@ pub(crate) mod tests {
             ("x-both", "3"),
             ("Content-Type", "text/html"),
             ("Content-Length", "0"),
+            ("Content-MD5", "x"),
+            ("ETag", "W/\"a\""),
         ]);
         let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
         assert_eq!(fresh.headers.find(b"Content-Type"), Some(&b"text/plain"[..]));
         assert_eq!(fresh.headers.find(b"X-Old"), Some(&b"1"[..]));
-        for gone in [&b"Content-Length"[..], b"Age", b"Date"] {
+        assert_eq!(fresh.headers.find(b"ETag"), Some(&b"\"a\""[..]));
+        for gone in [&b"Content-Length"[..], b"Content-MD5", b"Age", b"Date"] {
             assert_eq!(fresh.headers.find(gone), None);
         }
         let both: Vec<&[u8]> = fresh
@@ -242,5 +265,17 @@ pub(crate) mod tests {
             .map(|(_, value)| value)
             .collect();
         assert_eq!((both, fresh.life.born), (vec![&b"2"[..], b"3"], 100));
+    }
+
+    #[test]
+    fn what_is_said_of_another_version_says_nothing() {
+        let old = stored(&[("ETag", "\"a\""), ("X-Both", "1")], &[]).unwrap();
+        let said = headers(&[("ETag", "\"b\""), ("X-Both", "2")]);
+        let same = old.refreshed(&said, Life { born: 100, ..old.life });
+        assert_eq!((same.headers.find(b"X-Both"), same.life), (Some(&b"1"[..]), old.life));
+        // Without a tag of its own it is the only one that can be meant.
+        let old = stored(&[("X-Both", "1")], &[]).unwrap();
+        let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
+        assert_eq!((fresh.headers.find(b"X-Both"), fresh.life.born), (Some(&b"2"[..]), 100));
     }
 }
