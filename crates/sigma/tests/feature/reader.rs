@@ -218,6 +218,21 @@ struct Reader {
     dir: TempDir,
 }
 
+/// A text with other numbers. Whole ones alone: `9001` is no part of `19001`.
+fn renumbered<'n>(text: &str, other: impl Fn(&str) -> Option<&'n str>) -> String {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (before, after) = rest.split_at(rest.find(is_digit).unwrap_or(rest.len()));
+        let (number, after) = after.split_at(after.find(|c| !is_digit(c)).unwrap_or(after.len()));
+        out.push_str(before);
+        out.push_str(other(number).unwrap_or(number));
+        rest = after;
+    }
+    out
+}
+
 impl Reader {
     /// Does what a section says, in its order: a block of `yaml` is saved and started, of `console` typed.
     fn follow(Section { name, text, start }: &Section) {
@@ -244,11 +259,13 @@ impl Reader {
     }
 
     fn with_free_ports(&self, text: &str) -> String {
-        self.ports.iter().fold(text.to_owned(), |text, (port, free)| text.replace(port, free))
+        renumbered(text, |number| {
+            self.ports.iter().find(|(port, _)| *port == number).map(|(_, free)| &**free)
+        })
     }
 
     fn with_named_ports(&self, text: &str) -> String {
-        self.ports.iter().fold(text.to_owned(), |text, (port, free)| text.replace(free, port))
+        renumbered(text, |number| self.ports.iter().find(|(_, free)| *free == number).map(|(port, _)| *port))
     }
 
     /// Starts the gateway from the shell, so that it has what was exported there.
