@@ -241,6 +241,8 @@ pub struct Context {
     pub params: PathParams,
     /// The consumer that the request is from, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
+    /// How many exchanges it was asked for within; 0 for what a client sent. See [`crate::Step::Ask`].
+    pub within: u8,
     /// How it went.
     pub record: Record,
     /// The request's id, once somebody asked for it or set it.
@@ -275,6 +277,7 @@ impl Context {
         self.route = None;
         self.params.clear();
         self.identity = None;
+        self.within = 0;
         self.record.clear();
         self.request_id = OnceCell::new();
         self.variables.clear();

@@ -15,6 +15,14 @@ use sigma_http::{Headers, Method};
 
 use crate::Context;
 
+/// The upstream's key of a [`Call`] to this gateway itself, for [`crate::Step::Ask`]: the call takes the way of a
+/// request that the client of the exchange sends, through routes and plugins. No upstream has this key.
+pub const GATEWAY: &str = "gateway";
+
+/// How deep exchanges may be asked for by exchanges that were themselves asked for: enough for a composition
+/// of compositions. Whoever needs more goes in a circle.
+pub const MOST_WITHIN: u8 = 4;
+
 /// One call.
 #[derive(Debug)]
 pub struct Call {

@@ -9,6 +9,7 @@ use std::task::Poll;
 use serde_json::Value;
 use sigma_http::{BodyLength, Chunk};
 
+use crate::outbound::{Answer, Call, CallError};
 use crate::{Context, Env, Takeover};
 
 /// Goes on with an exchange after waiting; runs where the hook ran.
@@ -19,6 +20,12 @@ pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 
 /// Goes on once the beginning of the request body was read, see [`Step::ReadStart`].
 pub type StartResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyStart) -> Step>;
+
+/// What became of a call.
+pub type Asked = Result<Answer, CallError>;
+
+/// Goes on once calls have ended, see [`Step::Ask`].
+pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> Step>;
 
 /// The answer of a hook. Only waiting allocates.
 pub enum Step {
@@ -51,6 +58,14 @@ pub enum Step {
         limit: usize,
         /// The rest of the hook, which runs then.
         then: StartResume,
+    },
+    /// Calls are made at the same time, to upstreams or to this gateway itself (see [`crate::outbound::GATEWAY`]),
+    /// each with the time and the limit that it says.
+    Ask {
+        /// The calls.
+        calls: Vec<Call>,
+        /// The rest of the hook, which runs when all have ended. It is given as many results, in the same order.
+        then: AskResume,
     },
 }
 
@@ -131,6 +146,12 @@ impl Step {
                 };
                 Step::ReadStart { limit, then: Box::new(resume) }
             }
+            Step::Ask { calls, then: resume } => {
+                let resume = move |ctx: &mut Context, env: &Env<'_>, asked| {
+                    resume(ctx, env, asked).and_then(ctx, env, then)
+                };
+                Step::Ask { calls, then: Box::new(resume) }
+            }
         }
     }
 }
@@ -156,6 +177,10 @@ impl Step {
                 Step::ReadStart { limit, then } => {
                     ctx.body = body.take().or(ctx.body.take());
                     then(ctx, env, BodyStart::of(ctx.body.as_deref().unwrap_or_default(), limit))
+                }
+                Step::Ask { calls, then } => {
+                    let nobody = || Err(CallError("there is no client to ask for".to_owned()));
+                    then(ctx, env, calls.iter().map(|_| nobody()).collect())
                 }
             };
         }

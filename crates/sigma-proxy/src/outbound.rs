@@ -97,7 +97,7 @@ impl Course<'_> {
         else {
             return Err(CallError("the service is not part of the configuration any more".to_owned()));
         };
-        let mut head = self.head()?;
+        let mut head = head(self.call, &[], &unlimited(&self.view.answer_limits))?;
         // A call has one short time: it follows no policy, as nobody would wait for its pauses.
         let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         let mut marked = false;
@@ -122,37 +122,6 @@ impl Course<'_> {
                     }
                 }
             }
-        }
-    }
-
-    /// The head of the request. It goes through the parser that heads of clients go through: what a
-    /// variable brought into a field does not become another field.
-    fn head(&self) -> Result<RequestHead, CallError> {
-        let Call { method, target, host, headers, passes, .. } = self.call;
-        let mut text = Vec::with_capacity(256);
-        text.extend_from_slice(method.as_str().as_bytes());
-        text.push(b' ');
-        text.extend_from_slice(target);
-        text.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-        text.extend_from_slice(host.as_bytes());
-        text.extend_from_slice(b"\r\n");
-        let passes = (!passes.is_empty()).then_some((HeaderId::CdnLoop.name().as_bytes(), &passes[..]));
-        for (name, value) in headers.iter().chain(passes) {
-            if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-                let name = String::from_utf8_lossy(name);
-                return Err(CallError(format!("the value of the field {name} cannot be sent")));
-            }
-            text.extend_from_slice(name);
-            text.extend_from_slice(b": ");
-            text.extend_from_slice(value);
-            text.extend_from_slice(b"\r\n");
-        }
-        text.extend_from_slice(b"\r\n");
-        let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), ..self.view.answer_limits };
-        let mut head = RequestHead::default();
-        match parse_request(&text, &limits, &mut head) {
-            Ok(Some(end)) if end == text.len() => Ok(head),
-            _ => Err(CallError("the request would not be a valid one".to_owned())),
         }
     }
 
@@ -215,6 +184,46 @@ impl Course<'_> {
         answer.headers.remove_hop_by_hop();
         let headers = std::mem::take(&mut answer.headers);
         Ok(Answer { status: answer.status, headers, body: bytes, trailers })
+    }
+}
+
+/// Limits for a head of our own, however long it is.
+fn unlimited(limits: &HeadLimits) -> HeadLimits {
+    HeadLimits { line_bytes: usize::MAX, head_bytes: usize::MAX, ..*limits }
+}
+
+/// The head of the request that a call is. It goes through the parser that heads of clients go through: what a
+/// variable brought into a field does not become another field. `own` are fields of the gateway's.
+pub(crate) fn head(
+    call: &Call,
+    own: &[(HeaderId, &[u8])],
+    limits: &HeadLimits,
+) -> Result<RequestHead, CallError> {
+    let Call { method, target, host, headers, passes, .. } = call;
+    let mut text = Vec::with_capacity(256);
+    text.extend_from_slice(method.as_str().as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(target);
+    text.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    text.extend_from_slice(host.as_bytes());
+    text.extend_from_slice(b"\r\n");
+    let passes = (!passes.is_empty()).then_some((HeaderId::CdnLoop, &passes[..]));
+    let own = own.iter().copied().chain(passes).map(|(id, value)| (id.name().as_bytes(), value));
+    for (name, value) in headers.iter().chain(own) {
+        if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+            let name = String::from_utf8_lossy(name);
+            return Err(CallError(format!("the value of the field {name} cannot be sent")));
+        }
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value);
+        text.extend_from_slice(b"\r\n");
+    }
+    text.extend_from_slice(b"\r\n");
+    let mut head = RequestHead::default();
+    match parse_request(&text, limits, &mut head) {
+        Ok(Some(end)) if end == text.len() => Ok(head),
+        _ => Err(CallError("the request would not be a valid one".to_owned())),
     }
 }
 

@@ -11,12 +11,14 @@ pub mod h2;
 mod nobody;
 mod rules;
 mod server;
+mod subrequest;
 
 pub use client::Connection;
 pub use nobody::Nobody;
 pub use server::Downstream;
 /// Limits of a head.
 pub use sigma_http::h1::HeadLimits;
+pub use subrequest::{Received, Subrequest};
 
 /// What a client did while its answer was awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

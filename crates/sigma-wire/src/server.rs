@@ -11,6 +11,7 @@ use crate::Departure;
 use crate::h1::Server;
 use crate::h2::ServerStream;
 use crate::nobody::Nobody;
+use crate::subrequest::Subrequest;
 
 /// The client's side of one exchange.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub enum Downstream<'c> {
     H2(&'c mut ServerStream),
     /// No client: a node is asked for the gateway's own sake.
     Nobody(&'c mut Nobody),
+    /// Another exchange of this gateway.
+    Subrequest(&'c mut Subrequest),
 }
 
 macro_rules! each {
@@ -29,6 +32,7 @@ macro_rules! each {
             Downstream::H1($c) => $call,
             Downstream::H2($c) => $call,
             Downstream::Nobody($c) => $call,
+            Downstream::Subrequest($c) => $call,
         }
     };
 }
@@ -56,7 +60,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn asks_tunnel(&self) -> bool {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) => false,
+            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => false,
             Downstream::H2(c) => c.asks_tunnel(),
         }
     }
@@ -68,7 +72,7 @@ impl Downstream<'_> {
     #[inline]
     pub fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) => Ok(()),
+            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => Ok(()),
             Downstream::H2(c) => c.check_answer(head),
         }
     }
@@ -112,7 +116,7 @@ impl Downstream<'_> {
     /// of the request.
     pub fn upgrades_by_connect(&self) -> bool {
         match self {
-            Downstream::H1(_) | Downstream::Nobody(_) => false,
+            Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => false,
             Downstream::H2(_) => true,
         }
     }
@@ -130,7 +134,7 @@ impl Downstream<'_> {
             Downstream::H1(c) => c.close_after(),
             // The stream is for this request alone; what its connection goes on with does not
             // depend on it.
-            Downstream::H2(_) | Downstream::Nobody(_) => {}
+            Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
         }
     }
 

@@ -4,6 +4,7 @@ mod limits;
 mod tls;
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use sigma_net::{Peer, Stream};
 use sigma_observe::date::Clock;
@@ -57,13 +58,13 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ConnectionInfo {
     pub(crate) origin: Origin,
-    /// The TLS session, if there is one. Boxed, so that plain connections do not pay its size.
-    pub(crate) session: Option<Box<TlsSession>>,
+    /// The TLS session, if there is one; shared with what its requests ask of the gateway itself.
+    pub(crate) session: Option<Rc<TlsSession>>,
 }
 
 impl ConnectionInfo {
     /// The facts about `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
-        ConnectionInfo { origin, session: TlsSession::of(stream).map(Box::new) }
+        ConnectionInfo { origin, session: TlsSession::of(stream).map(Rc::new) }
     }
 }

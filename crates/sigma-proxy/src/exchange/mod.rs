@@ -2,6 +2,7 @@
 
 mod among;
 mod answer;
+mod ask;
 mod cache;
 mod choice;
 mod delivery;

@@ -177,6 +177,10 @@ impl Exchange<'_, '_> {
                     let start = BodyStart::of(Box::pin(self.read_beyond(limit)).await?, limit);
                     then(&mut self.scratch.ctx, &self.worker.env(view), start)
                 }
+                Step::Ask { calls, then } => {
+                    let asked = self.ask(calls).await?;
+                    then(&mut self.scratch.ctx, &self.worker.env(view), asked)
+                }
             };
         }
     }

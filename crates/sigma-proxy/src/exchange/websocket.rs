@@ -30,6 +30,11 @@ impl<'c> Client<'c> {
         Client { down, info, counters, agreed: false }
     }
 
+    /// What holds for all requests of the connection.
+    pub(super) fn info(&self) -> &'c ConnectionInfo {
+        self.info
+    }
+
     pub(super) fn origin(&self) -> &'c Origin {
         &self.info.origin
     }

@@ -1,0 +1,141 @@
+//! Calls on behalf of an exchange's client, to upstreams or to this gateway itself.
+//!
+//! What the gateway is asked itself is an exchange like any other, on the connection of the one that asks: with its
+//! addresses, its TLS session, and so with all that a request of this client may not do.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{self, Poll};
+
+use sigma_http::{Fault, HeaderId, Method};
+use sigma_net::Peer;
+use sigma_plugin::outbound::{Answer, Call, CallError, GATEWAY, MOST_WITHIN, Outbound};
+use sigma_plugin::step::Asked;
+use sigma_wire::{Departure, Downstream, Subrequest};
+
+use super::Exchange;
+use super::transfer::client_gone;
+use crate::connection::ConnectionInfo;
+use crate::outbound;
+use crate::worker::Worker;
+
+/// A call under way, or what became of it.
+enum Course<'a> {
+    /// To an upstream: it is dropped when the client leaves.
+    Out(Pin<Box<dyn Future<Output = Asked>>>),
+    /// To the gateway itself: it is told when the client leaves, and comes to its end as exchanges do.
+    Own(Pin<Box<dyn Future<Output = Asked> + 'a>>),
+    Ended(Asked),
+}
+
+impl Course<'_> {
+    fn poll(&mut self, task: &mut task::Context<'_>) -> Poll<()> {
+        let result = match self {
+            Course::Out(call) => call.as_mut().poll(task),
+            Course::Own(call) => call.as_mut().poll(task),
+            Course::Ended(_) => return Poll::Ready(()),
+        };
+        result.map(|asked| *self = Course::Ended(asked))
+    }
+
+    fn abandon(&mut self) {
+        if matches!(self, Course::Out(_)) {
+            *self = Course::Ended(Err(CallError("the client is gone".to_owned())));
+        }
+    }
+}
+
+impl Exchange<'_, '_> {
+    /// Makes calls at the same time, and waits for all of them.
+    ///
+    /// # Errors
+    /// Returns an error if the client leaves meanwhile.
+    pub(super) async fn ask(&mut self, calls: Vec<Call>) -> Result<Vec<Asked>, Fault> {
+        let abandoned = Rc::new(Cell::new(false));
+        let within = self.scratch.ctx.within.saturating_add(1);
+        let info = self.info_of_asker();
+        let asker = Asker { worker: self.worker, info: &info, within };
+        let begin = |call: Call| match &*call.upstream {
+            GATEWAY => Course::Own(Box::pin(asker.exchange(call, Rc::clone(&abandoned)))),
+            _ => Course::Out(self.worker.calls.call(call)),
+        };
+        let mut courses: Vec<Course<'_>> = calls.into_iter().map(begin).collect();
+        poll_fn(|task| {
+            if !abandoned.get() && matches!(self.down.poll_departure(task), Poll::Ready(Departure::Gone)) {
+                abandoned.set(true);
+                courses.iter_mut().for_each(Course::abandon);
+            }
+            let mut waits = false;
+            for course in &mut courses {
+                waits |= course.poll(task).is_pending();
+            }
+            if waits { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        if abandoned.get() {
+            return Err(client_gone());
+        }
+        let ended = |course| match course {
+            Course::Ended(asked) => Some(asked),
+            Course::Out(_) | Course::Own(_) => None,
+        };
+        Ok(courses.into_iter().filter_map(ended).collect())
+    }
+}
+
+impl Exchange<'_, '_> {
+    /// The connection of what is asked of the gateway itself. It comes from the client that plugins believe in: a trusted
+    /// proxy before it has not seen what is asked, and does not vouch for it.
+    fn info_of_asker(&self) -> ConnectionInfo {
+        let info = self.down.info();
+        let mut origin = info.origin;
+        let client = &self.scratch.ctx.client;
+        if let Some(addr) =
+            client.addr.filter(|addr| self.stage.is_guided() && Some(*addr) != origin.peer.ip())
+        {
+            origin.peer = Peer::Ip(SocketAddr::new(addr, client.port));
+        }
+        ConnectionInfo { origin, session: info.session.clone() }
+    }
+}
+
+/// On whose behalf the gateway is asked.
+#[derive(Clone, Copy)]
+struct Asker<'c> {
+    worker: &'c Worker,
+    info: &'c ConnectionInfo,
+    within: u8,
+}
+
+impl Asker<'_> {
+    async fn exchange(self, call: Call, abandoned: Rc<Cell<bool>>) -> Asked {
+        if self.within > MOST_WITHIN {
+            return Err(CallError("requests of the gateway to itself go in a circle".to_owned()));
+        }
+        let mut digits = itoa::Buffer::new();
+        let length =
+            call.body.as_ref().map(|body| (HeaderId::ContentLength, digits.format(body.len()).as_bytes()));
+        let limits = self.worker.view().server_limits.head;
+        let head = outbound::head(&call, length.as_slice(), &limits)?;
+        let Call { method, body, limit, timeout_ms, .. } = call;
+        let body = body.unwrap_or_default();
+        let mut client = Subrequest::new(method == Method::Head, body, limit, timeout_ms, abandoned);
+        let mut scratch = self.worker.take_scratch();
+        scratch.ctx.request.clone_from(&head);
+        let mut exchange =
+            Exchange::open(self.worker, self.info, Downstream::Subrequest(&mut client), &mut scratch);
+        exchange.scratch.ctx.within = self.within;
+        exchange.run().await;
+        self.worker.give_scratch(scratch);
+        let received = client.into_received().map_err(|reason| CallError(reason.to_owned()))?;
+        Ok(Answer {
+            status: received.status,
+            headers: received.headers,
+            body: received.body,
+            trailers: received.trailers,
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! The client's side of an exchange that another exchange of this gateway asks for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use sigma_http::h1::frame_response;
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, ResponseHead};
+use sigma_net::Deadline;
+
+use crate::Departure;
+
+/// Sends a body that stands in memory, and takes the answer into memory, up to a limit and a time.
+#[derive(Debug)]
+pub struct Subrequest {
+    pub(crate) deadline: Deadline,
+    /// The method is HEAD.
+    is_head: bool,
+    body: Vec<u8>,
+    taken: usize,
+    /// When it leaves whatever has come.
+    patience: Deadline,
+    /// Whoever asked has left.
+    abandoned: Rc<Cell<bool>>,
+    received: Received,
+    limit: usize,
+    end: End,
+}
+
+/// An answer that was taken into memory.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// The status; 0 if there was no answer.
+    pub status: u16,
+    /// The fields, without those of the connection.
+    pub headers: Headers,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The fields behind the body.
+    pub trailers: Headers,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// More is to come.
+    Open,
+    Whole,
+    Broken,
+    TooLong,
+    TooLate,
+}
+
+impl Subrequest {
+    /// Sends `body`, takes at most `limit` bytes of the answer's body, and leaves after `timeout_ms`, or as soon as
+    /// `abandoned` is set by whoever polls it next.
+    pub fn new(
+        is_head: bool,
+        body: Vec<u8>,
+        limit: usize,
+        timeout_ms: u64,
+        abandoned: Rc<Cell<bool>>,
+    ) -> Subrequest {
+        let patience = Deadline::new();
+        patience.set(timeout_ms);
+        Subrequest {
+            deadline: Deadline::new(),
+            is_head,
+            body,
+            taken: 0,
+            patience,
+            abandoned,
+            received: Received::default(),
+            limit,
+            end: End::Open,
+        }
+    }
+
+    /// What was answered.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if that is not a whole answer.
+    pub fn into_received(self) -> Result<Received, &'static str> {
+        match self.end {
+            End::Whole => Ok(self.received),
+            End::Open | End::Broken => Err("the answer broke off"),
+            End::TooLong => Err("the answer is longer than what may be taken"),
+            End::TooLate => Err("no answer in time"),
+        }
+    }
+
+    pub(crate) fn body_length(&self) -> BodyLength {
+        if self.body.is_empty() { BodyLength::None } else { BodyLength::Known(self.body.len() as u64) }
+    }
+
+    pub(crate) fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        let piece = Chunk::next_of(&self.body, &mut self.taken);
+        Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
+    }
+
+    /// It leaves as a client does whose patience ends.
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+        if self.abandoned.get() || self.end == End::TooLong {
+            return Poll::Ready(Departure::Gone);
+        }
+        self.patience.poll_expired(cx).map(|()| {
+            self.end = End::TooLate;
+            Departure::Gone
+        })
+    }
+
+    pub(crate) fn send_interim(&mut self, _head: &mut ResponseHead) {}
+
+    pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        let follows = frame_response(head, length, self.is_head);
+        self.received.status = head.status;
+        self.received.headers.copy_from(&head.headers);
+        if !self.received.headers.has(HeaderId::Date) {
+            self.received.headers.add(HeaderId::Date, date);
+        }
+        match follows {
+            BodyLength::Known(n) if n > self.limit as u64 => self.end = End::TooLong,
+            BodyLength::None => self.end = End::Whole,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn send(&mut self, frame: Frame) {
+        if matches!(self.end, End::TooLong | End::Whole) {
+            return;
+        }
+        match frame {
+            Frame::Data(data) if self.received.body.len() + data.len() > self.limit => {
+                self.end = End::TooLong;
+            }
+            Frame::Data(data) => self.received.body.extend_from_slice(&data),
+            Frame::Trailers(fields) => {
+                self.received.trailers = *fields;
+                self.end = End::Whole;
+            }
+            Frame::End => self.end = End::Whole,
+        }
+    }
+
+    pub(crate) fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        let gone = |reason| Poll::Ready(Err(Fault::new(FaultKind::ClientGone, reason)));
+        match self.end {
+            End::TooLong => gone("the answer is longer than what whoever asked takes"),
+            _ if self.abandoned.get() => gone("whoever asked has left"),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    pub(crate) fn upgrade(&mut self) {
+        // What changes the protocol is no answer to a question.
+        self.end = End::Broken;
+    }
+
+    pub(crate) fn abort(&mut self) {
+        if self.end == End::Open || self.end == End::Whole {
+            self.end = End::Broken;
+        }
+    }
+
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.received.body.len() as u64
+    }
+
+    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
+        (self.bytes_written(), self.bytes_written())
+    }
+
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.body.len() as u64
+    }
+
+    pub(crate) fn requests(&self) -> u32 {
+        0
+    }
+}
