@@ -6,6 +6,7 @@
 mod asked_once;
 mod auth;
 mod batch;
+mod compose;
 mod condition;
 mod decisions;
 mod functions;

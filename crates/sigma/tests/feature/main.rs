@@ -48,6 +48,7 @@ mod overload;
 mod plugins_admin;
 mod plugins_auth;
 mod plugins_cache;
+mod plugins_compose;
 mod plugins_limit;
 mod plugins_log;
 mod plugins_log_errors;

@@ -3,7 +3,7 @@
 mod expression;
 mod input;
 mod syntax;
-mod template;
+pub(crate) mod template;
 #[cfg(test)]
 mod tests;
 mod xml;

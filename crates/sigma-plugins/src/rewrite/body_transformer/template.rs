@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 30;
 
 /// A template, compiled.
 #[derive(Debug)]
-pub(super) struct Template(Vec<Node>);
+pub(crate) struct Template(Vec<Node>);
 
 #[derive(Debug)]
 enum Node {
@@ -49,12 +49,12 @@ struct Count {
 }
 
 /// What a template is made of, and the limits.
-pub(super) struct Data<'d> {
-    pub(super) root: &'d Value,
-    pub(super) body: &'d Value,
-    pub(super) variable: &'d dyn Fn(&VarName) -> Option<String>,
-    pub(super) most_steps: usize,
-    pub(super) most_text: usize,
+pub(crate) struct Data<'d> {
+    pub(crate) root: &'d Value,
+    pub(crate) body: &'d Value,
+    pub(crate) variable: &'d dyn Fn(&VarName) -> Option<String>,
+    pub(crate) most_steps: usize,
+    pub(crate) most_text: usize,
 }
 
 impl Template {
@@ -62,7 +62,7 @@ impl Template {
     ///
     /// # Errors
     /// Returns an error, which is a sentence with the line, if something in it is not understood.
-    pub(super) fn parse(text: &str) -> Result<Template, String> {
+    pub(crate) fn parse(text: &str) -> Result<Template, String> {
         let mut items = items(text)?;
         items.reverse();
         let (nodes, end) = Parser(items).block(0)?;
@@ -76,7 +76,7 @@ impl Template {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if values are not what the template takes them for, or a limit is met.
-    pub(super) fn rendered(&self, data: &Data<'_>) -> Result<String, String> {
+    pub(crate) fn rendered(&self, data: &Data<'_>) -> Result<String, String> {
         let mut rendering = Rendering {
             scope: Scope {
                 root: data.root,
