@@ -84,12 +84,22 @@ fault_kinds! {
     NoUpstream Gateway "proxy_configuration_error";
     /// The upstream has no usable node.
     NoNode Upstream "destination_unavailable";
+    /// The name servers have no address for the names of the upstream's nodes.
+    DnsError Upstream "dns_error";
+    /// No name server has answered for the names of the upstream's nodes.
+    DnsTimeout Upstream "dns_timeout";
     /// All nodes were tried, or the time for retries is over.
     NodesExhausted Upstream "destination_unavailable";
     /// The node refused the connection or cannot be reached.
     ConnectRefused Upstream "connection_refused";
     /// The node did not accept the connection in time.
     ConnectTimeout Upstream "connection_timeout";
+    /// The node speaks no TLS, or none that the upstream's settings allow.
+    TlsProtocol Upstream "tls_protocol_error";
+    /// The node's certificate is not one that the upstream's settings trust.
+    TlsCertificate Upstream "tls_certificate_error";
+    /// The node ended the TLS handshake with an alert.
+    TlsAlert Upstream "tls_alert_received";
     /// The node closed the connection before a complete response head.
     ConnectionTerminated Upstream "connection_terminated";
     /// The node went out while the session was open.

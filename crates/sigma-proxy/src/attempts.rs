@@ -169,7 +169,8 @@ impl<'a> Attempts<'a> {
                 Ok(picked)
             }
             None if balancer.endpoints().endpoints.is_empty() => {
-                Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
+                let nobody = Fault::new(FaultKind::NoNode, "the upstream has no node");
+                Err(balancer.endpoints().unresolved.unwrap_or(nobody))
             }
             None if balancer.keeps_to(session) => {
                 Err(Fault::new(FaultKind::NoNode, "the node of the session is gone"))
@@ -443,7 +444,11 @@ pub(crate) fn decide(
     let repeatable = progress.unsent || may_repeat;
     let missing = match fault.kind {
         // Nothing was sent.
-        FaultKind::ConnectRefused | FaultKind::ConnectTimeout => Missing::Connection,
+        FaultKind::ConnectRefused
+        | FaultKind::ConnectTimeout
+        | FaultKind::TlsProtocol
+        | FaultKind::TlsCertificate
+        | FaultKind::TlsAlert => Missing::Connection,
         FaultKind::ConnectionTerminated if progress.stale && repeatable => return Decision::SameNode,
         FaultKind::ConnectionTerminated
         | FaultKind::NodeWithdrawn
@@ -466,7 +471,12 @@ pub(crate) fn decide(
 pub(crate) fn has_no_node_left(fault: Fault) -> bool {
     matches!(
         fault.kind,
-        FaultKind::NoNode | FaultKind::NodesExhausted | FaultKind::BreakerOpen | FaultKind::Overloaded
+        FaultKind::NoNode
+            | FaultKind::DnsError
+            | FaultKind::DnsTimeout
+            | FaultKind::NodesExhausted
+            | FaultKind::BreakerOpen
+            | FaultKind::Overloaded
     )
 }
 
@@ -503,6 +513,8 @@ mod tests {
         use Decision::{GiveUp, NextNode, SameNode};
         check(FaultKind::ConnectRefused, Method::Post, "u", NextNode);
         check(FaultKind::ConnectTimeout, Method::Get, "u", NextNode);
+        check(FaultKind::TlsCertificate, Method::Post, "u", NextNode);
+        check(FaultKind::TlsProtocol, Method::Post, "ub", GiveUp);
         check(FaultKind::ConnectionTerminated, Method::Get, "s", SameNode);
         check(FaultKind::ConnectionTerminated, Method::Get, "", NextNode);
         check(FaultKind::ConnectionTerminated, Method::Post, "s", GiveUp);

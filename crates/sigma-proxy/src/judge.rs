@@ -97,7 +97,10 @@ fn by_status(checks: &Plan, status: u16) -> Option<Event> {
 /// ever counts here.
 fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
     match fault.kind {
-        FaultKind::ConnectRefused => Some(Event::TcpFailure),
+        FaultKind::ConnectRefused
+        | FaultKind::TlsProtocol
+        | FaultKind::TlsCertificate
+        | FaultKind::TlsAlert => Some(Event::TcpFailure),
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout => Some(Event::Timeout),
         FaultKind::ConnectionTerminated | FaultKind::ResponseIncomplete if request_sent => {
             Some(Event::TcpFailure)
@@ -117,7 +120,9 @@ mod tests {
             assert_eq!(verdict(Fault::new(kind, ""), request_sent), expected, "{kind:?} {request_sent}");
         };
         check(FaultKind::ConnectRefused, false, Some(Event::TcpFailure));
+        check(FaultKind::TlsCertificate, false, Some(Event::TcpFailure));
         check(FaultKind::ConnectTimeout, false, Some(Event::Timeout));
+        check(FaultKind::DnsError, false, None);
         check(FaultKind::UpstreamSendTimeout, false, Some(Event::Timeout));
         check(FaultKind::ConnectionTerminated, true, Some(Event::TcpFailure));
         check(FaultKind::ConnectionTerminated, false, None);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
-use sigma_net::tls::{ClientTls, HandshakeError};
+use sigma_net::tls::{ClientTls, HandshakeCause, HandshakeError};
 use sigma_net::{Deadline, Stream};
 use sigma_wire::Connection;
 use sigma_wire::h2::{SharedConnection, SharedLimits};
@@ -98,8 +98,8 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
 ///
 /// # Errors
 /// Returns an error: [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] if this machine lacks
-/// something, or [`FaultKind::ConnectRefused`] for every answer of the network that is not a
-/// connection.
+/// something, [`FaultKind::ConnectRefused`] for every answer of the network that is not a connection,
+/// or a kind that says why no TLS session came about.
 pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Result<Stream, Fault> {
     let connecting = async {
         let connected = match addr {
@@ -153,7 +153,15 @@ fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
         return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
     }
     tracing::debug!(%addr, %error, "no TLS session with a node");
-    Fault::new(FaultKind::ConnectRefused, "the TLS handshake with the node failed")
+    match error.cause() {
+        HandshakeCause::Certificate => {
+            Fault::new(FaultKind::TlsCertificate, "the node's certificate is not trusted")
+        }
+        HandshakeCause::Alert => Fault::new(FaultKind::TlsAlert, "the node refused the TLS handshake"),
+        HandshakeCause::Protocol => {
+            Fault::new(FaultKind::TlsProtocol, "the TLS handshake with the node failed")
+        }
+    }
 }
 
 /// The fault of a connection that does not stand in time.

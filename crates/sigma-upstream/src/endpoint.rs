@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value};
 use sigma_config::resources::{Node, Scheme};
+use sigma_http::Fault;
 
 use crate::hashing::{HashNode, MadeAhead};
 use crate::health::{Health, HealthEpoch, HealthRecords};
@@ -137,6 +138,8 @@ pub struct EndpointSet {
     pub health_epoch: Arc<HealthEpoch>,
     /// Tables for hashing that are there already.
     pub made_ahead: MadeAhead,
+    /// Why there is no endpoint, if it is that no name of a node has an address.
+    pub unresolved: Option<Fault>,
 }
 
 impl EndpointSet {
@@ -144,12 +147,13 @@ impl EndpointSet {
     pub fn new(endpoints: Vec<Endpoint>, health_epoch: Arc<HealthEpoch>) -> EndpointSet {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let generation = NEXT.fetch_add(1, Ordering::Relaxed);
-        EndpointSet { endpoints, generation, health_epoch, made_ahead: MadeAhead::None }
+        EndpointSet { endpoints, generation, health_epoch, made_ahead: MadeAhead::None, unresolved: None }
     }
 
     /// Whether `other` would make no difference to a worker.
     pub fn same(&self, other: &EndpointSet) -> bool {
         Arc::ptr_eq(&self.health_epoch, &other.health_epoch)
+            && self.unresolved == other.unresolved
             && self.endpoints.len() == other.endpoints.len()
             && self.endpoints.iter().zip(&other.endpoints).all(|(a, b)| a.same(b))
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sigma_config::resources::{Balance, Node, Scheme};
+use sigma_http::{Fault, FaultKind};
 use tokio::task::JoinSet;
 
 use crate::balance::made_ahead;
@@ -52,12 +53,15 @@ struct Named {
     addresses: Vec<IpAddr>,
     due: Instant,
     failures: u32,
+    /// What is said of it as long as it has no address.
+    lack: Fault,
 }
 
 impl Named {
     /// To be resolved at once.
     fn new() -> Named {
-        Named { addresses: Vec::new(), due: Instant::now(), failures: 0 }
+        let lack = Fault::new(FaultKind::DnsTimeout, "the name of the node is not resolved yet");
+        Named { addresses: Vec::new(), due: Instant::now(), failures: 0, lack }
     }
 }
 
@@ -160,7 +164,17 @@ impl Watch {
                 }
             }
         }
-        EndpointSet::new(endpoints, Arc::clone(self.health.epoch()))
+        let unresolved = if endpoints.is_empty() { self.lack() } else { None };
+        EndpointSet { unresolved, ..EndpointSet::new(endpoints, Arc::clone(self.health.epoch())) }
+    }
+
+    /// What is said of the first node's name that has no address.
+    fn lack(&self) -> Option<Fault> {
+        let lack = |node: &PlannedNode| match &node.location {
+            Location::Name(name) => self.names.get(name).map(|named| named.lack),
+            Location::Fixed(_) => None,
+        };
+        self.nodes.iter().find_map(lack)
     }
 
     /// Follows the feed, resolves names, and publishes into `cell` until dropped; ends at once if
@@ -259,6 +273,7 @@ impl Watch {
                 tracing::warn!(name, %error, ?kept, "cannot resolve upstream node");
                 named.due = now + backoff(named.failures);
                 named.failures = named.failures.saturating_add(1);
+                named.lack = error.fault();
             }
         }
     }
@@ -454,6 +469,23 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_set_without_endpoints_says_what_its_names_lack() {
+        let dns = Dns::start().expect("a name server");
+        let configured = nodes(&["a.sigma.test."]);
+        let mut watches = [watch(resolver(&dns), Source::Configured(&configured))];
+        let lack = |watches: &[Watch]| watches[0].endpoints().unresolved.map(|fault| fault.kind);
+        assert_eq!(lack(&watches), Some(FaultKind::DnsTimeout), "it was not asked for yet");
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
+        assert_eq!(lack(&watches), Some(FaultKind::DnsError));
+        dns.set_addresses("a.sigma.test", &[ip("127.0.0.7")]);
+        let (cell, [watch]) = (Arc::new(UpstreamCell::new(Arc::new(watches[0].endpoints()))), watches);
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        wait_for(&cell, &["127.0.0.7:80"]).await;
+        assert_eq!(cell.load().unresolved, None);
+        running.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn both_families_count_and_none_waits_for_long() {
         let dns = Dns::start().expect("a name server");
         let resolver = resolver(&dns);
@@ -470,10 +502,14 @@ mod tests {
         assert!(alone.addresses("six.sigma.test.").await.is_err(), "switched off, it has none");
         // A server that never answers for IPv6 leaves that open, and keeps nobody.
         dns.set_addresses("four.sigma.test", &[ip("127.0.0.7")]);
+        let nobody = resolver.addresses("none.sigma.test.").await.expect_err("no address");
+        assert_eq!(nobody.fault().kind, FaultKind::DnsError);
         dns.silence(&[RecordKind::Aaaa]);
         let four = resolver.addresses("four.sigma.test.").await.expect("an address");
         assert_eq!((four.v4, four.v6), (Some(vec![ip("127.0.0.7")]), None));
-        assert!(resolver.addresses("none.sigma.test.").await.is_err());
+        dns.silence(&[RecordKind::A, RecordKind::Aaaa]);
+        let late = resolver.addresses("none.sigma.test.").await.expect_err("no answer");
+        assert_eq!(late.fault().kind, FaultKind::DnsTimeout);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -126,6 +126,33 @@ pub enum HandshakeError {
     BadName,
 }
 
+/// What a handshake failed on, as far as it is of use to whoever reads of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandshakeCause {
+    /// The peer's certificate, or that it has shown none.
+    Certificate,
+    /// An alert of the peer.
+    Alert,
+    /// Anything else.
+    Protocol,
+}
+
+impl HandshakeError {
+    /// What it failed on.
+    pub fn cause(&self) -> HandshakeCause {
+        use rustls::Error::{
+            AlertReceived, InvalidCertRevocationList, InvalidCertificate, NoCertificatesPresented,
+        };
+        match self {
+            HandshakeError::Protocol(
+                InvalidCertificate(_) | InvalidCertRevocationList(_) | NoCertificatesPresented,
+            ) => HandshakeCause::Certificate,
+            HandshakeError::Protocol(AlertReceived(_)) => HandshakeCause::Alert,
+            _ => HandshakeCause::Protocol,
+        }
+    }
+}
+
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

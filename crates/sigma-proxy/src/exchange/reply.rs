@@ -37,6 +37,9 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::NotImplemented => 501,
         FaultKind::NodesExhausted
         | FaultKind::ConnectRefused
+        | FaultKind::TlsProtocol
+        | FaultKind::TlsCertificate
+        | FaultKind::TlsAlert
         | FaultKind::ConnectionTerminated
         | FaultKind::NodeWithdrawn
         | FaultKind::BadResponse
@@ -47,6 +50,8 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::UpgradeFailed => 502,
         FaultKind::NoUpstream
         | FaultKind::NoNode
+        | FaultKind::DnsError
+        | FaultKind::DnsTimeout
         | FaultKind::Overloaded
         | FaultKind::BreakerOpen
         | FaultKind::GatewayOverloaded

@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
 use sigma_config::cidr::CidrSet;
+use sigma_http::{Fault, FaultKind};
 
 pub use service::DnsService;
 pub(crate) use service::succeed;
@@ -46,11 +48,35 @@ pub const ADDRESSES_MAX: usize = 256;
 
 /// Why a name has no records.
 #[derive(Debug, Clone)]
-pub struct DnsError(String);
+pub struct DnsError {
+    why: String,
+    /// No name server has answered.
+    is_timeout: bool,
+}
+
+impl DnsError {
+    pub(super) fn new(why: impl Into<String>) -> DnsError {
+        DnsError { why: why.into(), is_timeout: false }
+    }
+
+    /// The fault of an exchange that needs the name.
+    pub(crate) fn fault(&self) -> Fault {
+        match self.is_timeout {
+            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the node"),
+            false => Fault::new(FaultKind::DnsError, "the name of the node has no address"),
+        }
+    }
+}
+
+impl From<NetError> for DnsError {
+    fn from(error: NetError) -> DnsError {
+        DnsError { why: error.to_string(), is_timeout: matches!(error, NetError::Timeout) }
+    }
+}
 
 impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 
@@ -93,8 +119,9 @@ pub fn system_servers() -> Result<Vec<SocketAddr>, DnsError> {
 }
 
 fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), DnsError> {
-    read_system_conf()
-        .map_err(|error| DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}")))
+    read_system_conf().map_err(|error| {
+        DnsError::new(format!("the system's resolver configuration (/etc/resolv.conf): {error}"))
+    })
 }
 
 /// Asks name servers. Cheap to clone; clones share a cache.
@@ -128,7 +155,7 @@ impl Resolver {
     /// # Errors
     /// Returns an error if the text names no server.
     pub fn with_conf(text: &[u8]) -> Result<Resolver, DnsError> {
-        let (config, options) = parse_resolv_conf(text).map_err(|error| DnsError(error.to_string()))?;
+        let (config, options) = parse_resolv_conf(text).map_err(|error| DnsError::new(error.to_string()))?;
         Resolver::build(config, options)
     }
 
@@ -160,7 +187,7 @@ impl Resolver {
         let inner = TokioResolver::builder_with_config(config.clone(), provider)
             .with_options(options)
             .build()
-            .map_err(|error| DnsError(error.to_string()))?;
+            .map_err(|error| DnsError::new(error.to_string()))?;
         Ok(Resolver { inner, config, asks_ipv6: true, refused: Arc::default() })
     }
 
@@ -187,7 +214,7 @@ impl Resolver {
         };
         if let Some(ip) = known {
             if self.refused.contains(ip) {
-                return Err(DnsError(format!("{ip} is in a network that is refused")));
+                return Err(DnsError::new(format!("{ip} is in a network that is refused")));
             }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
             return Ok(Answer { v4: Some(v4), v6: Some(v6), valid_until: Instant::now() + TTL_MAX });
@@ -199,7 +226,7 @@ impl Resolver {
         };
         let Some(valid_until) = valid(&v4).into_iter().chain(valid(&v6)).min() else {
             let told = [v4, v6].into_iter().flatten().find_map(Result::err);
-            return Err(told.unwrap_or_else(|| DnsError("no address record".to_owned())));
+            return Err(told.unwrap_or_else(|| DnsError::new("no address record")));
         };
         let addresses = |family: Option<Records<IpAddr>>| {
             family?.ok().map(|found| found.map_or_else(Vec::new, |(addresses, _)| addresses))
@@ -261,7 +288,7 @@ impl Resolver {
         let lookup: Lookup = match self.inner.lookup(name, kind).await {
             Ok(lookup) => lookup,
             Err(error) if error.is_no_records_found() => return Ok(None),
-            Err(error) => return Err(DnsError(error.to_string())),
+            Err(error) => return Err(error.into()),
         };
         let found: Vec<T> = lookup.answers().iter().filter_map(|record| read(&record.data)).collect();
         // Entries of the hosts file come without a useful TTL, so both bounds are applied here too.

@@ -95,7 +95,7 @@ impl DnsService {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| DnsError("no record of the kinds that are asked for".to_owned())))
+        Err(failed.unwrap_or_else(|| DnsError::new("no record of the kinds that are asked for")))
     }
 
     async fn ask(&mut self, step: Step) -> Result<Found, DnsError> {

@@ -2,9 +2,12 @@
 
 use std::net::TcpListener;
 
-use sigma_testkit::{Gateway, Message, Origin, free_port};
+use serde_json::{Value, json};
+use sigma_testkit::{Dns, Gateway, Message, Origin, RecordKind, free_port, until};
 
-use crate::SIGMA;
+use crate::overload::counted;
+use crate::tls::{Authority, config, to_origin};
+use crate::{PATIENCE, SIGMA};
 
 /// A gateway with these settings and a route to this port.
 fn gateway(settings: &str, port: u16, rest: &str) -> Gateway {
@@ -62,6 +65,73 @@ fn each_failure_has_its_type() {
     check(large.port(), tight, "GET /here", "", 502, "http_response_header_section_size");
     let closing = Origin::serve(|mut peer| drop(peer.read_request())).unwrap();
     check(closing.port(), NAMED, "GET /here", "", 502, "connection_terminated");
+}
+
+/// What the answer, the access line and the counters say of a request that no node could be asked.
+fn unreached(upstream: Value, settings: Value, status: u16, error: &str) {
+    let mut whole = json!({
+        "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" },
+        "access_log": { "path": "stdout", "format": "fault=$fault", "flush_ms": 100 }, "proxy_status": "edge",
+        "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }],
+    });
+    whole.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
+    // What is asked for is not there at first; a name server that is silent is still waited for then.
+    let is_told = || {
+        let (found, field) = told(&gateway, "GET /here", "");
+        assert_eq!(found, status, "{field}");
+        field.starts_with(&format!("edge; error={error}; details=\""))
+    };
+    assert!(until(PATIENCE, is_told), "{error}: {:?}", told(&gateway, "GET /here", ""));
+    assert!(until(PATIENCE, || gateway.stdout().contains(&format!("fault={error}\n"))), "{error}");
+    assert!(counted(&gateway, &format!("sigma_faults_total{{kind=\"{error}\"}}")) > 0);
+}
+
+#[test]
+fn a_node_without_a_tls_session_is_told_from_one_that_refuses() {
+    let (root, other) = (Authority::new("Root"), Authority::new("Other"));
+    let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let tls = root.issue("h").files(dir.path(), "h");
+    let node =
+        Gateway::start(SIGMA, &config(json!({ "certificates": [tls] }), to_origin(&origin), json!({})))
+            .unwrap();
+    let to = |port: u16, tls: Value| json!({ "nodes": { format!("127.0.0.1:{port}"): 1 }, "scheme": "https", "retries": 0, "tls": tls });
+    let (port, trusting_other) = (node.address().port().unwrap(), json!({ "verify": true, "ca": other.pem }));
+    unreached(to(port, trusting_other.clone()), json!({}), 502, "tls_certificate_error");
+    let mut by_name = to(port, json!({ "verify": true, "ca": root.pem }));
+    by_name["pass_host"] = "rewrite".into();
+    by_name["upstream_host"] = "another.test".into();
+    unreached(by_name, json!({}), 502, "tls_certificate_error");
+    // HTTP/2 that several exchanges wait for fails for all of them with the same kind.
+    let mut shared = to(port, trusting_other);
+    shared["scheme"] = "grpcs".into();
+    unreached(shared, json!({}), 502, "tls_certificate_error");
+    let plain = Origin::serve(|mut peer| {
+        peer.send("HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        drop(peer.read_to_close());
+    });
+    unreached(to(plain.unwrap().port(), json!({})), json!({}), 502, "tls_protocol_error");
+    let closing = Origin::serve(drop).unwrap();
+    unreached(to(closing.port(), json!({})), json!({}), 502, "tls_protocol_error");
+    // An alert: handshake_failure.
+    let refusing = Origin::serve(|mut peer| {
+        peer.send(b"\x15\x03\x03\x00\x02\x02\x28").unwrap();
+        drop(peer.read_to_close());
+    });
+    unreached(to(refusing.unwrap().port(), json!({})), json!({}), 502, "tls_alert_received");
+}
+
+#[test]
+fn a_node_whose_name_has_no_address_is_told_from_none() {
+    let settings = |names: &Dns| json!({ "dns": { "servers": [names.address().to_string()] } });
+    let named = json!({ "nodes": { "node.sigma.test:80": 1 } });
+    let without = Dns::start().unwrap();
+    unreached(named.clone(), settings(&without), 503, "dns_error");
+    let silent = Dns::start().unwrap();
+    silent.silence(&[RecordKind::A, RecordKind::Aaaa]);
+    unreached(named, settings(&silent), 503, "dns_timeout");
+    // An upstream without a node lacks no name.
+    unreached(json!({ "nodes": {} }), settings(&without), 503, "destination_unavailable");
 }
 
 #[test]
