@@ -97,6 +97,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::REQUEST_VALIDATION,
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
     &crate::rewrite::response_shaping::RESPONSE_SHAPING,
+    &crate::log::ROCKETMQ_LOGGER,
     &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,
     &crate::metrics::SERVER_INFO,

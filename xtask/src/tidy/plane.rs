@@ -121,6 +121,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
+            ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
@@ -228,6 +229,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
+            ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
             ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (

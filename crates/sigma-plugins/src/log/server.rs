@@ -21,7 +21,7 @@ use crate::batch::Refusal;
 use crate::log_throttle::LogThrottle;
 
 /// A server's name or address, an IPv6 address without brackets.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub(super) struct Host(#[schemars(with = "String")] Box<str>);
 

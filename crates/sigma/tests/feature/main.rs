@@ -53,6 +53,7 @@ mod plugins_limit;
 mod plugins_log;
 mod plugins_log_errors;
 mod plugins_log_kafka;
+mod plugins_log_rocketmq;
 mod plugins_log_sockets;
 mod plugins_mirror;
 mod plugins_rewrite;

@@ -9,6 +9,7 @@ mod keycloak;
 mod keycloak_saml;
 mod knot;
 mod opa;
+mod rocketmq;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

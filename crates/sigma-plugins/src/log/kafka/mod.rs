@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
+use sigma_plugin::{Build, Configuration, Descriptor};
 
-use super::entry::{self, EntryConfig, Formats, Logger, Sink};
+use super::entry::{self, EntryConfig, Logger};
+use super::message::{self, Messages, MetaFormat};
 use super::server::{Host, Security};
-use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Destination, Refusal, Sending};
 pub(super) use producer::{Broker, Producer, Settings};
 use queue::{Bounds, Message, Queue};
 use sasl::{Mechanism, Sasl};
@@ -164,13 +165,6 @@ enum ProducerType {
     Sync,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum MetaFormat {
-    Default,
-    Origin,
-}
-
 /// Exactly one of the two lists of brokers.
 fn either_brokers(schema: &mut schemars::Schema) {
     schema.insert(
@@ -202,12 +196,7 @@ pub(super) fn check(topic: &str, brokers: &[BrokerConfig]) -> Result<(), String>
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let mut found = warnings_of(conf, &["cluster_name", "api_version"]);
-    if conf.get("meta_format").is_some_and(|format| format == "origin") && conf.get("log_format").is_some() {
-        let message = "it has no effect: messages are the head of the request";
-        found.push(
-            Problem::new("log_format", "without_effect", message).hint("leave it out, or `meta_format`"),
-        );
-    }
+    found.extend(message::unheeded_format(conf));
     found
 }
 
@@ -246,61 +235,7 @@ fn logger(build: &Build<'_>) -> Result<Logger<Messages>, String> {
     let pending = metadata.max_pending_entries;
     let processor = batch::processor(build, NAME, &config.batch, pending, || Destiny::new(&config, build));
     let single = config.batch.is_single();
-    Ok(match config.meta_format {
-        MetaFormat::Default => {
-            Logger::new(config.entry, metadata.formats, Messages { processor, origin: None })
-        }
-        MetaFormat::Origin => {
-            let origin = Some(Origin { single, most_body: config.entry.max_request_body() });
-            Logger::new(config.entry.without_formats(), Formats::default(), Messages { processor, origin })
-        }
-    })
-}
-
-/// Makes entries of exchanges.
-struct Messages {
-    processor: Arc<Processor>,
-    /// Entries are heads of requests.
-    origin: Option<Origin>,
-}
-
-/// How heads of requests are entries.
-struct Origin {
-    /// Each is sent alone, as it is.
-    single: bool,
-    /// Bytes of a body that are shown.
-    most_body: usize,
-}
-
-impl Sink for Messages {
-    fn take(&self, entry: Map<String, Value>, ctx: &Context, env: &Env<'_>) {
-        let Some(origin) = &self.origin else { return self.processor.take(entry, ctx, env) };
-        let shows_body = entry.get("request").is_some_and(|request| request.get("body").is_some());
-        let body = shows_body.then(|| ctx.seen_request_body(origin.most_body)).flatten();
-        let head = head(ctx, &body.unwrap_or_default());
-        let bytes = match origin.single {
-            true => head,
-            false => Value::from(String::from_utf8_lossy(&head)).to_string().into_bytes(),
-        };
-        self.processor.push(bytes, ctx, env);
-    }
-}
-
-/// The head of a request as text, and the body behind it.
-fn head(ctx: &Context, body: &[u8]) -> Vec<u8> {
-    let request = &ctx.request;
-    let line = [request.method_token(), request.path_and_query(), request.version.as_str().as_bytes()];
-    let mut out = line.join(&b' ');
-    out.extend_from_slice(b"\r\n");
-    for (name, value) in request.headers.iter().take(entry::MAX_FIELDS) {
-        out.extend_from_slice(&name.to_ascii_lowercase());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(body);
-    out
+    Ok(config.meta_format.logger(config.entry, metadata.formats, processor, single))
 }
 
 /// Where batches go.
