@@ -103,7 +103,7 @@ fn vars(vars: &Value) -> Option<Problem> {
     }
     let (code, reason, hint) = match Expr::parse(vars) {
         Err(error) => ("expression", error.to_string(), EXPRESSION_HINT),
-        Ok(condition) => ("not_served", before_body(&condition)?, BODY_HINT),
+        Ok(_) => return None,
     };
     let message = format!("failed to validate the 'vars' expression: {reason}");
     Some(problem("vars", code, message, hint))

@@ -99,6 +99,9 @@ pub struct Limits {
     pub exchange_buffer_bytes: u32,
     /// Largest request body kept for a retry of an idempotent request; larger bodies are not retried once sent.
     pub retry_body_bytes: u32,
+    /// Most bytes of a request body that conditions of routes look at (`post_arg.…`); a longer one is answered 413. A body
+    /// is read before there is a route only where such a condition decides, and is held in memory.
+    pub routing_body_bytes: u32,
     /// Times that one request may come through this gateway, 0 for no limit; one more is answered 508.
     /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
     /// a port that this gateway listens on are sent, and by `Via`, if it is set.
@@ -137,6 +140,7 @@ impl Default for Limits {
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,
+            routing_body_bytes: 1024 * 1024,
             loop_passes: 8,
             stream_preread_bytes: 16 * 1024,
             stream_udp_sessions_per_worker: 10_000,

@@ -1,11 +1,56 @@
 //! A request body as fields: JSON, a form, or multipart (RFC 7578), by its media type.
 
 use serde_json::{Map, Value};
+use sigma_config::expr::{VarName, VarValue};
 
 use crate::form::pairs;
 
-/// Fields of a form, and parts of a multipart body, that are looked at.
+/// Fields of a form, and parts of a multipart body, that are looked at for logs and templates.
 const FIELDS_MAX: usize = 1_000;
+
+/// Those that may be there where they decide.
+const DECIDING_FIELDS_MAX: usize = 10_000;
+
+/// What a request body has for conditions that are asked before there is a route.
+#[derive(Debug, Default)]
+pub struct BodyFields {
+    fields: Option<Value>,
+    is_form: bool,
+}
+
+impl BodyFields {
+    /// Whether bodies of this type have fields at all.
+    pub fn are_in(content_type: &[u8]) -> bool {
+        is_json(content_type) || is_form(content_type) || is_multipart(content_type)
+    }
+
+    /// Those of a body; without any if it is not what its type says. None if there are more than are looked at: who
+    /// hides a field behind thousands of others decides nothing.
+    pub fn of(content_type: &[u8], body: &[u8]) -> Option<BodyFields> {
+        let most = DECIDING_FIELDS_MAX;
+        let is_form = is_form(content_type);
+        let fields = read_up_to(content_type, body, most);
+        let is_list = is_form || is_multipart(content_type);
+        let seen = fields.as_ref().and_then(Value::as_object).map_or(0, Map::len);
+        if is_list && (seen >= most || is_form && pairs(body).nth(most).is_some()) {
+            return None;
+        }
+        Some(BodyFields { fields, is_form })
+    }
+
+    /// The value of `post_arg.PATH`, and of `post_arg_NAME` in a form.
+    pub fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let fields = self.fields.as_ref()?;
+        match name {
+            VarName::PostArg(field) => field.value(fields),
+            VarName::Other(name) if self.is_form => match fields.get(name.strip_prefix("post_arg_")?)? {
+                Value::String(text) => Some(VarValue::text(text)),
+                _ => Some(VarValue::Bool(true)),
+            },
+            _ => None,
+        }
+    }
+}
 
 /// Whether a body of this type is a form.
 pub(crate) fn is_form(content_type: &[u8]) -> bool {
@@ -14,14 +59,26 @@ pub(crate) fn is_form(content_type: &[u8]) -> bool {
 
 /// The body as a value; None if it is of another type than these, or not what its type says.
 pub(crate) fn read(content_type: &[u8], body: &[u8]) -> Option<Value> {
-    let media_type = media_type(content_type).to_ascii_lowercase();
-    if media_type == b"application/json" || media_type.ends_with(b"+json") {
+    read_up_to(content_type, body, FIELDS_MAX)
+}
+
+fn read_up_to(content_type: &[u8], body: &[u8], most: usize) -> Option<Value> {
+    if is_json(content_type) {
         return serde_json::from_slice(body).ok();
     }
     if is_form(content_type) {
-        return Some(form(body));
+        return Some(form(body, most));
     }
-    (media_type == b"multipart/form-data").then(|| multipart(boundary(content_type)?, body))?
+    is_multipart(content_type).then(|| multipart(boundary(content_type)?, body, most))?
+}
+
+fn is_json(content_type: &[u8]) -> bool {
+    let media_type = media_type(content_type).to_ascii_lowercase();
+    media_type == b"application/json" || media_type.ends_with(b"+json")
+}
+
+fn is_multipart(content_type: &[u8]) -> bool {
+    media_type(content_type).eq_ignore_ascii_case(b"multipart/form-data")
 }
 
 fn media_type(content_type: &[u8]) -> &[u8] {
@@ -29,9 +86,9 @@ fn media_type(content_type: &[u8]) -> &[u8] {
 }
 
 /// The first value of each name; true for a name without `=`.
-fn form(body: &[u8]) -> Value {
+fn form(body: &[u8], most: usize) -> Value {
     let mut fields = Map::new();
-    for (name, value) in pairs(body).take(FIELDS_MAX) {
+    for (name, value) in pairs(body).take(most) {
         let value = value.map_or(Value::Bool(true), |value| text(&value));
         fields.entry(text_of(&name)).or_insert(value);
     }
@@ -64,7 +121,7 @@ fn parameter<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
 }
 
 /// The first content of each name. A file is one as well: its bytes as text.
-fn multipart(boundary: &[u8], body: &[u8]) -> Option<Value> {
+fn multipart(boundary: &[u8], body: &[u8], most: usize) -> Option<Value> {
     let delimiter = [b"\r\n--", boundary].concat();
     // The first one may stand at the very beginning, without its line break.
     let mut rest = match body.strip_prefix(&delimiter[2..]) {
@@ -72,7 +129,7 @@ fn multipart(boundary: &[u8], body: &[u8]) -> Option<Value> {
         None => split_once(body, &delimiter)?.1,
     };
     let mut fields = Map::new();
-    while !rest.starts_with(b"--") && fields.len() < FIELDS_MAX {
+    while !rest.starts_with(b"--") && fields.len() < most {
         let (part, after) = split_once(rest, &delimiter)?;
         let (head, content) = split_once(part, b"\r\n\r\n")?;
         if let Some(name) = part_name(head) {
@@ -102,6 +159,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn fields_by_name() {
+        let check = |content_type: &str, body: &str, name: &str, expected: Option<&str>| {
+            let fields = BodyFields::of(content_type.as_bytes(), body.as_bytes()).unwrap();
+            let value = fields.get(&VarName::parse(name));
+            assert_eq!(value, expected.map(VarValue::text), "{content_type} {name}");
+        };
+        let (form, json) = ("application/x-www-form-urlencoded;charset=utf-8", "application/json");
+        check(form, "a=1&b=%20x&a=2", "post_arg_a", Some("1"));
+        check(form, "a=1&b=%20x&a=2", "post_arg.b", Some(" x"));
+        check(json, r#"{"a":{"b":1}}"#, "post_arg.a.b", Some("1"));
+        check(json, r#"{"a":"1"}"#, "post_arg_a", None);
+        check(json, r#"{"a":"#, "post_arg.a", None);
+        check(json, r#"{"a":1}"#, "arg_a", None);
+        let (many, parts) = ("a&".repeat(DECIDING_FIELDS_MAX), |n: usize| {
+            let part = |n| format!("--B\r\nContent-Disposition: form-data; name=f{n}\r\n\r\nx\r\n");
+            (0..n).map(part).collect::<String>() + "--B--"
+        });
+        let is_read =
+            |content_type: &str, body: &str| BodyFields::of(content_type.as_bytes(), body.as_bytes());
+        assert!(is_read(form, many.trim_end_matches('&')).is_some());
+        assert!(is_read(form, &format!("{many}b=1")).is_none());
+        assert!(is_read("multipart/form-data; boundary=B", &parts(DECIDING_FIELDS_MAX - 1)).is_some());
+        assert!(is_read("multipart/form-data; boundary=B", &parts(DECIDING_FIELDS_MAX)).is_none());
+        for (content_type, expected) in [
+            (form, true),
+            (json, true),
+            ("a/b+json", true),
+            ("multipart/form-data; boundary=x", true),
+            ("text/plain", false),
+            ("", false),
+        ] {
+            assert_eq!(BodyFields::are_in(content_type.as_bytes()), expected, "{content_type}");
+        }
+    }
 
     #[test]
     fn bodies_as_fields() {

@@ -30,7 +30,7 @@
 
 pub mod address;
 pub mod body;
-mod body_fields;
+pub mod body_fields;
 pub mod cache;
 pub mod chain;
 pub mod client_chain;

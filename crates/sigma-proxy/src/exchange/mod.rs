@@ -34,6 +34,7 @@ use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
 use sigma_observe::counters::Counter;
+use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::host_name;
@@ -79,13 +80,15 @@ pub(crate) struct Scratch {
     verdict: Option<u16>,
     /// What the cache is to learn of the answer; boxed, as few exchanges have any.
     turn: Option<Box<cache::Turn>>,
+    /// No route is found without a look at the request body.
+    asks_body: bool,
 }
 
 impl Scratch {
     /// Makes all but the context ready for another exchange.
     fn begin(&mut self) {
         self.body.clear();
-        (self.framing, self.spent_ms, self.turn) = (None, 0, None);
+        (self.framing, self.spent_ms, self.turn, self.asks_body) = (None, 0, None, false);
     }
 
     /// Whether the request has a body.
@@ -157,7 +160,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
             return self.reply(proof).await;
         }
         // Boxed, as all that follows would have room for it.
-        let (route, missed) = match self.find_route() {
+        let mut found = self.find_route(None);
+        if self.scratch.asks_body {
+            found = Box::pin(self.find_route_by_body()).await;
+        }
+        let (route, missed) = match found {
             Ok(number) => (view.snapshot.route(number), None),
             Err(fault) => (None, Some(Box::new(fault))),
         };
@@ -244,10 +251,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Ok(())
     }
 
-    /// Finds the route and prepares the target that its node is asked for.
-    fn find_route(&mut self) -> Result<u32, Fault> {
+    /// Finds the route and prepares the target that its node is asked for. Where a condition asks for the body, and it was
+    /// not read, `asks_body` is set, and what is returned counts for nothing.
+    fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
-        let Scratch { ctx, params, value, .. } = &mut *self.scratch;
+        let Scratch { ctx, params, value, asks_body, .. } = &mut *self.scratch;
         let path = normal_path(&ctx.request, snapshot)?;
         if snapshot.certificates.asks()
             && let Some(session) = self.down.tls_session()
@@ -258,8 +266,13 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);
-        let request = request.located(snapshot.geography.as_ref());
-        let number = match snapshot.router.find(&request, params) {
+        let request = request.located(snapshot.geography.as_ref()).with_body(body);
+        let found = snapshot.router.find(&request, params);
+        *asks_body = request.asks_body();
+        if *asks_body {
+            return Err(Fault::new(FaultKind::NoRoute, "the request body decides"));
+        }
+        let number = match found {
             Outcome::Route(number) => number,
             Outcome::NotFound => {
                 ctx.uri.extend_from_slice(&path.uri);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers};
+use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::step::{BodyRead, BodyStart, Reply};
 use sigma_plugin::{Context, Entry, Env, Phase, Step};
 use sigma_wire::Departure;
@@ -27,6 +28,17 @@ fn hook(entry: &Entry, phase: Phase, ctx: &mut Context, env: &Env<'_>) -> Step {
         Phase::Access => entry.plugin.access(ctx, env),
         _ => entry.plugin.before_proxy(ctx, env),
     }
+}
+
+/// The type of a body that is as its type says; None if it has a coding, or more than one type.
+fn readable_type(headers: &Headers) -> Option<Vec<u8>> {
+    let is_coding = |name: &[u8]| name.eq_ignore_ascii_case(b"content-encoding");
+    if headers.iter().any(|(name, coding)| is_coding(name) && !coding.eq_ignore_ascii_case(b"identity")) {
+        return None;
+    }
+    let mut types = headers.get_all(HeaderId::ContentType);
+    let first = types.next().unwrap_or_default().to_vec();
+    types.next().is_none().then_some(first)
 }
 
 /// A reply with what `_meta.error_response` says of it.
@@ -194,6 +206,32 @@ impl Exchange<'_, '_> {
         }
         let known = self.read_beyond(limit).await?;
         Ok(if known.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole })
+    }
+
+    /// Finds the route where its body decides. One that cannot be looked at is refused: whoever sends it could choose
+    /// between routes by that.
+    pub(super) async fn find_route_by_body(&mut self) -> Result<u32, Fault> {
+        if self.down.body_length().is_empty() {
+            return self.find_route(Some(&BodyFields::default()));
+        }
+        let Some(content_type) = readable_type(&self.scratch.ctx.request.headers) else {
+            let reason = "a route asks for the request body, which has a content coding or several types";
+            return Err(Fault::new(FaultKind::UnsupportedMediaType, reason));
+        };
+        if !BodyFields::are_in(&content_type) {
+            return self.find_route(Some(&BodyFields::default()));
+        }
+        let limit = self.view.snapshot.settings.limits.routing_body_bytes as usize;
+        if self.read_body(limit).await? == BodyRead::TooLarge {
+            let reason = "a route asks for the request body, which is over limits.routing_body_bytes";
+            return Err(Fault::new(FaultKind::RequestBodyTooLarge, reason));
+        }
+        let body = self.scratch.ctx.body.as_deref().unwrap_or_default();
+        let Some(fields) = BodyFields::of(&content_type, body) else {
+            let reason = "a route asks for the request body, which has too many fields";
+            return Err(Fault::new(FaultKind::RequestBodyTooLarge, reason));
+        };
+        self.find_route(Some(&fields))
     }
 
     /// What is known of the request body once it was read to its end or beyond `limit`. Read to its end it stands

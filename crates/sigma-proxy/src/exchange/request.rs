@@ -1,6 +1,7 @@
 //! A request as conditions and templates see it: variables by name.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use sigma_config::Config;
@@ -9,6 +10,7 @@ use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 use sigma_observe::date::Clock;
 use sigma_plugin::address::IpText;
+use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
@@ -54,12 +56,41 @@ pub(crate) struct RequestView<'r> {
     origin: Origin,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
+    body: Option<&'r BodyFields>,
+    /// Somebody asked for a field of the body, which was not read.
+    asks_body: Cell<bool>,
 }
 
 impl<'r> RequestView<'r> {
     /// A request that came in plain text.
     pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
-        RequestView { head, path, host: host_name(head.authority()), origin, tls: None, geography: None }
+        RequestView {
+            head,
+            path,
+            host: host_name(head.authority()),
+            origin,
+            tls: None,
+            geography: None,
+            body: None,
+            asks_body: Cell::new(false),
+        }
+    }
+
+    /// The same, once the body was read.
+    pub(super) fn with_body(self, body: Option<&'r BodyFields>) -> RequestView<'r> {
+        RequestView { body, ..self }
+    }
+
+    /// Whether what was found may not be, as a condition could not be decided without the body.
+    pub(super) fn asks_body(&self) -> bool {
+        self.asks_body.get()
+    }
+
+    fn field_of_body(&self, name: &VarName) -> Option<VarValue<'_>> {
+        if self.body.is_none() {
+            self.asks_body.set(true);
+        }
+        self.body?.get(name)
     }
 
     /// The same in this TLS session, if it came in one.
@@ -182,8 +213,9 @@ impl Variables for RequestView<'_> {
             | VarName::ServiceId
             | VarName::ServiceName
             | VarName::ConsumerName
-            | VarName::UriParam(_)
-            | VarName::PostArg(_) => None,
+            | VarName::UriParam(_) => None,
+            VarName::PostArg(_) => self.field_of_body(name),
+            VarName::Other(text) if text.starts_with("post_arg_") => self.field_of_body(name),
             VarName::Other(name) => self.other(name),
         }
     }

@@ -282,9 +282,14 @@ fn fields_of_routes_and_services() {
         "!failed to validate the 'vars' expression: the variable `graphql_name` is not known in this version";
     route(
         "vars",
-        &[json!([]), json!({}), json!([["arg_a", "1"]])],
         &[
-            (json!([["arg_b", "1"], ["post_arg_a", "1"]]), before_body),
+            json!([]),
+            json!({}),
+            json!([["arg_a", "1"]]),
+            json!([["arg_b", "1"], ["post_arg_a", "1"]]),
+            json!([["post_arg.a[*].b", "has", "1"]]),
+        ],
+        &[
             (json!([["graphql_name", "1"]]), unknown),
             (json!([["arg_a", "=", "1"]]), "!failed to validate the 'vars' expression: invalid operator '='"),
             (json!([[]]), "!failed to validate the 'vars' expression: rule too short"),
