@@ -230,6 +230,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
+            ("crates/sigma-plugins/src/metrics/prometheus/push/", "on the control thread"),
             ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
             (

@@ -9,13 +9,15 @@
 //! | `w3c`, `b3`, `sw8` | how contexts stand in header fields |
 //! | `sampling` | which traces are kept |
 //! | `course` | what is told of an exchange |
+//! | `otlp` | the messages of OpenTelemetry, and what they are of |
 //! | `post` | how a collector is told |
 
 mod b3;
 mod course;
 mod ids;
 mod opentelemetry;
-mod post;
+pub(crate) mod otlp;
+pub(crate) mod post;
 mod sampling;
 mod skywalking;
 mod sw8;

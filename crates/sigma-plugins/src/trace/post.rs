@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
 /// Bytes of an answer that are read; what a collector says is short.
@@ -91,6 +92,23 @@ impl Collector {
         };
         self.client.get_or_try_init(make).await
     }
+}
+
+/// Fields that a collector is sent, set at `place`.
+///
+/// # Errors
+/// Returns an error if one cannot be sent.
+pub(crate) fn fields(place: &str, set: Option<&Map<String, Value>>) -> Result<HeaderMap, String> {
+    let mut fields = HeaderMap::new();
+    for (name, value) in set.into_iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let wrong = || format!("{place}: `{name}` is no field that can be sent");
+        let field = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        let mut value = HeaderValue::from_str(&text).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        fields.insert(field, value);
+    }
+    Ok(fields)
 }
 
 /// An error with everything that led to it, without the address that the message names already.

@@ -2,6 +2,7 @@
 
 mod gzip;
 mod labels;
+mod push;
 mod render;
 mod series;
 mod settings;
@@ -120,7 +121,9 @@ impl Prometheus {
     fn new(build: &Build<'_>) -> Result<Prometheus, String> {
         let Config { prefer_name } = build.config()?;
         let disabled = Disabled::of(&build.metadata_as()?);
-        Ok(Prometheus { prefer_name, disabled, registry: registry(build.node) })
+        let registry = registry(build.node);
+        push::begin(build.node, &registry);
+        Ok(Prometheus { prefer_name, disabled, registry })
     }
 }
 

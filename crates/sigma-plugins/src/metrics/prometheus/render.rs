@@ -306,6 +306,7 @@ impl Section for Rest {
         streams(page, &self.node.part(TrafficBoard::default).read());
         upstreams(page, &facts);
         measures(page, &facts);
+        pushes(page, &self.registry);
         buffered(page, self.node.part(Batches::default).buffered());
         let help = "Decisions of rbac, those of shadow rules among them";
         tallied::<(Force, Decision)>(page, &self.node, "rbac_decisions_total", help);
@@ -315,6 +316,16 @@ impl Section for Rest {
         let help = "Requests over a limit that passed because of dry_run";
         tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
         false
+    }
+}
+
+fn pushes(page: &mut Page, registry: &Registry) {
+    let name = "otlp_pushes_total";
+    if registry.settings.push.is_some() {
+        page.begin(name, "counter", "Pushes of the metrics to a collector of OpenTelemetry");
+        for (outcome, count) in ["taken", "failed"].into_iter().zip(&registry.pushes) {
+            page.line(name, &joined(&[("outcome", outcome)]), count.get());
+        }
     }
 }
 

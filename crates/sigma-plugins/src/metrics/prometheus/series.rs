@@ -21,8 +21,8 @@ use super::settings::{Disabled, Metric, Settings};
 pub(super) struct Cell(AtomicU64);
 
 impl Cell {
-    /// Owning worker only: two writers would lose counts.
-    fn add(&self, n: u64) {
+    /// Owning thread only: two writers would lose counts.
+    pub(super) fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
@@ -156,12 +156,20 @@ pub(super) struct Registry {
     workers: Mutex<Vec<Arc<WorkerSeries>>>,
     /// Requests and sessions that found no room for a series.
     pub(super) errors: AtomicU64,
+    /// Pages that a collector has, and those that it has not or only a part of.
+    pub(super) pushes: [Cell; 2],
     started: Instant,
 }
 
 impl Registry {
     pub(super) fn new(settings: Settings) -> Registry {
-        Registry { settings, workers: Mutex::default(), errors: AtomicU64::new(0), started: Instant::now() }
+        Registry {
+            settings,
+            workers: Mutex::default(),
+            errors: AtomicU64::new(0),
+            pushes: Default::default(),
+            started: Instant::now(),
+        }
     }
 
     /// The series of every worker.

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 use sigma_config::described::schema_of;
 use sigma_config::expr::VarName;
 
+use super::push::settings::PushSettings;
+
 /// Upper bounds of latency buckets in milliseconds unless the attribute says otherwise.
 const DEFAULT_BUCKETS: [f64; 15] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 30000.0, 60000.0];
@@ -180,6 +182,8 @@ pub(super) struct Attributes {
     /// Single metrics.
     #[schemars(schema_with = "metrics")]
     metrics: Option<HashMap<String, MetricSettings>>,
+    /// A collector that is sent the metrics; unset: none.
+    otlp: Option<PushSettings>,
 }
 
 impl Default for Attributes {
@@ -198,6 +202,7 @@ impl Default for Attributes {
             // Some 80 MiB of histograms.
             max_series: 100_000,
             metrics: None,
+            otlp: None,
         }
     }
 }
@@ -252,6 +257,8 @@ pub(super) struct Settings {
     pub(super) expire_ms: [u64; 3],
     /// Series of one worker and metric; requests that would need more are not shown.
     pub(super) max_series: usize,
+    /// Who is sent the metrics.
+    pub(super) push: Option<PushSettings>,
 }
 
 impl Settings {
@@ -262,7 +269,7 @@ impl Settings {
             tracing::warn!(%error, "plugin_attr.prometheus: the defaults are used");
             None
         });
-        let Attributes { metric_prefix, default_buckets, max_series, metrics, .. } =
+        let Attributes { metric_prefix, default_buckets, max_series, metrics, otlp: push, .. } =
             attributes.unwrap_or_default();
         let mut metrics = metrics.unwrap_or_default();
         let of_metrics = Metric::ALL.map(|metric| metrics.remove(metric.name()).unwrap_or_default());
@@ -275,6 +282,7 @@ impl Settings {
             has_extra: extra.iter().any(|labels| !labels.is_empty()),
             extra,
             max_series,
+            push,
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -11,9 +10,9 @@ use sigma_plugin::Configuration;
 use tokio::sync::OnceCell;
 
 use super::export::Way;
-use super::otlp::{self, Attributes, Resource};
 use crate::batch::{self, Pace};
-use crate::trace::post::Collector;
+use crate::trace::otlp::{self, Resource};
+use crate::trace::post::{self, Collector};
 use crate::trace::sampling::Sampler;
 
 /// What `batch_span_processor` is where it says nothing.
@@ -250,7 +249,10 @@ impl Metadata {
         if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
             return Err(wrong("is neither host:port nor a URL with http or https"));
         }
-        let (headers, timeout) = (fields(request_headers.as_ref())?, batch::seconds(*request_timeout));
+        let (headers, timeout) = (
+            post::fields("collector.request_headers", request_headers.as_ref())?,
+            batch::seconds(*request_timeout),
+        );
         let is_bare = matches!(url.path(), "" | "/");
         match protocol {
             Protocol::Http => {
@@ -269,40 +271,13 @@ impl Metadata {
 
     /// What the spans are of.
     pub(super) fn resource(&self, hostname: &str) -> Resource {
-        let mut all = Attributes::default();
-        all.add("service.name", "APISIX");
-        all.add("telemetry.sdk.language", "rust");
-        all.add("telemetry.sdk.name", "sigma");
-        all.add("telemetry.sdk.version", env!("CARGO_PKG_VERSION"));
-        all.add("hostname", hostname);
-        all.add("host.name", hostname);
-        for (key, value) in self.resource.iter().flatten() {
-            match value {
-                Value::String(text) => all.add(key, &**text),
-                Value::Bool(truth) => all.add(key, *truth),
-                other => all.add_some(key, other.as_f64().map(otlp::Value::Double)),
-            }
-        }
-        Resource { attributes: all.0 }
+        otlp::resource(hostname, self.resource.as_ref())
     }
 }
 
 /// So many seconds, at most thirty years: no timer goes on for longer.
 fn seconds(set: Option<f64>, usual: f64) -> Duration {
     Duration::try_from_secs_f64(set.unwrap_or(usual)).unwrap_or(Duration::MAX).min(batch::seconds(u64::MAX))
-}
-
-fn fields(set: Option<&Map<String, Value>>) -> Result<HeaderMap, String> {
-    let mut fields = HeaderMap::new();
-    for (name, value) in set.into_iter().flatten() {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let wrong = || format!("collector.request_headers: `{name}` is no field that can be sent");
-        let field = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-        let mut value = HeaderValue::from_str(&text).map_err(|_| wrong())?;
-        value.set_sensitive(true);
-        fields.insert(field, value);
-    }
-    Ok(fields)
 }
 
 /// The metadata where all is as usual.

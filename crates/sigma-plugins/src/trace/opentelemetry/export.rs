@@ -15,8 +15,8 @@ use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-use super::otlp::{self, ExportRequest, ExportResponse, Resource};
 use crate::batch::{Destination, Refusal, Sending};
+use crate::trace::otlp::{self, ExportRequest, ExportResponse, Resource};
 use crate::trace::post::Collector;
 
 /// How often a batch is sent at most, and how long all of that may take with the pauses.

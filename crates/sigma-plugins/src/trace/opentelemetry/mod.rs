@@ -5,12 +5,10 @@
 //! | `config` | what an operator may say |
 //! | `propagation` | which contexts come with a request, and which nodes get |
 //! | `spans` | what spans say of an exchange |
-//! | `otlp` | the messages |
 //! | `export` | how batches reach a collector |
 
 mod config;
 mod export;
-mod otlp;
 mod propagation;
 mod spans;
 #[cfg(test)]

@@ -11,10 +11,10 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Env};
 
-use super::otlp::{Attributes, Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, Status, StatusCode};
 use crate::metrics::matched_uri;
 use crate::trace::course::{Course, Try, Waited, target, without_signatures};
 use crate::trace::ids::SpanId;
+use crate::trace::otlp::{Attributes, Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, Status, StatusCode};
 use crate::trace::w3c::{SpanContext, TRACESTATE};
 
 /// Attributes that a configuration takes from fields of one request at most: a client chooses how many there are.

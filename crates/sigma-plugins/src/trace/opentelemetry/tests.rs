@@ -5,9 +5,9 @@ use serde_json::json;
 use sigma_plugin::{Entry, Phase};
 
 use super::config::usual;
-use super::otlp::{self, KeyValue, Kind, ResourceSpans, ScopeSpans, Span};
 use super::*;
 use crate::testing::{Case, entry, entry_with, refusal, warned};
+use crate::trace::otlp::{self, KeyValue, Kind, ResourceSpans, ScopeSpans, Span};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";

@@ -1,7 +1,7 @@
 //! The real collector of OpenTelemetry and the real Zipkin take what the gateway sends: `make test-servers`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,22 +28,55 @@ fn gateway(plugin: &str, metadata: &str, origin: &Origin) -> Gateway {
     Gateway::start(SIGMA, &config).unwrap()
 }
 
+/// A collector that writes these signals to `log` in its folder.
+fn collector(program: &Path, dir: &Path, protocol: &str, signals: &str, port: u16) -> Running {
+    let (config, log) = (dir.join("config.yaml"), dir.join("log"));
+    let text = format!(
+        "receivers:\n  otlp:\n    protocols: {{ {protocol}: {{ endpoint: \"127.0.0.1:{port}\" }} }}\n\
+         exporters:\n  debug: {{ verbosity: detailed }}\n\
+         service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  pipelines:\n    {signals}: {{ receivers: [otlp], exporters: [debug] }}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let running = Running::start(Command::new(program).arg("--config").arg(&config), &log);
+    let told = || fs::read_to_string(&log).unwrap_or_default();
+    assert!(until(PATIENCE, || Peer::connect(&Address::loopback(port)).is_ok()), "{}", told());
+    running
+}
+
+#[test]
+fn a_real_collector_of_opentelemetry_is_pushed_metrics() {
+    let (dir, port, origin) = (tempfile::tempdir().unwrap(), free_port(), Origin::echo("a").unwrap());
+    let _collector = collector(&server("otelcol", ""), dir.path(), "http", "metrics", port);
+    let settings = format!(
+        "plugin_attr:\n  prometheus:\n    otlp: {{ endpoint: \"http://127.0.0.1:{port}\", interval: 1, resource: {{ service.name: edge }} }}"
+    );
+    let gateway = gateway("{ prometheus: {} }", &settings, &origin);
+    assert_eq!(gateway.connect().unwrap().get("/orders/1").unwrap().status(), 200);
+    let shown = [
+        "service.name: Str(edge)",
+        "-> Name: apisix_http_status",
+        "-> matched_uri: Str(/orders/*)",
+        "-> Name: apisix_http_latency",
+        "-> DataType: Histogram",
+        "ExplicitBounds #14: 60000.000000",
+        "-> Name: apisix_node_info",
+        "-> DataType: Gauge",
+        "-> IsMonotonic: true",
+        "-> AggregationTemporality: Cumulative",
+    ];
+    let told = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+    let missing = || shown.into_iter().find(|text| !told().contains(text));
+    assert!(until(PATIENCE, || missing().is_none()), "{:?}\n{}\n{}", missing(), told(), gateway.stderr());
+}
+
 #[test]
 fn a_real_collector_of_opentelemetry_is_told_by_both_protocols() {
     let program = server("otelcol", "");
     let origin = Origin::echo("a").unwrap();
     for protocol in ["http", "grpc"] {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
-        let (config, log) = (dir.path().join("config.yaml"), dir.path().join("log"));
-        let text = format!(
-            "receivers:\n  otlp:\n    protocols: {{ {protocol}: {{ endpoint: \"127.0.0.1:{port}\" }} }}\n\
-             exporters:\n  debug: {{ verbosity: detailed }}\n\
-             service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  pipelines:\n    traces: {{ receivers: [otlp], exporters: [debug] }}\n"
-        );
-        fs::write(&config, text).unwrap();
-        let _collector = Running::start(Command::new(&program).arg("--config").arg(&config), &log);
-        let told = || fs::read_to_string(&log).unwrap_or_default();
-        assert!(until(PATIENCE, || Peer::connect(&Address::loopback(port)).is_ok()), "{}", told());
+        let _collector = collector(&program, dir.path(), protocol, "traces", port);
+        let told = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
         let speaks = if protocol == "grpc" { ", protocol: grpc" } else { "" };
         let metadata = format!(
             "plugin_metadata:\n  - id: opentelemetry\n    resource: {{ service.name: edge }}\n    \

@@ -1,9 +1,10 @@
-//! The way of requests as collectors are told of it: OTLP over HTTP and gRPC, Zipkin, SkyWalking, DogStatsD.
+//! The way of requests as collectors are told of it: OTLP over HTTP and gRPC, Zipkin, SkyWalking, DogStatsD; and metrics over OTLP.
 //!
 //! The collectors stand here: each one decodes what it gets by itself, after the same descriptions.
 
 mod metrics;
 mod otlp;
+mod pushes;
 mod segments;
 
 use sigma_testkit::{Gateway, Message, Origin, Peer, until};

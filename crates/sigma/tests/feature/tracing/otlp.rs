@@ -72,7 +72,7 @@ struct Event {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Pair {
+pub(super) struct Pair {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(message, optional, tag = "2")]
@@ -91,7 +91,7 @@ struct Value {
     float: Option<f64>,
 }
 
-fn shown(pairs: &[Pair], key: &str) -> String {
+pub(super) fn shown(pairs: &[Pair], key: &str) -> String {
     let value = pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.clone());
     match value.unwrap_or_default() {
         Value { text: Some(text), .. } => text,

@@ -7,105 +7,106 @@
 use std::borrow::Cow;
 
 use prost::Message as _;
+use serde_json::Map;
 
 /// The path of the method over gRPC.
-pub(super) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+pub(crate) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// Bytes of an attribute that is text; what is longer is cut. No attribute says more with a longer one, and a
 /// client chooses some of them.
 const TEXT_BYTES: usize = 4096;
 
 /// Flags of a span: it is known whether its parent is of another process, and it is.
-pub(super) const PARENT_KNOWN: u32 = 0x100;
-pub(super) const PARENT_REMOTE: u32 = 0x200;
+pub(crate) const PARENT_KNOWN: u32 = 0x100;
+pub(crate) const PARENT_REMOTE: u32 = 0x200;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ExportRequest {
+pub(crate) struct ExportRequest {
     #[prost(bytes = "vec", repeated, tag = "1")]
-    pub(super) resource_spans: Vec<Vec<u8>>,
+    pub(crate) resource_spans: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ExportResponse {
+pub(crate) struct ExportResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) partial_success: Option<PartialSuccess>,
+    pub(crate) partial_success: Option<PartialSuccess>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PartialSuccess {
+pub(crate) struct PartialSuccess {
     #[prost(int64, tag = "1")]
-    pub(super) rejected_spans: i64,
+    pub(crate) rejected_spans: i64,
     #[prost(string, tag = "2")]
-    pub(super) error_message: String,
+    pub(crate) error_message: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ResourceSpans {
+pub(crate) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
-    pub(super) resource: Option<Resource>,
+    pub(crate) resource: Option<Resource>,
     #[prost(bytes = "vec", repeated, tag = "2")]
-    pub(super) scope_spans: Vec<Vec<u8>>,
+    pub(crate) scope_spans: Vec<Vec<u8>>,
     #[prost(string, tag = "3")]
-    pub(super) schema_url: String,
+    pub(crate) schema_url: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Resource {
+pub(crate) struct Resource {
     #[prost(message, repeated, tag = "1")]
-    pub(super) attributes: Vec<KeyValue>,
+    pub(crate) attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ScopeSpans {
+pub(crate) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
-    pub(super) scope: Option<Scope>,
+    pub(crate) scope: Option<Scope>,
     #[prost(bytes = "vec", repeated, tag = "2")]
-    pub(super) spans: Vec<Vec<u8>>,
+    pub(crate) spans: Vec<Vec<u8>>,
     #[prost(string, tag = "3")]
-    pub(super) schema_url: String,
+    pub(crate) schema_url: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Scope {
+pub(crate) struct Scope {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "2")]
-    pub(super) version: String,
+    pub(crate) version: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Span {
+pub(crate) struct Span {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) trace_id: Vec<u8>,
+    pub(crate) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) span_id: Vec<u8>,
+    pub(crate) span_id: Vec<u8>,
     #[prost(string, tag = "3")]
-    pub(super) trace_state: String,
+    pub(crate) trace_state: String,
     #[prost(bytes = "vec", tag = "4")]
-    pub(super) parent_span_id: Vec<u8>,
+    pub(crate) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(enumeration = "Kind", tag = "6")]
-    pub(super) kind: i32,
+    pub(crate) kind: i32,
     #[prost(fixed64, tag = "7")]
-    pub(super) start_time_unix_nano: u64,
+    pub(crate) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "8")]
-    pub(super) end_time_unix_nano: u64,
+    pub(crate) end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
-    pub(super) attributes: Vec<KeyValue>,
+    pub(crate) attributes: Vec<KeyValue>,
     #[prost(uint32, tag = "10")]
-    pub(super) dropped_attributes_count: u32,
+    pub(crate) dropped_attributes_count: u32,
     #[prost(message, repeated, tag = "11")]
-    pub(super) events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Status>,
+    pub(crate) status: Option<Status>,
     #[prost(fixed32, tag = "16")]
-    pub(super) flags: u32,
+    pub(crate) flags: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Unspecified = 0,
     Internal = 1,
     Server = 2,
@@ -113,45 +114,45 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Event {
+pub(crate) struct Event {
     #[prost(fixed64, tag = "1")]
-    pub(super) time_unix_nano: u64,
+    pub(crate) time_unix_nano: u64,
     #[prost(string, tag = "2")]
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Status {
+pub(crate) struct Status {
     #[prost(string, tag = "2")]
-    pub(super) message: String,
+    pub(crate) message: String,
     #[prost(enumeration = "StatusCode", tag = "3")]
-    pub(super) code: i32,
+    pub(crate) code: i32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum StatusCode {
+pub(crate) enum StatusCode {
     Unset = 0,
     Ok = 1,
     Error = 2,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct KeyValue {
+pub(crate) struct KeyValue {
     #[prost(string, tag = "1")]
-    pub(super) key: String,
+    pub(crate) key: String,
     #[prost(message, optional, tag = "2")]
-    pub(super) value: Option<AnyValue>,
+    pub(crate) value: Option<AnyValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct AnyValue {
+pub(crate) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
-    pub(super) value: Option<Value>,
+    pub(crate) value: Option<Value>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Value {
+pub(crate) enum Value {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(bool, tag = "2")]
@@ -199,10 +200,10 @@ impl From<bool> for Value {
 
 /// Attributes of something. A key stands there once.
 #[derive(Debug, Default)]
-pub(super) struct Attributes(pub(super) Vec<KeyValue>);
+pub(crate) struct Attributes(pub(crate) Vec<KeyValue>);
 
 impl Attributes {
-    pub(super) fn add(&mut self, key: &str, value: impl Into<Value>) {
+    pub(crate) fn add(&mut self, key: &str, value: impl Into<Value>) {
         let value = Some(AnyValue { value: Some(value.into()) });
         match self.0.iter_mut().find(|known| known.key == key) {
             Some(known) => known.value = value,
@@ -211,15 +212,34 @@ impl Attributes {
     }
 
     /// Adds it if there is a value.
-    pub(super) fn add_some(&mut self, key: &str, value: Option<impl Into<Value>>) {
+    pub(crate) fn add_some(&mut self, key: &str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.add(key, value);
         }
     }
 }
 
+/// What is told of: this gateway, with attributes that an operator has added or set otherwise.
+pub(crate) fn resource(hostname: &str, more: Option<&Map<String, serde_json::Value>>) -> Resource {
+    let mut all = Attributes::default();
+    all.add("service.name", "APISIX");
+    all.add("telemetry.sdk.language", "rust");
+    all.add("telemetry.sdk.name", "sigma");
+    all.add("telemetry.sdk.version", env!("CARGO_PKG_VERSION"));
+    all.add("hostname", hostname);
+    all.add("host.name", hostname);
+    for (key, value) in more.into_iter().flatten() {
+        match value {
+            serde_json::Value::String(text) => all.add(key, &**text),
+            serde_json::Value::Bool(truth) => all.add(key, *truth),
+            other => all.add_some(key, other.as_f64().map(Value::Double)),
+        }
+    }
+    Resource { attributes: all.0 }
+}
+
 /// A request with spans that were encoded before.
-pub(super) fn request(resource: Resource, spans: &[Vec<u8>]) -> ExportRequest {
+pub(crate) fn request(resource: Resource, spans: &[Vec<u8>]) -> ExportRequest {
     let scope = Scope { name: "sigma".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
     let spans = ScopeSpans { scope: Some(scope), spans: spans.to_vec(), schema_url: String::new() };
     let of_one = ResourceSpans {

@@ -1,0 +1,200 @@
+//! Metrics over OTLP.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use prost::Message as _;
+use sigma_testkit::{Gateway, Origin};
+
+use super::otlp::{Pair, shown};
+use super::{ask, comes, gateway};
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Export {
+    #[prost(message, repeated, tag = "1")]
+    resource_metrics: Vec<ResourceMetrics>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ResourceMetrics {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    scope_metrics: Vec<ScopeMetrics>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    attributes: Vec<Pair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ScopeMetrics {
+    #[prost(message, repeated, tag = "2")]
+    metrics: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Metric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "5")]
+    gauge: Option<Points>,
+    #[prost(message, optional, tag = "7")]
+    sum: Option<Points>,
+    #[prost(message, optional, tag = "9")]
+    histogram: Option<Histogram>,
+}
+
+/// A gauge, or a sum.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Points {
+    #[prost(message, repeated, tag = "1")]
+    points: Vec<Point>,
+    #[prost(int32, tag = "2")]
+    temporality: i32,
+    #[prost(bool, tag = "3")]
+    is_monotonic: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Point {
+    #[prost(fixed64, tag = "2")]
+    start: u64,
+    #[prost(fixed64, tag = "3")]
+    time: u64,
+    #[prost(sfixed64, tag = "6")]
+    number: i64,
+    #[prost(message, repeated, tag = "7")]
+    attributes: Vec<Pair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Histogram {
+    #[prost(message, repeated, tag = "1")]
+    points: Vec<HistogramPoint>,
+    #[prost(int32, tag = "2")]
+    temporality: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HistogramPoint {
+    #[prost(fixed64, tag = "4")]
+    count: u64,
+    #[prost(double, optional, tag = "5")]
+    sum: Option<f64>,
+    #[prost(fixed64, repeated, tag = "6")]
+    buckets: Vec<u64>,
+    #[prost(double, repeated, tag = "7")]
+    bounds: Vec<f64>,
+    #[prost(message, repeated, tag = "9")]
+    attributes: Vec<Pair>,
+}
+
+/// The last request that a collector took, and its fields.
+type Got = Arc<Mutex<(String, Export)>>;
+
+/// A collector that gives these answers, one after the other, and the last one from then on.
+fn collector(got: &Got, answers: &'static [&'static [u8]]) -> Origin {
+    let (got, asked) = (Arc::clone(got), AtomicUsize::new(0));
+    let take = move |message: &sigma_testkit::Message| {
+        let field = |name: &str| message.head.get(name).unwrap_or_default().to_owned();
+        let fields = format!("{} {} {}", message.head.line, field("content-type"), field("x-key"));
+        *got.lock().unwrap() = (fields, Export::decode(&message.body[..]).unwrap());
+        answers[asked.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1)].to_vec()
+    };
+    Origin::answer(take).unwrap()
+}
+
+fn metric(got: &Got, name: &str) -> Option<Metric> {
+    let of_resources = &got.lock().unwrap().1.resource_metrics;
+    let mut scopes = of_resources.iter().flat_map(|of| &of.scope_metrics);
+    scopes.find_map(|scope| scope.metrics.iter().find(|metric| metric.name == name).cloned())
+}
+
+/// The value of a counter where an attribute is this.
+fn counted(got: &Got, name: &str, key: &str, value: &str) -> Option<i64> {
+    let points = metric(got, name)?.sum?.points;
+    points.iter().find(|point| shown(&point.attributes, key) == value).map(|point| point.number)
+}
+
+fn start(collector: &Origin, origin: &Origin) -> Gateway {
+    gateway(&format!(
+        r#"
+plugin_attr:
+  prometheus:
+    otlp:
+      endpoint: "http://127.0.0.1:{}"
+      interval: 1
+      headers: {{ X-Key: k }}
+      resource: {{ service.name: edge, shard: 7 }}
+global_rules: [{{ id: metrics, plugins: {{ prometheus: {{}} }} }}]
+routes:
+  - {{ id: orders, uri: /orders/*, upstream: {{ nodes: {{ "127.0.0.1:{}": 1 }} }} }}
+"#,
+        collector.port(),
+        origin.port()
+    ))
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nno\n\"x";
+/// Two data points are refused: `partial_success { rejected_data_points: 2, error_message: "no" }`.
+const REFUSED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n\x0a\x06\x08\x02\x12\x02no";
+
+#[test]
+fn a_collector_is_pushed_what_the_page_shows() {
+    let (got, origin) = (Got::default(), Origin::echo("a").unwrap());
+    let collector = collector(&got, &[OK]);
+    let gateway = start(&collector, &origin);
+    for _ in 0..3 {
+        ask(&gateway, "/orders/1", "");
+    }
+    comes(&gateway, || counted(&got, "apisix_http_status", "route", "orders") == Some(3));
+    assert_eq!(got.lock().unwrap().0, "POST /v1/metrics HTTP/1.1 application/x-protobuf k");
+    let resource = got.lock().unwrap().1.resource_metrics[0].resource.clone().unwrap().attributes;
+    assert_eq!([shown(&resource, "service.name"), shown(&resource, "shard")], ["edge", "7"]);
+    let status = metric(&got, "apisix_http_status").unwrap().sum.unwrap();
+    // Cumulative, and counted since the gateway started.
+    assert!((status.temporality, status.is_monotonic) == (2, true));
+    let point = &status.points[0];
+    assert!(point.start > 0 && point.start < point.time, "{point:?}");
+    let of = |key: &str| shown(&point.attributes, key);
+    assert_eq!([of("code"), of("matched_uri"), of("node")], ["200", "/orders/*", "127.0.0.1"]);
+    assert_eq!(of("llm_model"), "-", "a label without a value is none");
+    let latency = metric(&got, "apisix_http_latency").unwrap().histogram.unwrap();
+    let kinds: Vec<String> = latency.points.iter().map(|point| shown(&point.attributes, "type")).collect();
+    assert_eq!((kinds, latency.temporality), (vec!["apisix".into(), "request".into(), "upstream".into()], 2));
+    for point in &latency.points {
+        assert_eq!((point.count, point.buckets.iter().sum::<u64>()), (3, 3), "{point:?}");
+        assert_eq!((point.buckets.len(), point.bounds.len()), (16, 15));
+        assert!(point.sum.is_some_and(|sum| sum >= 0.0));
+        assert_eq!(shown(&point.attributes, "le"), "-");
+    }
+    assert!(metric(&got, "apisix_node_info").unwrap().gauge.is_some());
+    // It goes on, and tells of itself.
+    comes(&gateway, || counted(&got, "apisix_otlp_pushes_total", "outcome", "taken") >= Some(2));
+    assert_eq!(counted(&got, "apisix_otlp_pushes_total", "outcome", "failed"), Some(0));
+}
+
+#[test]
+fn what_a_collector_does_not_take_is_counted() {
+    let (got, origin) = (Got::default(), Origin::echo("a").unwrap());
+    let collector = collector(&got, &[UNAVAILABLE, REFUSED, OK]);
+    let gateway = start(&collector, &origin);
+    ask(&gateway, "/orders/1", "");
+    comes(&gateway, || counted(&got, "apisix_otlp_pushes_total", "outcome", "failed") == Some(2));
+    // Nothing is lost by it.
+    assert_eq!(counted(&got, "apisix_http_status", "route", "orders"), Some(1));
+    let port = collector.port();
+    for told in [
+        &format!(
+            "failed to push metrics: http://127.0.0.1:{port}/v1/metrics answered with status code[503] \
+             body[no\\n\\\"x]"
+        ),
+        &format!("failed to push metrics: http://127.0.0.1:{port}/v1/metrics has refused 2 data points: no"),
+    ] {
+        assert!(gateway.stderr().contains(told), "{told}\n{}", gateway.stderr());
+    }
+}
