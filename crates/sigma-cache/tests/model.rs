@@ -1,0 +1,410 @@
+//! A cache beside a model of one: the same random traffic through both, and the same answers out of them.
+//!
+//! The model keeps a list and knows what answers meant, not how they said it. With `SIGMA_SEED` in the environment one
+//! seed is run, that of a failure.
+
+use std::sync::Arc;
+use std::task::{Context as Task, Poll, Waker};
+
+use sigma_cache::{Answered, Directives, Draft, Fill, MayUse, Purge, Stored, Zone, Zones, may_keep, may_use};
+use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
+use sigma_plugin::BodySource;
+use sigma_plugin::cache::{CacheRule, Lifetime};
+
+const REQUESTS: usize = 100_000;
+const KEYS: u64 = 24;
+const LANGUAGES: [&str; 3] = ["de", "en", "fr, de"];
+
+/// Pseudo-random numbers (splitmix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_of(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Sometimes a number.
+    fn some(&mut self, n: u64, end: u64) -> Option<u64> {
+        self.one_of(n).then(|| self.below(end))
+    }
+}
+
+/// A directive with seconds, if there is one.
+fn directive(name: &str, seconds: Option<u64>) -> Option<String> {
+    seconds.map(|seconds| format!("{name}={seconds}"))
+}
+
+/// What a client asks.
+#[derive(Debug, Clone)]
+struct Asked {
+    key: u64,
+    language: usize,
+    is_authorized: bool,
+    no_store: bool,
+    no_cache: bool,
+    max_age: Option<u64>,
+    min_fresh: Option<u64>,
+    max_stale: Option<u64>,
+}
+
+impl Asked {
+    fn random(chance: &mut Chance) -> Asked {
+        Asked {
+            key: chance.below(KEYS),
+            language: chance.below(LANGUAGES.len() as u64) as usize,
+            is_authorized: chance.one_of(8),
+            no_store: chance.one_of(30),
+            no_cache: chance.one_of(30),
+            max_age: chance.some(10, 40),
+            min_fresh: chance.some(15, 40),
+            max_stale: chance.some(10, 40),
+        }
+    }
+
+    fn fields(&self, is_odd: bool) -> Headers {
+        let mut fields = Headers::default();
+        let language = LANGUAGES[self.language];
+        // The same in other words.
+        let written = if is_odd { language.to_uppercase().replace(' ', "") } else { language.to_owned() };
+        fields.append("Accept-Language", written.as_bytes());
+        if self.is_authorized {
+            fields.append("authorization", b"Basic x");
+        }
+        let said = [
+            self.no_store.then(|| "no-store".to_owned()),
+            self.no_cache.then(|| "No-Cache".to_owned()),
+            directive("max-age", self.max_age),
+            directive("min-fresh", self.min_fresh),
+            directive("max-stale", self.max_stale),
+        ];
+        said.into_iter().flatten().for_each(|one| fields.append("Cache-Control", one.as_bytes()));
+        fields
+    }
+}
+
+/// What a node answers.
+#[derive(Debug, Clone)]
+struct Given {
+    status: u16,
+    no_store: bool,
+    private: bool,
+    public: bool,
+    no_cache: bool,
+    must_revalidate: bool,
+    max_age: Option<u64>,
+    s_maxage: Option<u64>,
+    /// How old it was when it came.
+    age: Option<u64>,
+    varies: bool,
+    sets_cookie: bool,
+    tag: u64,
+    body: Vec<u8>,
+}
+
+impl Given {
+    fn random(chance: &mut Chance, number: usize) -> Given {
+        let length = if chance.one_of(50) { 70_000 } else { chance.below(60) as usize };
+        let body: Vec<u8> = number.to_string().into_bytes().into_iter().cycle().take(length + 8).collect();
+        Given {
+            status: if chance.one_of(10) { 404 } else { 200 },
+            no_store: chance.one_of(20),
+            private: chance.one_of(20),
+            public: chance.one_of(10),
+            no_cache: chance.one_of(20),
+            must_revalidate: chance.one_of(10),
+            max_age: (!chance.one_of(6)).then(|| chance.below(60)),
+            s_maxage: chance.some(6, 60),
+            age: chance.some(5, 20),
+            varies: chance.one_of(2),
+            sets_cookie: chance.one_of(20),
+            tag: chance.below(5),
+            body,
+        }
+    }
+
+    fn head(&self) -> ResponseHead {
+        let mut head = ResponseHead::default();
+        head.start(self.status);
+        let said = [
+            self.no_store.then(|| "no-store".to_owned()),
+            self.private.then(|| "private=\"x\"".to_owned()),
+            self.public.then(|| "PUBLIC".to_owned()),
+            self.no_cache.then(|| "no-cache".to_owned()),
+            self.must_revalidate.then(|| "must-revalidate".to_owned()),
+            directive("max-age", self.max_age),
+            directive("s-maxage", self.s_maxage),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        head.headers.append("cache-control", said.join(" , ").as_bytes());
+        if let Some(age) = self.age {
+            head.headers.append("Age", age.to_string().as_bytes());
+        }
+        if self.varies {
+            head.headers.append("Vary", b"accept-language");
+        }
+        if self.sets_cookie {
+            head.headers.append("Set-Cookie", b"a=b");
+        }
+        head.headers.append("Cache-Tag", format!("t{}", self.tag).as_bytes());
+        head
+    }
+}
+
+/// An answer as the model keeps it.
+#[derive(Debug, Clone)]
+struct Kept {
+    key: u64,
+    /// The language that it is for; None for all.
+    language: Option<usize>,
+    born: u64,
+    lifetime: u64,
+    never_stale: bool,
+    tag: u64,
+    body: Vec<u8>,
+}
+
+/// A cache in a few lines.
+#[derive(Debug, Default)]
+struct Model(Vec<Kept>);
+
+impl Model {
+    /// The newest answer to a request; of equally new ones the one that came last.
+    fn find(&self, asked: &Asked) -> Option<&Kept> {
+        let fits = |kept: &&Kept| {
+            kept.key == asked.key && kept.language.is_none_or(|language| language == asked.language)
+        };
+        self.0.iter().filter(fits).max_by_key(|kept| kept.born)
+    }
+
+    fn may_use(kept: &Kept, asked: &Asked, now: u64) -> bool {
+        let age = now - kept.born;
+        let stale_for = age.saturating_sub(kept.lifetime);
+        let is_fresh = age < kept.lifetime;
+        let takes_stale = !kept.never_stale && asked.max_stale.is_some_and(|most| stale_for <= most);
+        (is_fresh || takes_stale)
+            && asked.max_age.is_none_or(|most| age <= most)
+            && asked.min_fresh.is_none_or(|least| kept.lifetime.saturating_sub(age) >= least)
+    }
+
+    fn may_keep(asked: &Asked, given: &Given) -> bool {
+        let lifetime = given.s_maxage.or(given.max_age).unwrap_or(0);
+        let is_for_all = given.public || given.s_maxage.is_some() || given.must_revalidate;
+        !given.no_store
+            && !given.private
+            && !given.no_cache
+            && !given.sets_cookie
+            && !asked.no_store
+            && (!asked.is_authorized || is_for_all)
+            && given.age.unwrap_or(0) < lifetime
+    }
+
+    fn keep(&mut self, asked: &Asked, given: &Given, now: u64) {
+        let language = given.varies.then_some(asked.language);
+        let goes = |kept: &Kept| {
+            kept.key == asked.key && (kept.language.is_some() != given.varies || kept.language == language)
+        };
+        self.0.retain(|kept| !goes(kept));
+        self.0.push(Kept {
+            key: asked.key,
+            language,
+            born: now - given.age.unwrap_or(0),
+            lifetime: given.s_maxage.or(given.max_age).unwrap_or(0),
+            never_stale: given.must_revalidate || given.s_maxage.is_some(),
+            tag: given.tag,
+            body: given.body.clone(),
+        });
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.0.retain(|kept| kept.key != key);
+    }
+}
+
+fn rule() -> CacheRule {
+    CacheRule {
+        lifetime: Lifetime::Known { otherwise: Vec::new(), guesses: false },
+        heeds_requests: true,
+        most_bytes: 1 << 20,
+        ..CacheRule::default()
+    }
+}
+
+fn body_of(stored: &Stored) -> Vec<u8> {
+    let (mut all, mut task) = (Vec::new(), Task::from_waker(Waker::noop()));
+    let mut reader = stored.body.read(0, stored.body.length());
+    while let Poll::Ready(Ok(Some(piece))) = reader.poll_piece(&mut task) {
+        all.extend_from_slice(&piece);
+    }
+    all
+}
+
+/// What happens to an answer on its way.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    /// Its key is forgotten meanwhile.
+    purged: bool,
+    breaks_off: bool,
+}
+
+/// The cache and its model, at one time.
+struct Both {
+    zones: Zones,
+    zone: Arc<Zone>,
+    model: Model,
+    rule: CacheRule,
+    now: u64,
+}
+
+impl Both {
+    fn new(bytes: u64) -> Both {
+        let zones = Zones::default();
+        let zone = zones.zone("z", bytes);
+        Both { zones, zone, model: Model::default(), rule: rule(), now: 1_000_000 }
+    }
+
+    fn key(number: u64) -> Vec<u8> {
+        format!("key {number}").into_bytes()
+    }
+
+    /// What the cache and the model would answer a request with.
+    fn looked_up(&mut self, asked: &Asked) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let fields = asked.fields(self.now.is_multiple_of(2));
+        let wishes = Directives::of(&fields);
+        assert_eq!(wishes.no_cache, asked.no_cache);
+        let key = Both::key(asked.key);
+        if !self.zone.has(&key) {
+            // It had no room. That it must have it where there is some is for the one who compares.
+            self.model.forget(asked.key);
+        }
+        let found = self.zone.find(&key, &fields);
+        let found = found.filter(|stored| {
+            !asked.no_cache && may_use(&self.rule, &stored.life, &wishes, self.now) == MayUse::Yes
+        });
+        let known = self.model.find(asked);
+        let known = known.filter(|kept| !asked.no_cache && Model::may_use(kept, asked, self.now));
+        (found.map(|stored| body_of(&stored)), known.map(|kept| kept.body.clone()))
+    }
+
+    fn answered(&mut self, asked: &Asked, given: &Given, fate: Fate) {
+        let (key, head) = (Both::key(asked.key), given.head());
+        let fields = asked.fields(self.now.is_multiple_of(3));
+        let epoch = self.zone.epoch(&key);
+        if fate.purged {
+            self.purge(asked.key);
+        }
+        let times = (self.now, self.now);
+        let answered = Answered { head: &head, request: &fields, is_isolated: false, times };
+        let life = may_keep(&self.rule, answered);
+        assert_eq!(life.is_some(), Model::may_keep(asked, given), "{asked:?} {given:?}");
+        let Some(life) = life else { return };
+        let resource = format!("h/{}", asked.key);
+        let draft = Draft {
+            zone: &self.zone,
+            key: &key,
+            head: &head,
+            request: (&fields, resource.as_bytes()),
+            varies: true,
+            life,
+            length: BodyLength::Known(given.body.len() as u64),
+            most: self.rule.most_bytes,
+            epoch,
+            now: self.now,
+        };
+        let Ok(mut fill) = Fill::new(draft, None) else { return };
+        given.body.chunks(17_000).for_each(|piece| fill.see(&Frame::Data(Chunk::copy_of(piece))));
+        if !fate.breaks_off {
+            fill.see(&Frame::End);
+            if !fate.purged {
+                self.model.keep(asked, given, self.now);
+            }
+        }
+    }
+
+    fn purge(&mut self, key: u64) {
+        self.zone.purge(&Both::key(key));
+        self.model.forget(key);
+    }
+
+    /// Forgets by a tag, or by what was asked for.
+    fn sweep(&mut self, chance: &mut Chance) {
+        let number = chance.below(5);
+        if chance.one_of(2) {
+            let tag = format!("t{number}").into_bytes();
+            self.zones.purge(&Purge { tags: [tag.into()].into(), ..Purge::default() });
+            self.model.0.retain(|kept| kept.tag != number);
+        } else {
+            let resource = format!("h/{number}").into_bytes();
+            self.zones.purge(&Purge { resources: [resource.into()].into(), ..Purge::default() });
+            self.model.forget(number);
+        }
+    }
+}
+
+/// Random traffic. `compare` is told what the cache and the model gave; returned is how often that was something.
+fn run(seed: u64, bytes: u64, compare: impl Fn(&Both, &Option<Vec<u8>>, &Option<Vec<u8>>)) -> usize {
+    let (mut chance, mut both, mut hits) = (Chance(seed), Both::new(bytes), 0);
+    for number in 0..REQUESTS {
+        both.now += chance.below(3);
+        if chance.one_of(60) {
+            let key = chance.below(KEYS);
+            both.purge(key);
+        }
+        if chance.one_of(200) {
+            both.sweep(&mut chance);
+        }
+        let asked = Asked::random(&mut chance);
+        let (found, known) = both.looked_up(&asked);
+        compare(&both, &found, &known);
+        hits += usize::from(found.is_some());
+        if found.is_none() {
+            let given = Given::random(&mut chance, number);
+            let fate = Fate { purged: chance.one_of(40), breaks_off: chance.one_of(30) };
+            both.answered(&asked, &given, fate);
+        }
+    }
+    hits
+}
+
+fn seeds(own: [u64; 2]) -> Vec<u64> {
+    match std::env::var("SIGMA_SEED") {
+        Ok(seed) => vec![seed.parse().expect("SIGMA_SEED is a number")],
+        Err(_) => own.to_vec(),
+    }
+}
+
+/// With room for all there is one answer to each request: that of the model.
+#[test]
+fn with_room_it_does_what_the_model_does() {
+    for seed in seeds([1, 2]) {
+        let hits = run(seed, 256 << 20, |both, found, known| {
+            assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
+            let all = both.model.0.iter().all(|kept| both.zone.has(&Both::key(kept.key)));
+            assert!(all, "seed {seed} at {}: something had no room", both.now);
+        });
+        assert!(hits > REQUESTS / 10, "{hits}");
+    }
+}
+
+/// Without room answers go, and none is another one than the model would give, nor takes more than there is.
+#[test]
+fn without_room_it_never_gives_anything_else() {
+    for seed in seeds([3, 4]) {
+        let hits = run(seed, 8 << 10, |both, found, known| {
+            assert!(both.zone.held_bytes() <= 8 << 10);
+            assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
+        });
+        assert!(hits > REQUESTS / 100, "{hits}");
+    }
+}
