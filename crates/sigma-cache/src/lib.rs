@@ -7,6 +7,8 @@ mod body;
 mod directives;
 mod fill;
 mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod life;
 mod purge;
 mod rules;

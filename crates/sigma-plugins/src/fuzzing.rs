@@ -1,10 +1,28 @@
 //! What must hold of everything that is read here, whatever it is: a function for each target in `fuzz/`, which
 //! panics where it does not.
 
+use sigma_config::expr::VarName;
+use sigma_plugin::body_fields::BodyFields;
+
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::ldap::fuzzing::ldap;
 pub use crate::t1k::fuzzing::t1k;
 pub use crate::trace::fuzzing::trace_headers;
+
+/// A type and a body, with a zero byte between them. No body panics, one of another type has no
+/// fields, and the same body has the same.
+pub fn body_fields(input: &[u8]) {
+    let mut parts = input.splitn(2, |b| *b == 0);
+    let (content_type, body) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let names =
+        ["post_arg_a", "post_arg.a", "post_arg.a.b", "post_arg.a[*].b", "post_arg...b"].map(VarName::parse);
+    let Some(fields) = BodyFields::of(content_type, body) else { return };
+    let found: Vec<_> = names.iter().map(|name| fields.get(name)).collect();
+    assert!(BodyFields::are_in(content_type) || found.iter().all(Option::is_none));
+    let again = BodyFields::of(content_type, body);
+    let again = again.as_ref().map(|fields| names.iter().map(|name| fields.get(name)).collect::<Vec<_>>());
+    assert_eq!(again, Some(found));
+}
 
 #[cfg(test)]
 mod tests {
@@ -13,6 +31,7 @@ mod tests {
     #[test]
     fn it_holds_for_the_seeds() {
         check("authorization", super::authorization);
+        check("body_fields", super::body_fields);
         check("ldap", super::ldap);
         check("saml", super::saml);
         check("structured_fields", super::structured_fields);

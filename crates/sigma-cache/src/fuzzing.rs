@@ -1,0 +1,82 @@
+//! What must hold of the fields of every answer, whatever they are: a function for the target in `fuzz/`, which panics
+//! where it does not.
+
+use sigma_http::{Headers, ResponseHead};
+use sigma_plugin::cache::{CacheRule, Lifetime};
+
+use crate::directives::Directives;
+use crate::rules::{Answered, may_keep, may_use};
+use crate::stored::Stored;
+
+const NOW: u64 = 1_700_000_000;
+
+/// The status as one byte (and 200), the fields of an answer, a zero byte, the fields of its request. None panics; what is
+/// forbidden is not kept; what is kept fits the request that it was an answer to, and still does once it is refreshed.
+pub fn cache_fields(input: &[u8]) {
+    let Some((status, rest)) = input.split_first() else { return };
+    let mut sides = rest.splitn(2, |b| *b == 0);
+    let [answer, request] = [sides.next(), sides.next()].map(|side| fields(side.unwrap_or_default()));
+    let mut head = ResponseHead::default();
+    head.start(200 + u16::from(*status));
+    head.headers.copy_from(&answer);
+    let wishes = Directives::of(&request);
+    for rule in rules() {
+        let times = (NOW - 3, NOW);
+        let answered = Answered { head: &head, request: &request, is_isolated: false, times };
+        let Some(life) = may_keep(&rule, answered) else { continue };
+        assert!(!says(&answer, b"private") || rule.ignores.cache_control || targets(&answer));
+        assert!(life.born <= NOW && (life.is_fresh(NOW) || rule.revalidates));
+        for now in [0, NOW, NOW + u64::from(life.lifetime), u64::MAX] {
+            may_use(&rule, &life, &wishes, now);
+            assert!(!life.never_stale || !life.may_wait(now));
+        }
+        let Some(stored) = Stored::new(&head, life, (&request, b"h/"), true) else { continue };
+        assert!(stored.fits(&request));
+        let fresh = stored.refreshed(&answer, life);
+        assert!(fresh.fits(&request) && fresh.body.length() == stored.body.length());
+    }
+}
+
+fn rules() -> [CacheRule; 3] {
+    let known = Lifetime::Known { otherwise: vec![(Some(404), 9)], guesses: true };
+    let own = CacheRule { lifetime: known, heeds_requests: true, revalidates: true, ..CacheRule::default() };
+    let mut deaf = CacheRule { lifetime: Lifetime::StatedOr(10), ..CacheRule::default() };
+    deaf.ignores.cache_control = true;
+    [own, CacheRule::default(), deaf]
+}
+
+/// Lines of `name: value`; others are none.
+fn fields(text: &[u8]) -> Headers {
+    let mut fields = Headers::default();
+    for line in text.split(|b| *b == b'\n') {
+        let Some(at) = line.iter().position(|b| *b == b':') else { continue };
+        let (name, value) = (&line[..at], line[at + 1..].trim_ascii());
+        let is_name = sigma_http::is_token(name) && name.len() < 100;
+        if is_name && !value.iter().any(|b| *b < b' ' || *b == 0x7f) {
+            fields.append_parts(name, &[value]);
+        }
+    }
+    fields
+}
+
+/// Whether a directive stands alone in `Cache-Control`, where no quotation makes something else of it.
+fn says(fields: &Headers, directive: &[u8]) -> bool {
+    let mut lines = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"cache-control"));
+    lines.any(|(_, value)| {
+        let mut items = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+        !value.contains(&b'"') && items.any(|item| item.eq_ignore_ascii_case(directive))
+    })
+}
+
+/// Whether directives for caches like this one may stand in the place of all others.
+fn targets(fields: &Headers) -> bool {
+    fields.find(b"CDN-Cache-Control").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_holds_for_the_seeds() {
+        sigma_testkit::for_inputs_of("cache_fields", super::cache_fields);
+    }
+}
