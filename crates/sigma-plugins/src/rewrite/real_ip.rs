@@ -60,7 +60,8 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 #[derive(Deserialize, JsonSchema)]
 struct RealIp {
     /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. Of
-    /// `http_forwarded`, an RFC 7239 list, it is what `for` says.
+    /// `http_forwarded`, an RFC 7239 list, it is what `for` says; only peers in the setting `trusted_addresses` may
+    /// send that field, the one of others is removed before plugins look.
     #[schemars(length(min = 1))]
     source: VarName,
     /// Peers that may say so; without it, all.

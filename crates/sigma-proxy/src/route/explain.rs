@@ -126,7 +126,10 @@ impl Router {
                 }
                 reason
             }
-            Unmet::Vars => "vars false".to_owned(),
+            Unmet::Vars => match route.vars.needs_body() {
+                Some(name) => format!("vars false without a body, which decides `{name}`"),
+                None => "vars false".to_owned(),
+            },
             Unmet::Consumes => match request.content_type() {
                 Some(value) => format!("content type {} not in [{}]", text(value), route.consumes.join(", ")),
                 None => format!("no content type, consumes [{}]", route.consumes.join(", ")),

@@ -488,7 +488,14 @@ fn explains_every_route() {
     off.enabled = false;
     let mut json = route(&["/a"]);
     json.consumes = strings(&["application/json"]);
+    let with_vars = |name: &str| {
+        let mut with = route(&["/a"]);
+        with.vars = Expr::parse(&serde_json::json!([[name, "==", "1"]])).expect("an expression");
+        with
+    };
     let routes = [
+        with_vars("arg_x"),
+        with_vars("post_arg.x"),
         route(&["/b", "/c/*"]),
         route(&["/a"]).methods(&["POST"]),
         route(&["/a"]).hosts(&["foo.com"]),
@@ -507,13 +514,15 @@ fn explains_every_route() {
             })
             .collect();
         let expected = [
+            "vars false",
+            "vars false without a body, which decides `post_arg.x`",
             "path /a not in [/b, /c/*]",
             "method GET not in [POST]",
             "host h not in [foo.com]",
             "disabled",
             "no content type, consumes [application/json]",
             "matched",
-            "shadowed by earlier match: route 5 comes first",
+            "shadowed by earlier match: route 7 comes first",
         ];
         assert_eq!(found, expected, "{kind:?}");
     }
