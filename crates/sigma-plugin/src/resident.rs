@@ -9,9 +9,13 @@ use crate::{Build, Node, Roster};
 
 /// What a plugin does for the process as a whole, as its metadata say; see [`crate::Descriptor::resident`].
 pub trait Resident: Send + Sync {
+    /// The metadata that it was made of are about to be in force: what exchanges go by has to be in its place before the
+    /// first of them begins. Called once, on the control thread, before [`Resident::begin`]. Must not block.
+    fn prepare(&self, _node: &Arc<Node>) {}
+
     /// The metadata that it was made of are in force: it takes the place of the one before it, which is told nothing.
     /// Called once, on the control thread. Must not block.
-    fn begin(&self, node: &Arc<Node>);
+    fn begin(&self, _node: &Arc<Node>) {}
 }
 
 /// The logs that the process writes itself; none, when it is about to end.
@@ -68,13 +72,22 @@ impl Residents {
         if refused.is_empty() { Ok(Residents(places)) } else { Err(refused) }
     }
 
+    /// The generation is about to be in force: those prepare for it that the one `before` did not have.
+    pub fn prepare(&self, before: Option<&Residents>, node: &Arc<Node>) {
+        self.beside(before).for_each(|resident| resident.prepare(node));
+    }
+
     /// The generation is in force: those begin that the one `before` did not have.
     pub fn begin(&self, before: Option<&Residents>, node: &Arc<Node>) {
-        let is_new = |place: &&Place| {
+        self.beside(before).for_each(|resident| resident.begin(node));
+    }
+
+    fn beside(&self, before: Option<&Residents>) -> impl Iterator<Item = &Arc<dyn Resident>> {
+        let is_known = move |place: &Place| {
             let known = before.iter().flat_map(|before| &before.0);
-            !known.into_iter().any(|known| Arc::ptr_eq(&known.resident, &place.resident))
+            known.into_iter().any(|known| Arc::ptr_eq(&known.resident, &place.resident))
         };
-        self.0.iter().filter(is_new).for_each(|place| place.resident.begin(node));
+        self.0.iter().filter(move |place| !is_known(place)).map(|place| &place.resident)
     }
 }
 

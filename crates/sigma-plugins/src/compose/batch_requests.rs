@@ -135,7 +135,7 @@ impl Shared {
 struct InForce(Limits);
 
 impl Resident for InForce {
-    fn begin(&self, node: &Arc<Node>) {
+    fn prepare(&self, node: &Arc<Node>) {
         Shared::of(node).set(self.0);
     }
 }

@@ -160,6 +160,7 @@ impl Supervisor {
         let path = settings.pid_file.as_deref().filter(|_| before.links.parent.is_none());
         // Before anything accepts traffic, unless another process has it until this one serves.
         let own_file = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
+        current.residents.prepare(None, &plugins.node);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
         running.members().begin();

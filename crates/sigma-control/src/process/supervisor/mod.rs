@@ -344,6 +344,7 @@ impl Supervisor {
 
     /// Puts a change of resources into force.
     fn publish(&mut self, part: Part) {
+        part.snapshot.residents.prepare(Some(&self.current.residents), &self.node);
         self.go_on_with(Arc::clone(&part.snapshot));
         // First: what operators want of nodes that are new holds before anybody asks those.
         self.publisher.adopt_part(part);
@@ -356,6 +357,7 @@ impl Supervisor {
         let snapshot = Arc::clone(&whole.snapshot);
         let log = access_log(&snapshot.settings)?;
         let prepared = self.gateway.prepare(&snapshot, log)?;
+        snapshot.residents.prepare(Some(&self.current.residents), &self.node);
         // First, as in `publish`.
         self.publisher.adopt(whole);
         self.gateway.commit(prepared);
