@@ -73,6 +73,12 @@ impl Document {
     }
 }
 
+/// The value of a plain scalar of YAML by the core schema; None for a number that JSON cannot hold.
+#[must_use]
+pub fn yaml_scalar(text: &str) -> Option<Value> {
+    yaml::plain(text)
+}
+
 /// Everything up to the last member or element of a pointer.
 fn parent(pointer: &str) -> &str {
     let cut = match pointer.strip_suffix("\"]") {

@@ -6,6 +6,7 @@ use sigma_plugin::body_fields::BodyFields;
 
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::ldap::fuzzing::ldap;
+pub use crate::rewrite::fuzzing::body_formats;
 pub use crate::t1k::fuzzing::t1k;
 pub use crate::trace::fuzzing::trace_headers;
 
@@ -32,6 +33,7 @@ mod tests {
     fn it_holds_for_the_seeds() {
         check("authorization", super::authorization);
         check("body_fields", super::body_fields);
+        check("body_formats", super::body_formats);
         check("ldap", super::ldap);
         check("saml", super::saml);
         check("structured_fields", super::structured_fields);

@@ -261,7 +261,7 @@ fn extent(value: &Value) -> (usize, usize) {
 }
 
 /// A plain scalar by the core schema; `None` for a number that JSON cannot hold.
-fn plain(text: &str) -> Option<Value> {
+pub(super) fn plain(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),

@@ -32,3 +32,9 @@ pub(crate) mod substitute;
 pub(crate) mod traffic_label;
 mod whole_body;
 pub(crate) mod zstd;
+
+/// What must hold of bodies, whatever their sender writes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing {
+    pub use super::body_transformer::body_formats;
+}

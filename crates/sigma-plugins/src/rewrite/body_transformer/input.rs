@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::arguments::{self, add, text};
-use super::xml;
+use super::{xml, yaml};
 use crate::json_body::{self, Unread};
 
 /// The form of a body.
@@ -19,6 +19,7 @@ pub(super) enum Format {
     Args,
     Plain,
     Multipart,
+    Yaml,
 }
 
 impl Format {
@@ -30,6 +31,11 @@ impl Format {
             ("application/json", Format::Json),
             ("application/x-www-form-urlencoded", Format::Encoded),
             ("multipart/", Format::Multipart),
+            ("application/yaml", Format::Yaml),
+            ("application/x-yaml", Format::Yaml),
+            ("text/yaml", Format::Yaml),
+            ("text/x-yaml", Format::Yaml),
+            ("+yaml", Format::Yaml),
         ];
         known.into_iter().find(|(name, _)| content_type.contains(name)).map(|(_, format)| format)
     }
@@ -49,6 +55,7 @@ impl Format {
             Format::Xml => xml::read(text(body)?, most_values),
             Format::Encoded | Format::Args => arguments::read(body, most_values),
             Format::Multipart => multipart(body, content_type, most_values),
+            Format::Yaml => yaml::read(text(body)?, most_values),
         }
     }
 }
@@ -136,6 +143,9 @@ mod tests {
         check("application/json", Some(Format::Json));
         check("Application/X-www-form-urlencoded", Some(Format::Encoded));
         check("multipart/form-data; boundary=x", Some(Format::Multipart));
+        check("application/yaml", Some(Format::Yaml));
+        check("application/openapi+yaml; version=3.1", Some(Format::Yaml));
+        check("text/x-yaml", Some(Format::Yaml));
         check("text/plain", None);
         check("", None);
     }
@@ -153,6 +163,8 @@ mod tests {
         check(Format::Args, "a=%ff", Err("it is no UTF-8"));
         check(Format::Args, "a&b&c&d&e", Err("more than 4 values"));
         check(Format::Plain, "{", Ok(Value::Null));
+        check(Format::Yaml, "a: &x [1]\nb: 2", Err("line 1: more than 4 values"));
+        check(Format::Yaml, "a: [1]\nb: 2", Ok(json!({"a": [1], "b": 2})));
         let part = |name: &str, value: &str| {
             format!(
                 "--b b\r\nContent-Disposition: form-data; name=\"{name}\"; filename=x\r\nContent-Type: a/b\r\n\r\n{value}\r\n"

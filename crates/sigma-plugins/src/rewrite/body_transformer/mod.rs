@@ -1,12 +1,15 @@
 //! `body-transformer`: bodies made anew by templates, of what stands in them.
 
 mod expression;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod input;
 mod syntax;
 pub(crate) mod template;
 #[cfg(test)]
 mod tests;
 mod xml;
+mod yaml;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +33,8 @@ use super::budget::{Budget, Held};
 use super::response_body::{Encoding, ask_for_readable};
 use super::whole_body::{Remake, WholeBody};
 use crate::log_throttle::LogThrottle;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzzing::body_formats;
 use input::Format;
 use template::{Data, Template};
 
@@ -79,7 +84,8 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 ///
 /// The arguments of a GET are its body. Otherwise `input_format` or `Content-Type` says how a body is parsed. Of a
 /// name that stands in an object twice the last value counts. XML has no declarations of types, and its entities are
-/// the five of the language. `Content-Type` stays as it is.
+/// the five of the language. YAML is one document of version 1.2 with the types of JSON; what aliases repeat counts
+/// among `max_body_values`, and 64 bytes of their text as a value. `Content-Type` stays as it is.
 ///
 /// A response is held back as a whole; the node is asked for one without content coding. One that is too large, is not
 /// of its form, or makes the template fail breaks off: nobody takes what is there for all of it.

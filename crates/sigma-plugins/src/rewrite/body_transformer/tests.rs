@@ -52,6 +52,9 @@ fn requests() {
         body,
         r#"1 {"a":"1"}"#,
     );
+    let yaml = template("{{orders[2].id}} {{note}}");
+    let body = "orders: [&first {id: 7}, *first]\nnote: |\n  as it is\n";
+    check(&yaml, "POST / HTTP/1.1\nContent-Type: application/yaml", body, "7 as it is\n");
     let plain = json!({"request": {"template": "{*_body*}!", "input_format": "plain"}});
     check(&plain, "POST / HTTP/1.1\nContent-Type: application/json", "{", "{!");
     check(&template("e3tuYW1lfX0="), "GET /?name=x HTTP/1.1", "", "x");
@@ -139,7 +142,7 @@ fn configurations() {
     check(json!({}), "object matches none of the required: [\"request\"] or [\"response\"]");
     check(request(json!({})), "property \"template\" is required");
     check(request(json!({"template": "{% x() %}"})), "request.template: line 1: `x()`: only `if`");
-    check(request(json!({"template": "x", "input_format": "yaml"})), "matches none of the enum values");
+    check(request(json!({"template": "x", "input_format": "toml"})), "matches none of the enum values");
     check(
         request(json!({"template": "{{x}}", "template_is_base64": true})),
         "request.template: it is no Base64 of a text",
