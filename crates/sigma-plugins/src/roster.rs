@@ -106,6 +106,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::log::SLS_LOGGER,
     &crate::log::SPLUNK_HEC_LOGGING,
     &crate::rewrite::static_files::STATIC_FILES,
+    &crate::metrics::STATSD,
     &crate::log::SYSLOG,
     &crate::log::TCP_LOGGER,
     &crate::log::TENCENT_CLOUD_CLS,

@@ -296,7 +296,7 @@ const BANS: &[Ban] = &[
                 "a file is read in spawn_blocking",
             ),
             ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/metrics/datadog.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/metrics/agent.rs", "on the control thread"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (
                 "crates/sigma-upstream/src/dns/",

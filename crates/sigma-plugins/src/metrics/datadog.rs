@@ -1,9 +1,7 @@
 //! `datadog`: numbers of each request for an agent of DogStatsD, over UDP.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,21 +9,18 @@ use serde_json::Value;
 use sigma_config::described::schema_of;
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
-use tokio::net::{UdpSocket, lookup_host};
 
+use super::agent::Agent;
 use super::matched_uri;
-use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Batches, Limits, Processor};
 
 const NAME: &str = "datadog";
 
-/// Bytes of a datagram that an agent reads; the lines of a request that are more are sent one by one.
+/// Bytes of a datagram that an agent reads.
 const DATAGRAM_BYTES: usize = 8192;
 
 /// Bytes of a tag. An agent cuts it there, and a client chooses some.
 const TAG_BYTES: usize = 200;
-
-/// How long the agent's name may take to be found.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `datadog`.
 pub(crate) static DATADOG: Descriptor = Descriptor {
@@ -59,8 +54,8 @@ HTTP/1.1 200 OK
 /// Sends numbers of each request to an agent of DogStatsD.
 ///
 /// A request is `request.counter`, `request.latency`, `upstream.latency` (if a node was asked), `apisix.latency`,
-/// `ingress.size` and `egress.size`, with tags, in one datagram; where that would be longer than 8192 bytes, each
-/// line is one. The agent stands in the plugin metadata. What a tag cannot hold, such as `|` and commas in the Host of
+/// `ingress.size` and `egress.size`, with tags, in one datagram, or in several where that would be longer than 8192
+/// bytes. The agent stands in the plugin metadata. What a tag cannot hold, such as `|` and commas in the Host of
 /// a request, is `_` there.
 ///
 /// Requests never wait for it. Datagrams leave in batches; if one cannot be sent, the rest of its batch is tried again
@@ -142,7 +137,12 @@ impl Datadog {
         let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
         let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
         let key = batch::key_with_metadata(build);
-        let agent = Agent { host: metadata.host, port: metadata.port };
+        let agent = Agent {
+            what: "dogstatsd",
+            host: metadata.host,
+            port: metadata.port,
+            datagram_bytes: DATAGRAM_BYTES,
+        };
         let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, || Arc::new(agent));
         let prefix = match &*metadata.namespace {
             "" => String::new(),
@@ -237,61 +237,6 @@ fn clean(text: &str) -> String {
         end -= 1;
     }
     text[..end].chars().map(|c| if kept(c) { c } else { '_' }).collect()
-}
-
-/// The agent.
-struct Agent {
-    host: String,
-    port: u16,
-}
-
-impl Agent {
-    /// Sends all of it from one socket. The number is that of the entries before the one that failed.
-    async fn tell(&self, entries: &[Vec<u8>]) -> Result<(), (usize, String)> {
-        let socket = self.socket().await.map_err(|reason| (0, reason))?;
-        for (taken, lines) in entries.iter().enumerate() {
-            let send = async {
-                if lines.len() <= DATAGRAM_BYTES {
-                    return socket.send(lines).await.map(drop);
-                }
-                for line in lines.split(|byte| *byte == b'\n') {
-                    socket.send(line).await?;
-                }
-                Ok(())
-            };
-            send.await.map_err(|error| (taken, error.to_string()))?;
-        }
-        Ok(())
-    }
-
-    async fn socket(&self) -> Result<UdpSocket, String> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        let found = tokio::time::timeout(TIMEOUT, lookup_host((host, self.port))).await;
-        let found = found.map_err(|_| "the name is not answered for".to_owned())?;
-        let mut found = found.map_err(|error| error.to_string())?;
-        let agent = found.next().ok_or("the name has no address")?;
-        let own: IpAddr = match agent {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind((own, 0)).await.map_err(|error| error.to_string())?;
-        socket.connect(agent).await.map_err(|error| error.to_string())?;
-        Ok(socket)
-    }
-}
-
-impl Destination for Agent {
-    fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s> {
-        Box::pin(async move {
-            let (host, port) = (&self.host, self.port);
-            self.tell(entries).await.map_err(|(taken, reason)| Refusal {
-                reason: format!(
-                    "failed to send metrics to dogstatsd server: host[{host}] port[{port}] err: {reason}"
-                ),
-                taken,
-            })
-        })
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! DogStatsD.
+//! DogStatsD, and StatsD without tags.
 
 use std::net::UdpSocket;
 
@@ -72,4 +72,55 @@ fn an_agent_that_is_away_is_nobodys_trouble() {
     comes(&gateway, || {
         gateway.stderr().contains("failed to send metrics to dogstatsd server: host[127.0.0.1] port[")
     });
+}
+
+/// A request's lines, in datagrams that are no longer than wanted.
+#[test]
+fn an_agent_without_tags_gets_names() {
+    let (agent, origin) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Origin::echo("a").unwrap());
+    agent.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (port, node) = (agent.local_addr().unwrap().port(), origin.port());
+    let gateway = gateway(&format!(
+        r#"
+plugin_metadata:
+  - {{ id: statsd, host: 127.0.0.1, port: {port}, namespace: shop.edge, datagram_bytes: 512 }}
+global_rules: [{{ id: all, plugins: {{ statsd: {{ include_method: true, include_path: true, batch_max_size: 1 }} }} }}]
+routes:
+  - {{ id: orders, name: all.orders, uri: /orders/*, upstream: {{ nodes: {{ "127.0.0.1:{node}": 1 }} }} }}
+"#
+    ));
+    let lines_of = |count: usize| {
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            let mut room = [0; 65536];
+            let length = agent.recv(&mut room).unwrap();
+            assert!(length <= 512, "{length}");
+            lines.extend(std::str::from_utf8(&room[..length]).unwrap().lines().map(str::to_owned));
+        }
+        lines
+    };
+    ask(&gateway, "/orders/1", "");
+    let shown = |line: &String| {
+        let (name, rest) = line.split_once(':').unwrap();
+        let (value, kind) = rest.split_once('|').unwrap();
+        assert!(value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
+        format!("{name} {kind}")
+    };
+    let names = [
+        "request.counter c",
+        "response.status.200 c",
+        "request.latency ms",
+        "upstream.latency ms",
+        "gateway.latency ms",
+        "ingress.size ms",
+        "egress.size ms",
+    ]
+    .map(|name| format!("shop.edge.route.all_orders.service.none.path._orders__.method.GET.{name}"));
+    assert_eq!(lines_of(7).iter().map(shown).collect::<Vec<_>>(), names);
+    // What a client makes up is in no name.
+    gateway.connect().unwrap().ask("BREW /a.b HTTP/1.1\r\nHost: evil.test\r\n\r\n").unwrap();
+    for line in lines_of(6) {
+        let begin = "shop.edge.route.none.service.none.path.none.method.other.";
+        assert!(line.starts_with(begin), "{line}");
+    }
 }
