@@ -100,6 +100,8 @@ fault_kinds! {
     TlsCertificate Upstream "tls_certificate_error";
     /// The node ended the TLS handshake with an alert.
     TlsAlert Upstream "tls_alert_received";
+    /// The node does not speak the version of HTTP that it is asked in.
+    ProtocolMismatch Upstream "http_protocol_error";
     /// The node closed the connection before a complete response head.
     ConnectionTerminated Upstream "connection_terminated";
     /// The node went out while the session was open.

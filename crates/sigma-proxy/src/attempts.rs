@@ -448,7 +448,8 @@ pub(crate) fn decide(
         | FaultKind::ConnectTimeout
         | FaultKind::TlsProtocol
         | FaultKind::TlsCertificate
-        | FaultKind::TlsAlert => Missing::Connection,
+        | FaultKind::TlsAlert
+        | FaultKind::ProtocolMismatch => Missing::Connection,
         FaultKind::ConnectionTerminated if progress.stale && repeatable => return Decision::SameNode,
         FaultKind::ConnectionTerminated
         | FaultKind::NodeWithdrawn
@@ -512,6 +513,7 @@ mod tests {
     fn what_is_repeated() {
         use Decision::{GiveUp, NextNode, SameNode};
         check(FaultKind::ConnectRefused, Method::Post, "u", NextNode);
+        check(FaultKind::ProtocolMismatch, Method::Post, "u", NextNode);
         check(FaultKind::ConnectTimeout, Method::Get, "u", NextNode);
         check(FaultKind::TlsCertificate, Method::Post, "u", NextNode);
         check(FaultKind::TlsProtocol, Method::Post, "ub", GiveUp);

@@ -100,7 +100,8 @@ fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
         FaultKind::ConnectRefused
         | FaultKind::TlsProtocol
         | FaultKind::TlsCertificate
-        | FaultKind::TlsAlert => Some(Event::TcpFailure),
+        | FaultKind::TlsAlert
+        | FaultKind::ProtocolMismatch => Some(Event::TcpFailure),
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout => Some(Event::Timeout),
         FaultKind::ConnectionTerminated | FaultKind::ResponseIncomplete if request_sent => {
             Some(Event::TcpFailure)
@@ -121,6 +122,7 @@ mod tests {
         };
         check(FaultKind::ConnectRefused, false, Some(Event::TcpFailure));
         check(FaultKind::TlsCertificate, false, Some(Event::TcpFailure));
+        check(FaultKind::ProtocolMismatch, false, Some(Event::TcpFailure));
         check(FaultKind::ConnectTimeout, false, Some(Event::Timeout));
         check(FaultKind::DnsError, false, None);
         check(FaultKind::UpstreamSendTimeout, false, Some(Event::Timeout));

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use sigma_config::resources::Node;
+use sigma_http::Fault;
 
 /// A source that fails is asked again after this long, then twice as long, up to [`RETRY_MAX`].
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -22,13 +23,25 @@ pub(crate) fn backoff(failures: u32) -> Duration {
     RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
 }
 
-/// Why a feed has no list now; a sentence.
+/// Why a feed has no list now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeedError(pub String);
+pub struct FeedError {
+    /// A sentence.
+    pub(crate) why: String,
+    /// What is said to those who need a node, as long as none was ever known.
+    pub(crate) lack: Option<Fault>,
+}
+
+impl FeedError {
+    /// A registry that does not answer, or not with a list.
+    pub fn new(why: impl Into<String>) -> FeedError {
+        FeedError { why: why.into(), lack: None }
+    }
+}
 
 impl fmt::Display for FeedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Watch {
     feed: Option<Box<dyn Feed>>,
     /// How often the feed has failed since its last list.
     feed_failures: u32,
+    /// What is said as long as the feed has told of no node.
+    feed_lack: Option<Fault>,
     nodes: Vec<PlannedNode>,
     ids: Arc<EndpointIds>,
     health: Arc<HealthRecords>,
@@ -102,8 +104,18 @@ impl Watch {
             Source::Fed(feed) => (&[][..], Some(feed)),
         };
         let (nodes, names, balance) = (plan_nodes(scheme, nodes), HashMap::new(), Balance::default());
-        let mut watch =
-            Watch { resolver, scheme, feed, feed_failures: 0, nodes, ids, health, names, balance };
+        let mut watch = Watch {
+            resolver,
+            scheme,
+            feed,
+            feed_failures: 0,
+            feed_lack: None,
+            nodes,
+            ids,
+            health,
+            names,
+            balance,
+        };
         watch.note_names();
         watch
     }
@@ -168,13 +180,13 @@ impl Watch {
         EndpointSet { unresolved, ..EndpointSet::new(endpoints, Arc::clone(self.health.epoch())) }
     }
 
-    /// What is said of the first node's name that has no address.
+    /// What is said of the first node's name that has no address, or of the feed that has no node.
     fn lack(&self) -> Option<Fault> {
         let lack = |node: &PlannedNode| match &node.location {
             Location::Name(name) => self.names.get(name).map(|named| named.lack),
             Location::Fixed(_) => None,
         };
-        self.nodes.iter().find_map(lack)
+        self.nodes.iter().find_map(lack).or(self.feed_lack)
     }
 
     /// Follows the feed, resolves names, and publishes into `cell` until dropped; ends at once if
@@ -211,10 +223,12 @@ impl Watch {
         match list {
             Ok(nodes) => {
                 self.feed_failures = 0;
+                self.feed_lack = None;
                 self.take(&nodes);
             }
             Err(error) => {
                 self.feed_failures = self.feed_failures.saturating_add(1);
+                self.feed_lack = error.lack;
                 tracing::warn!(feed, %error, kept = self.nodes.len(), "no list of nodes, the last one stays");
             }
         }
@@ -578,7 +592,7 @@ mod tests {
         let tell = |list: List| tell.send(list).expect("a feed");
         tell(Ok(nodes(&["a.sigma.test.", "10.1.1.1"])));
         wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80"]).await;
-        tell(Err(FeedError("away".to_owned())));
+        tell(Err(FeedError::new("away")));
         tell(Ok(nodes(&["10.1.1.1", "b.sigma.test."])));
         wait_for(&cell, &["10.1.1.1:80", "127.0.0.8:80"]).await;
         tell(Ok(Vec::new()));

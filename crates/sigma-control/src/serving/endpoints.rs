@@ -382,7 +382,7 @@ impl Feed for RegistryFeed {
     }
 
     fn next(&mut self) -> NextNodes<'_> {
-        Box::pin(async { self.0.next().await.map_err(FeedError) })
+        Box::pin(async { self.0.next().await.map_err(FeedError::new) })
     }
 }
 

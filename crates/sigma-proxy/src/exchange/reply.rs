@@ -40,6 +40,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::TlsProtocol
         | FaultKind::TlsCertificate
         | FaultKind::TlsAlert
+        | FaultKind::ProtocolMismatch
         | FaultKind::ConnectionTerminated
         | FaultKind::NodeWithdrawn
         | FaultKind::BadResponse

@@ -66,6 +66,14 @@ impl DnsError {
             false => Fault::new(FaultKind::DnsError, "the name of the node has no address"),
         }
     }
+
+    /// As [`fault`](Self::fault), of a name whose records are the nodes.
+    fn fault_of_service(&self) -> Fault {
+        match self.is_timeout {
+            true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the service"),
+            false => Fault::new(FaultKind::DnsError, "the name of the service has no record of a node"),
+        }
+    }
 }
 
 impl From<NetError> for DnsError {

@@ -202,7 +202,10 @@ impl Feed for DnsService {
                     self.due = Some(due);
                     Ok(nodes)
                 }
-                Err(error) => Err(FeedError(format!("failed to query the DNS server: {error}"))),
+                Err(error) => {
+                    let lack = Some(error.fault_of_service());
+                    Err(FeedError { why: format!("failed to query the DNS server: {error}"), lack })
+                }
             }
         })
     }

@@ -107,7 +107,8 @@ const TURNS_MAX: usize = 2;
 /// limits allow. All of it takes no longer than the target's connect timeout.
 ///
 /// # Errors
-/// Returns an error in the cases in which [`dial`] does, and [`FaultKind::OutOfSockets`] if no place was
+/// Returns an error in the cases in which [`dial`] does, [`FaultKind::ProtocolMismatch`] if the node does not
+/// speak the version of HTTP that it should, and [`FaultKind::OutOfSockets`] if no place was
 /// left in time and no further connection is allowed.
 pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Result<InUse, Fault> {
     let node = pools.borrow_mut().node(target.endpoint);
@@ -123,7 +124,7 @@ pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -
             return Ok(in_use);
         }
     }
-    Err(Fault::new(FaultKind::ConnectRefused, "the node changes the version of HTTP with each connection"))
+    Err(Fault::new(FaultKind::ProtocolMismatch, "the node changes the version of HTTP with each connection"))
 }
 
 async fn dial_alone(pools: &RefCell<Pools>, target: &Target<'_>) -> Result<Dialled, Fault> {

@@ -48,7 +48,7 @@ impl SharedConnection {
     /// says how many streams there may be, and that somebody is there.
     ///
     /// # Errors
-    /// Returns an error, [`FaultKind::ConnectRefused`], if the node answers with something else or closes
+    /// Returns an error, [`FaultKind::ProtocolMismatch`], if the node answers with something else or closes
     /// the connection.
     pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
         let scheme: &[u8] = if stream.tls().is_some() { b"https" } else { b"http" };
@@ -161,7 +161,7 @@ pub enum Reused {
 }
 
 fn no_http2() -> Fault {
-    Fault::new(FaultKind::ConnectRefused, "the node does not speak HTTP/2")
+    Fault::new(FaultKind::ProtocolMismatch, "the node does not speak HTTP/2")
 }
 
 fn config(limits: &SharedLimits) -> Config {

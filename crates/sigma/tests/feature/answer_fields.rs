@@ -130,8 +130,27 @@ fn a_node_whose_name_has_no_address_is_told_from_none() {
     let silent = Dns::start().unwrap();
     silent.silence(&[RecordKind::A, RecordKind::Aaaa]);
     unreached(named, settings(&silent), 503, "dns_timeout");
+    // A service in DNS lacks its records; what a registry lacks is no name.
+    let service = json!({ "discovery_type": "dns", "service_name": "service.sigma.test:80" });
+    let registry =
+        |names: &Dns| json!({ "discovery": { "dns": { "servers": [names.address().to_string()] } } });
+    unreached(service.clone(), registry(&without), 503, "dns_error");
+    unreached(service, registry(&silent), 503, "dns_timeout");
     // An upstream without a node lacks no name.
     unreached(json!({ "nodes": {} }), settings(&without), 503, "destination_unavailable");
+}
+
+/// HTTP/2 in the clear is told in advance: a node that answers otherwise has not refused the connection.
+#[test]
+fn a_node_that_does_not_speak_http2_is_told_from_one_that_refuses() {
+    let to =
+        |port: u16| json!({ "nodes": { format!("127.0.0.1:{port}"): 1 }, "scheme": "grpc", "retries": 0 });
+    let older =
+        Origin::answer(|_| b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec()).unwrap();
+    unreached(to(older.port()), json!({}), 502, "http_protocol_error");
+    let closing = Origin::serve(drop).unwrap();
+    unreached(to(closing.port()), json!({}), 502, "http_protocol_error");
+    unreached(to(free_port()), json!({}), 502, "connection_refused");
 }
 
 #[test]
