@@ -10,9 +10,10 @@
 //! | `sampling` | which traces are kept |
 //! | `course` | what is told of an exchange |
 //! | `otlp` | the messages of OpenTelemetry, and what they are of |
-//! | `post` | how a collector is told |
+//! | `post`, `call` | how a collector is told: over HTTP, by gRPC |
 
 mod b3;
+pub(crate) mod call;
 mod course;
 mod ids;
 mod opentelemetry;

@@ -7,10 +7,22 @@
 use std::borrow::Cow;
 
 use prost::Message as _;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Map;
 
 /// The path of the method over gRPC.
 pub(crate) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// What is spoken to a collector.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(crate) enum Protocol {
+    #[default]
+    #[serde(rename = "http/protobuf")]
+    Http,
+    #[serde(rename = "grpc")]
+    Grpc,
+}
 
 /// Bytes of an attribute that is text; what is longer is cut. No attribute says more with a longer one, and a
 /// client chooses some of them.

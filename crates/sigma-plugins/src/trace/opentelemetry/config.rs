@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_plugin::Configuration;
-use tokio::sync::OnceCell;
 
 use super::export::Way;
 use crate::batch::{self, Pace};
-use crate::trace::otlp::{self, Resource};
+use crate::trace::call::Callee;
+use crate::trace::otlp::{self, Protocol, Resource};
 use crate::trace::post::{self, Collector};
 use crate::trace::sampling::Sampler;
 
@@ -176,14 +176,6 @@ struct CollectorConfig {
     protocol: Protocol,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-enum Protocol {
-    #[serde(rename = "http/protobuf")]
-    Http,
-    #[serde(rename = "grpc")]
-    Grpc,
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct BatchConfig {
     /// What becomes of a span that finds the queue full: dropped, or dropped while everything that waits is sent at
@@ -253,19 +245,19 @@ impl Metadata {
             post::fields("collector.request_headers", request_headers.as_ref())?,
             batch::seconds(*request_timeout),
         );
-        let is_bare = matches!(url.path(), "" | "/");
         match protocol {
             Protocol::Http => {
-                if is_bare {
+                if matches!(url.path(), "" | "/") {
                     url.set_path("/v1/traces");
                 }
                 Ok(Way::Http(Collector::new(headers, timeout), url))
             }
-            Protocol::Grpc if is_bare => {
-                let endpoint = url.as_str().trim_end_matches('/').to_owned();
-                Ok(Way::Grpc { endpoint, headers, timeout, channel: OnceCell::new() })
+            Protocol::Grpc => {
+                let callee = Callee::new(&url, headers, timeout);
+                let callee =
+                    callee.ok_or_else(|| wrong("has a path, which gRPC has no use for; remove it"))?;
+                Ok(Way::Grpc(callee))
             }
-            Protocol::Grpc => Err(wrong("has a path, which gRPC has no use for; remove it")),
         }
     }
 

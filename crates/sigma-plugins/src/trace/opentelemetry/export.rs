@@ -3,19 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
 use prost::Message as _;
 use reqwest::Url;
-use reqwest::header::HeaderMap;
 use sigma_plugin::machine::{Host, Machine};
-use tokio::sync::OnceCell;
-use tonic::client::Grpc;
-use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
-use tonic::{Code, Status};
-use tonic_prost::ProstCodec;
 
 use crate::batch::{Destination, Refusal, Sending};
+use crate::trace::call::Callee;
 use crate::trace::otlp::{self, ExportRequest, ExportResponse, Resource};
 use crate::trace::post::Collector;
 
@@ -30,7 +23,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// What is spoken to a collector.
 pub(super) enum Way {
     Http(Collector, Url),
-    Grpc { endpoint: String, headers: HeaderMap, timeout: Duration, channel: OnceCell<Channel> },
+    Grpc(Callee),
 }
 
 /// A collector.
@@ -91,14 +84,11 @@ impl Exporter {
     async fn send(&self, request: ExportRequest) -> Result<ExportResponse, Failure> {
         match &self.way {
             Way::Http(collector, url) => over_http(collector, url, &request).await,
-            Way::Grpc { endpoint, headers, timeout, channel } => {
-                let connect = || async { connected(endpoint, *timeout) };
-                let channel = channel.get_or_try_init(connect).await?.clone();
-                let late = |_| Failure::from(format!("{endpoint} did not answer in time"));
-                let call = over_grpc(channel, headers.clone(), request);
-                let answer = tokio::time::timeout(*timeout, call).await.map_err(late)?;
-                answer.map_err(|status| refused(endpoint, &status))
-            }
+            Way::Grpc(callee) => callee.call(otlp::EXPORT, request).await.map_err(|refused| Failure {
+                reason: refused.reason,
+                is_passing: refused.is_passing,
+                retry_after: None,
+            }),
         }
     }
 }
@@ -121,55 +111,6 @@ async fn over_http(
     }
     let is_passing = matches!(answer.status, 429 | 502 | 503 | 504);
     Err(Failure { reason: answer.reason(url), is_passing, retry_after: answer.retry_after })
-}
-
-/// A channel that connects when it is used, and again when the connection ends.
-fn connected(endpoint: &str, timeout: Duration) -> Result<Channel, Failure> {
-    let wrong = |error: tonic::transport::Error| Failure {
-        reason: format!("{endpoint} cannot be asked by gRPC: {error}"),
-        is_passing: false,
-        retry_after: None,
-    };
-    let place = Endpoint::from_shared(endpoint.to_owned()).map_err(wrong)?.connect_timeout(timeout);
-    let place = match endpoint.starts_with("https:") {
-        true => place.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?,
-        false => place,
-    };
-    Ok(place.connect_lazy())
-}
-
-async fn over_grpc(
-    channel: Channel,
-    headers: HeaderMap,
-    message: ExportRequest,
-) -> Result<ExportResponse, Status> {
-    let mut grpc = Grpc::new(channel);
-    grpc.ready().await.map_err(|error| Status::unavailable(causes(&error)))?;
-    let mut request = tonic::Request::new(message);
-    *request.metadata_mut() = MetadataMap::from_headers(headers);
-    let codec = ProstCodec::<ExportRequest, ExportResponse>::default();
-    Ok(grpc.unary(request, PathAndQuery::from_static(otlp::EXPORT), codec).await?.into_inner())
-}
-
-fn refused(endpoint: &str, status: &Status) -> Failure {
-    let (code, text) = (status.code(), status.message().escape_debug());
-    let is_passing = matches!(
-        code,
-        Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::ResourceExhausted
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-    );
-    let reason = format!("{endpoint} answered with {code:?}: {text}");
-    Failure { reason, is_passing, retry_after: None }
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let all = std::iter::successors(Some(error), |cause| cause.source());
-    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// A collector may take a batch and leave some of it out: the rest is not sent again.
@@ -242,18 +183,6 @@ mod tests {
         assert!(!breaker.admits(at(7)), "the others wait for it");
         breaker.succeeded();
         assert!(breaker.admits(at(7)));
-    }
-
-    #[test]
-    fn what_may_be_repeated() {
-        let check = |code: Code, expected: bool| {
-            assert_eq!(refused("http://h", &Status::new(code, "")).is_passing, expected, "{code:?}");
-        };
-        check(Code::Unavailable, true);
-        check(Code::ResourceExhausted, true);
-        check(Code::InvalidArgument, false);
-        check(Code::Unauthenticated, false);
-        check(Code::Unimplemented, false);
     }
 
     #[test]

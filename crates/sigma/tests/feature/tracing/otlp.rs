@@ -288,21 +288,28 @@ fn hooks_that_waited_have_spans() {
     assert!(seen(&answer, "traceparent").contains(&hex(&spans[0].id)));
 }
 
-/// A collector over gRPC. Every call is answered with this status.
+/// A collector of spans over gRPC.
 fn over_grpc(runtime: &Runtime, got: &Got, code: &'static str) -> Node {
     let got = got.clone();
+    called(runtime, move |fields, message| got.take(fields, message), code)
+}
+
+/// A collector over gRPC, which gives what came to `take`: path and fields, and the message. Every call is answered
+/// with this status.
+pub(super) fn called(
+    runtime: &Runtime,
+    take: impl Fn(String, &[u8]) + Clone + Send + Sync + 'static,
+    code: &'static str,
+) -> Node {
     let serve = move |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
-        let got = got.clone();
+        let take = take.clone();
         async move {
             let (parts, mut stream) = request.into_parts();
             let body = body_of(&mut stream).await.unwrap();
             let field = |name: &str| {
                 parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
             };
-            got.take(
-                format!("{} {} {}", parts.uri.path(), field("content-type"), field("x-key")),
-                &body[5..],
-            );
+            take(format!("{} {} {}", parts.uri.path(), field("content-type"), field("x-key")), &body[5..]);
             let head = Response::builder().header("content-type", "application/grpc");
             let mut out = respond.send_response(head.body(()).unwrap(), false).unwrap();
             out.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), false).unwrap();

@@ -1,13 +1,16 @@
 //! Metrics over OTLP.
 
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use prost::Message as _;
 use sigma_testkit::{Gateway, Origin};
+use tokio::runtime::Runtime;
 
-use super::otlp::{Pair, shown};
+use super::otlp::{Pair, called, shown};
 use super::{ask, comes, gateway};
+use crate::PATIENCE;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Export {
@@ -120,20 +123,19 @@ fn counted(got: &Got, name: &str, key: &str, value: &str) -> Option<i64> {
 }
 
 fn start(collector: &Origin, origin: &Origin) -> Gateway {
+    start_with(&format!("endpoint: \"http://127.0.0.1:{}\", interval: 1", collector.port()), origin)
+}
+
+fn start_with(otlp: &str, origin: &Origin) -> Gateway {
     gateway(&format!(
         r#"
 plugin_attr:
   prometheus:
-    otlp:
-      endpoint: "http://127.0.0.1:{}"
-      interval: 1
-      headers: {{ X-Key: k }}
-      resource: {{ service.name: edge, shard: 7 }}
+    otlp: {{ {otlp}, headers: {{ X-Key: k }}, resource: {{ service.name: edge, shard: 7 }} }}
 global_rules: [{{ id: metrics, plugins: {{ prometheus: {{}} }} }}]
 routes:
   - {{ id: orders, uri: /orders/*, upstream: {{ nodes: {{ "127.0.0.1:{}": 1 }} }} }}
 "#,
-        collector.port(),
         origin.port()
     ))
 }
@@ -197,4 +199,67 @@ fn what_a_collector_does_not_take_is_counted() {
     ] {
         assert!(gateway.stderr().contains(told), "{told}\n{}", gateway.stderr());
     }
+}
+
+#[test]
+fn a_collector_is_pushed_by_grpc() {
+    let (got, origin, runtime) = (Got::default(), Origin::echo("a").unwrap(), Runtime::new().unwrap());
+    let taken = Arc::clone(&got);
+    let take = move |fields: String, message: &[u8]| {
+        *taken.lock().unwrap() = (fields, Export::decode(message).unwrap());
+    };
+    let collector = called(&runtime, take, "0");
+    let settings =
+        format!("endpoint: \"http://127.0.0.1:{}\", protocol: grpc, interval: 1", collector.port());
+    let gateway = start_with(&settings, &origin);
+    ask(&gateway, "/orders/1", "");
+    comes(&gateway, || counted(&got, "apisix_http_status", "route", "orders") == Some(1));
+    let method = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+    assert_eq!(got.lock().unwrap().0, format!("{method} application/grpc k"));
+    comes(&gateway, || counted(&got, "apisix_otlp_pushes_total", "outcome", "taken") >= Some(1));
+}
+
+#[test]
+fn what_a_collector_refuses_by_grpc_is_told() {
+    let (origin, runtime) = (Origin::echo("a").unwrap(), Runtime::new().unwrap());
+    let collector = called(&runtime, |_: String, _: &[u8]| {}, "14");
+    let endpoint = format!("http://127.0.0.1:{}", collector.port());
+    let gateway = start_with(&format!("endpoint: \"{endpoint}\", protocol: grpc, interval: 1"), &origin);
+    let told = format!("failed to push metrics: {endpoint} answered with Unavailable");
+    comes(&gateway, || gateway.stderr().contains(&told));
+}
+
+/// What was counted since the push before is told when the gateway stops.
+#[test]
+fn the_last_push_is_at_the_end() {
+    let (got, origin) = (Got::default(), Origin::echo("a").unwrap());
+    let collector = collector(&got, &[OK]);
+    let settings =
+        |more: &str| format!("endpoint: \"http://127.0.0.1:{}\", interval: 3600{more}", collector.port());
+    let stopped = |more: &str| {
+        let mut gateway = start_with(&settings(more), &origin);
+        ask(&gateway, "/orders/1", "");
+        gateway.terminate().unwrap();
+        assert!(gateway.wait(PATIENCE).unwrap().success());
+        gateway
+    };
+    stopped(", last_timeout: 0");
+    assert_eq!(counted(&got, "apisix_http_status", "route", "orders"), None, "it is not wanted");
+    stopped("");
+    assert_eq!(counted(&got, "apisix_http_status", "route", "orders"), Some(1));
+}
+
+/// A collector that takes connections and says nothing does not hold the end up for longer than it may.
+#[test]
+fn a_last_push_that_hangs_is_given_up() {
+    let (mute, origin) = (TcpListener::bind("127.0.0.1:0").unwrap(), Origin::echo("a").unwrap());
+    let port = mute.local_addr().unwrap().port();
+    let settings =
+        format!("endpoint: \"http://127.0.0.1:{port}\", interval: 3600, timeout: 3600, last_timeout: 1");
+    let mut gateway = start_with(&settings, &origin);
+    gateway.terminate().unwrap();
+    assert!(gateway.wait(PATIENCE).unwrap().success());
+    let told = gateway.stderr();
+    assert!(told.contains("the last push of metrics took too long and was given up"), "{told}");
+    assert!(!told.contains("is lost"), "{told}");
 }

@@ -3,6 +3,9 @@
 
 use crate::trace::otlp::{KeyValue, Resource, Scope};
 
+/// The path of the method over gRPC.
+pub(super) const EXPORT: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ExportRequest {
     #[prost(message, repeated, tag = "1")]

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prost::Message as _;
 use reqwest::Url;
 use sigma_plugin::Node;
+use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use self::messages::{ExportRequest, ExportResponse, ResourceMetrics, ScopeMetrics};
@@ -26,8 +27,9 @@ use super::series::Registry;
 use super::shared_page::Pieces;
 use super::text::Coding;
 use crate::batch::seconds;
+use crate::trace::call::Callee;
 use crate::trace::otlp::{self, Resource, Scope};
-use crate::trace::post::{self, Collector};
+use crate::trace::post::Collector;
 
 /// Data points of a request, and those of one more piece of the page: about a MiB. Collectors take 20.
 const REQUEST_POINTS: usize = 4000;
@@ -35,13 +37,22 @@ const REQUEST_POINTS: usize = 4000;
 /// Pushes have begun; a part of the node.
 struct Begun;
 
+/// What is spoken to a collector.
+enum Way {
+    Http(Collector, Url),
+    Grpc(Callee),
+}
+
+/// Asks for a last push, and is told when it is over.
+type LastOne = oneshot::Sender<()>;
+
 /// Begins to push, once for the process, if somebody is to be told.
 pub(super) fn begin(node: &Arc<Node>, registry: &Arc<Registry>) {
     let Some(settings) = &registry.settings.push else { return };
     node.part(|| {
         // A mistake in monitoring must not stop the traffic.
         match Push::new(settings, node, registry) {
-            Ok(push) => node.spawn(push.go_on(seconds(settings.interval))),
+            Ok(push) => push.begin(settings),
             Err(reason) => tracing::error!("plugin_attr.prometheus.otlp: nothing is pushed: {reason}"),
         }
         Begun
@@ -49,8 +60,7 @@ pub(super) fn begin(node: &Arc<Node>, registry: &Arc<Registry>) {
 }
 
 struct Push {
-    collector: Collector,
-    url: Url,
+    way: Way,
     resource: Resource,
     node: Arc<Node>,
     registry: Arc<Registry>,
@@ -58,35 +68,66 @@ struct Push {
 
 impl Push {
     fn new(settings: &PushSettings, node: &Arc<Node>, registry: &Arc<Registry>) -> Result<Push, String> {
-        let (url, headers) = (settings.url()?, post::fields("headers", settings.headers.as_ref())?);
-        if url.scheme() == "http" {
-            tracing::warn!("prometheus: metrics are sent to {url} in the clear");
-        }
         Ok(Push {
-            collector: Collector::new(headers, seconds(settings.timeout)),
-            url,
+            way: settings.way()?,
             resource: otlp::resource(node.hostname(), settings.resource.as_ref()),
             node: Arc::clone(node),
             registry: Arc::clone(registry),
         })
     }
 
+    /// Pushes from now on, and at the end what was counted since the push before.
+    fn begin(self, settings: &PushSettings) {
+        let (node, interval) = (Arc::clone(&self.node), seconds(settings.interval));
+        let (ask, asked) = oneshot::channel();
+        node.spawn(self.go_on(interval, asked));
+        let limit = seconds(settings.last_timeout);
+        if limit.is_zero() {
+            return;
+        }
+        node.at_end(async move {
+            let (done, is_done) = oneshot::channel();
+            if ask.send(done).is_ok() && tokio::time::timeout(limit, is_done).await.is_err() {
+                tracing::error!("prometheus: the last push of metrics took too long and was given up");
+            }
+        });
+    }
+
     /// Nothing is repeated: the next push has all that was counted. One that takes longer than the interval
-    /// delays the next one, and they never lie beside each other.
-    async fn go_on(self, interval: Duration) {
+    /// delays the next one, and they never lie beside each other: one that is under way when the last one is asked
+    /// for is given up.
+    async fn go_on(self, interval: Duration, last: oneshot::Receiver<LastOne>) {
+        let done = tokio::select! {
+            biased;
+            asked = last => match asked {
+                Ok(done) => done,
+                // Nobody will ask.
+                Err(_) => return self.push_for_ever(interval).await,
+            },
+            () = self.push_for_ever(interval) => return,
+        };
+        self.push_once().await;
+        let _ = done.send(());
+    }
+
+    async fn push_for_ever(&self, interval: Duration) {
         let mut due = tokio::time::interval(interval.max(Duration::from_secs(1)));
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first one is at once, and there is nothing to tell.
         due.tick().await;
         loop {
             due.tick().await;
-            let [taken, failed] = &self.registry.pushes;
-            match self.push().await {
-                Ok(()) => taken.add(1),
-                Err(reason) => {
-                    failed.add(1);
-                    tracing::error!("prometheus: failed to push metrics: {reason}");
-                }
+            self.push_once().await;
+        }
+    }
+
+    async fn push_once(&self) {
+        let [taken, failed] = &self.registry.pushes;
+        match self.push().await {
+            Ok(()) => taken.add(1),
+            Err(reason) => {
+                failed.add(1);
+                tracing::error!("prometheus: failed to push metrics: {reason}");
             }
         }
     }
@@ -102,7 +143,7 @@ impl Push {
             let request;
             (reading, request) = read.await.map_err(|error| format!("the page cannot be made: {error}"))?;
             let Some(request) = request else { return Ok(()) };
-            self.post(request).await?;
+            self.send(request).await?;
         }
     }
 
@@ -119,21 +160,35 @@ impl Push {
         }
     }
 
-    async fn post(&self, request: Vec<u8>) -> Result<(), String> {
-        let answer = self.collector.post(&self.url, "application/x-protobuf", request).await?;
-        if !answer.is_success() {
-            return Err(answer.reason(&self.url));
-        }
-        // One that is no message says nothing of points that were refused.
-        let told = ExportResponse::decode(&answer.body[..]).unwrap_or_default();
-        match told.partial_success.filter(|partial| partial.rejected_data_points > 0) {
+    async fn send(&self, request: ExportRequest) -> Result<(), String> {
+        let (place, answer) = match &self.way {
+            Way::Http(collector, url) => (url.as_str(), over_http(collector, url, &request).await?),
+            Way::Grpc(callee) => {
+                let answer = callee.call(messages::EXPORT, request).await;
+                (callee.endpoint(), answer.map_err(|refused| refused.reason)?)
+            }
+        };
+        match answer.partial_success.filter(|partial| partial.rejected_data_points > 0) {
             Some(partial) => {
                 let (refused, reason) = (partial.rejected_data_points, partial.error_message.escape_debug());
-                Err(format!("{} has refused {refused} data points: {reason}", self.url))
+                Err(format!("{place} has refused {refused} data points: {reason}"))
             }
             None => Ok(()),
         }
     }
+}
+
+async fn over_http(
+    collector: &Collector,
+    url: &Url,
+    request: &ExportRequest,
+) -> Result<ExportResponse, String> {
+    let answer = collector.post(url, "application/x-protobuf", request.encode_to_vec()).await?;
+    if !answer.is_success() {
+        return Err(answer.reason(url));
+    }
+    // One that is no message says nothing of points that were refused.
+    Ok(ExportResponse::decode(&answer.body[..]).unwrap_or_default())
 }
 
 /// A page that is told piece by piece.
@@ -145,7 +200,7 @@ struct Reading {
 
 impl Reading {
     /// The next request; None at the end.
-    fn request(&mut self) -> Option<Vec<u8>> {
+    fn request(&mut self) -> Option<ExportRequest> {
         while self.reader.points() < REQUEST_POINTS
             && let Some(piece) = (self.pieces)()
         {
@@ -155,7 +210,7 @@ impl Reading {
         let scope = Scope { name: "sigma".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
         let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
         let of_one = ResourceMetrics { resource: Some(self.resource.clone()), scope_metrics };
-        Some(ExportRequest { resource_metrics: vec![of_one] }.encode_to_vec())
+        Some(ExportRequest { resource_metrics: vec![of_one] })
     }
 }
 
@@ -181,7 +236,6 @@ mod tests {
         let mut reading = Reading { pieces: Box::new(pieces), reader: Reader::new(1, 2), resource };
         let mut numbers = Vec::new();
         while let Some(request) = reading.request() {
-            let request = ExportRequest::decode(&request[..]).unwrap();
             let metrics = &request.resource_metrics[0].scope_metrics[0].metrics;
             let [Metric { name, data: Some(Data::Sum(sum)), .. }] = &metrics[..] else {
                 panic!("{metrics:?}")

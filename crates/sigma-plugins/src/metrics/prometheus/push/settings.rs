@@ -5,6 +5,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::Way;
+use crate::batch::seconds;
+use crate::trace::call::Callee;
+use crate::trace::otlp::Protocol;
+use crate::trace::post::{self, Collector};
+
 /// `plugin_attr.prometheus.otlp`.
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(in crate::metrics::prometheus) struct PushSettings {
@@ -12,6 +18,9 @@ pub(in crate::metrics::prometheus) struct PushSettings {
     /// verified.
     #[schemars(regex(pattern = "^https?://."))]
     endpoint: String,
+    /// What the collector speaks. For `grpc` the endpoint has no path.
+    #[serde(default)]
+    protocol: Protocol,
     /// Seconds between two pushes.
     #[serde(default = "usual_interval")]
     #[schemars(range(min = 1))]
@@ -20,6 +29,10 @@ pub(in crate::metrics::prometheus) struct PushSettings {
     #[serde(default = "usual_timeout")]
     #[schemars(range(min = 1))]
     pub(super) timeout: u64,
+    /// Seconds that the last push may take, when the gateway stops; 0: there is none.
+    #[serde(default = "usual_last_timeout")]
+    #[schemars(range(max = 4))]
+    pub(super) last_timeout: u64,
     /// Fields that are sent with each request.
     #[schemars(extend("additionalProperties" = {"type": ["boolean", "number", "string"]}))]
     pub(super) headers: Option<Map<String, Value>>,
@@ -37,6 +50,11 @@ fn usual_timeout() -> u64 {
     10
 }
 
+/// Of the five seconds that all plugins have together: logs have to leave as well.
+fn usual_last_timeout() -> u64 {
+    2
+}
+
 impl std::fmt::Debug for PushSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The fields may be secret.
@@ -45,20 +63,35 @@ impl std::fmt::Debug for PushSettings {
 }
 
 impl PushSettings {
-    /// Where it is asked.
+    /// How the collector is told.
     ///
     /// # Errors
-    /// Returns an error if the collector cannot be asked there.
-    pub(super) fn url(&self) -> Result<Url, String> {
-        let mut url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
+    /// Returns an error if it cannot be told so.
+    pub(super) fn way(&self) -> Result<Way, String> {
+        let url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err("endpoint: a user in it is not sent; set `headers`".to_owned());
         }
-        if url.path() == "/" {
-            url.set_path("/v1/metrics");
+        let headers = post::fields("headers", self.headers.as_ref())?;
+        if url.scheme() == "http" {
+            tracing::warn!("prometheus: metrics are sent to {url} in the clear");
         }
-        Ok(url)
+        let timeout = seconds(self.timeout);
+        match self.protocol {
+            Protocol::Http => Ok(Way::Http(Collector::new(headers, timeout), asked_at(url))),
+            Protocol::Grpc => Callee::new(&url, headers, timeout)
+                .map(Way::Grpc)
+                .ok_or_else(|| "endpoint: it has a path, which gRPC has no use for; remove it".to_owned()),
+        }
     }
+}
+
+/// An endpoint with the path that metrics have, if it has none.
+fn asked_at(mut endpoint: Url) -> Url {
+    if endpoint.path() == "/" {
+        endpoint.set_path("/v1/metrics");
+    }
+    endpoint
 }
 
 #[cfg(test)]
@@ -69,19 +102,26 @@ mod tests {
 
     #[test]
     fn where_a_collector_is_asked() {
-        let check = |endpoint: &str, expected: Result<&str, &str>| {
-            let settings: PushSettings = serde_json::from_value(json!({ "endpoint": endpoint })).unwrap();
-            assert_eq!((settings.interval, settings.timeout), (60, 10));
-            match (settings.url(), expected) {
-                (Ok(url), Ok(expected)) => assert_eq!(url.as_str(), expected),
+        let of = |settings: serde_json::Value, expected: Result<&str, &str>| {
+            let read: PushSettings = serde_json::from_value(settings.clone()).unwrap();
+            assert_eq!((read.interval, read.timeout, read.last_timeout), (60, 10, 2));
+            match (read.way(), expected) {
+                (Ok(Way::Http(_, url)), Ok(expected)) => assert_eq!(url.as_str(), expected),
+                (Ok(Way::Grpc(callee)), Ok(expected)) => assert_eq!(callee.endpoint(), expected),
                 (Err(told), Err(expected)) => assert!(told.contains(expected), "{told}"),
-                other => panic!("{endpoint}: {other:?}"),
+                _ => panic!("{settings}"),
             }
         };
+        let check = |endpoint: &str, expected| of(json!({ "endpoint": endpoint }), expected);
         check("http://127.0.0.1:4318", Ok("http://127.0.0.1:4318/v1/metrics"));
         check("https://otel.test/", Ok("https://otel.test/v1/metrics"));
         check("https://otel.test/api/otlp", Ok("https://otel.test/api/otlp"));
         check("http://user:pass@otel.test", Err("a user in it is not sent"));
         check("http://:1", Err("endpoint: "));
+        let check =
+            |endpoint: &str, expected| of(json!({ "endpoint": endpoint, "protocol": "grpc" }), expected);
+        check("http://127.0.0.1:4317/", Ok("http://127.0.0.1:4317"));
+        check("https://otel.test:4317", Ok("https://otel.test:4317"));
+        check("http://otel.test/v1/metrics", Err("has a path"));
     }
 }
