@@ -32,8 +32,8 @@ static WATCHER: OnceLock<Box<Watcher>> = OnceLock::new();
 /// How severe a line is that the watcher wants to see, by [`rank`]; 0 if it wants none.
 static WANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Is shown a line, without its end, on the thread of the log. Must not wait.
-type Watcher = dyn Fn(&[u8]) + Send + Sync;
+/// Is shown a line, without its end, on the thread of the log, or by [`relay`]. Must not wait.
+type Watcher = dyn Fn(Level, &[u8]) + Send + Sync;
 
 thread_local! {
     static IS_UNWATCHED: Cell<bool> = const { Cell::new(false) };
@@ -46,7 +46,7 @@ pub fn unwatch_thread() {
 }
 
 /// Has `watcher` shown the lines that [`want`] says; for good, the first time that it is called.
-pub fn watch(watcher: impl Fn(&[u8]) + Send + Sync + 'static) {
+pub fn watch(watcher: impl Fn(Level, &[u8]) + Send + Sync + 'static) {
     WATCHER.get_or_init(|| Box::new(watcher));
 }
 
@@ -65,13 +65,19 @@ fn rank(level: Level) -> u8 {
     }
 }
 
+/// Shows the watcher a line of another process's log, without its end, if it wants it. The log of this one does not
+/// have it.
+pub fn relay(level: Level, line: &[u8]) {
+    show(level, line);
+}
+
 /// Shows the watcher a line, if it wants it. On the thread of the log.
 pub(crate) fn show(level: Level, line: &[u8]) {
     let Some(watcher) = WATCHER.get().filter(|_| rank(level) <= WANTED.load(Ordering::Relaxed)) else {
         return;
     };
     let before = IS_UNWATCHED.replace(true);
-    watcher(line.strip_suffix(b"\n").unwrap_or(line));
+    watcher(level, line.strip_suffix(b"\n").unwrap_or(line));
     IS_UNWATCHED.set(before);
 }
 

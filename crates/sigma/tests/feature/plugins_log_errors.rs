@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, free_port, until};
+use sigma_testkit::{Gateway, Origin, children, free_port, until};
 
 use crate::plugins_log_sockets::{config, lost};
 use crate::{PATIENCE, SIGMA};
@@ -79,6 +80,36 @@ fn lines_arrive_as_the_log_has_them() {
         shown.contains(" WARN tcp-logger: entries are sent to "),
         "there was one that is not shipped: {shown}"
     );
+}
+
+/// What the parent says of a gateway that died is shipped by the next one.
+#[test]
+fn lines_of_the_parent_are_shipped_by_the_gateway() {
+    let origin = Origin::echo("a").unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let collector = Collector::at(server);
+    let metadata = json!({
+        "id": "error-log-logger", "tcp": {"host": "127.0.0.1", "port": port}, "level": "ERROR", "batch_max_size": 1
+    });
+    let settings = json!({"plugin_metadata": [metadata], "process": {"mode": "supervised"}});
+    let parent = Gateway::start(SIGMA, &config(&origin, json!({}), settings)).unwrap();
+    let mut gateways = Vec::new();
+    let is_one = until(PATIENCE, || {
+        gateways = children(parent.pid());
+        gateways.len() == 1 && parent.stderr().contains("a gateway serves")
+    });
+    assert!(is_one, "{gateways:?} {}", parent.stderr());
+    let gateway = Pid::from_raw(gateways[0].try_into().unwrap()).unwrap();
+    kill_process(gateway, Signal::KILL).unwrap();
+    let told = format!("the gateway, process {}, has ended", gateways[0]);
+    assert!(until(PATIENCE, || collector.count(&told) > 0), "{:?} {}", collector.lines(), parent.stderr());
+    let shown = parent.stderr();
+    for line in collector.lines() {
+        assert!(line.contains(" ERROR ") && shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    assert_eq!(shown.matches(&told).count(), collector.count(&told), "each once: {shown}");
+    assert!(parent.stop().unwrap().success());
 }
 
 /// While nobody takes lines, each of them makes the shipper complain, too; those complaints are never shipped.

@@ -66,6 +66,14 @@ impl Channel {
         Ok(())
     }
 
+    /// Says a word if the other end can take it at once.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot, or has gone.
+    pub(crate) fn try_say<W: Serialize>(&self, word: &W) -> io::Result<()> {
+        send(self.0.get_ref(), &serde_json::to_vec(word)?, &[])
+    }
+
     /// The next word; None if the other end has gone.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub(super) struct Child {
     pub(super) link: Arc<Channel>,
     pub(super) started: Instant,
     pub(super) heard: Instant,
+    /// It ships lines of the parent's error log.
+    pub(super) takes_lines: bool,
     /// Sockets that it is just telling.
     pub(super) telling: Vec<OwnedFd>,
 }
@@ -58,7 +60,7 @@ impl Child {
         let ended = descriptors::watch(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)?;
         tokio::spawn(watch(pid, ended, events.clone()));
         tokio::spawn(hear(pid, Arc::clone(&link), events.clone()));
-        Ok(Child { pid, link, started: now, heard: now, telling: Vec::new() })
+        Ok(Child { pid, link, started: now, heard: now, takes_lines: false, telling: Vec::new() })
     }
 
     pub(super) fn signal(&self, signal: Signal) {

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sigma_observe::error_lines;
+use sigma_plugin::Node;
 
 use crate::process::handover::Channel;
 
@@ -17,8 +19,11 @@ pub(super) enum Word {
     Socket,
     /// The gateway: these were all of them. They take the place of those before.
     Sockets,
-    /// The gateway: it serves.
-    Ready,
+    /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none.
+    Ready {
+        #[serde(default)]
+        takes_lines: bool,
+    },
     /// The gateway: it is alive.
     Beat,
     /// The gateway: somebody should take its place.
@@ -27,6 +32,8 @@ pub(super) enum Word {
     CarriedOut { problem: Option<String> },
     /// The parent: a successor is at the other end of this descriptor.
     Succeed,
+    /// The parent: a line of its error log, and how many it has lost before that one.
+    Line { level: String, text: String, lost: u64 },
 }
 
 /// A gateway's link to its parent.
@@ -51,7 +58,7 @@ impl Link {
     }
 
     pub(crate) async fn ready(&self) {
-        self.say(&Word::Ready, &[]).await;
+        self.say(&Word::Ready { takes_lines: true }, &[]).await;
     }
 
     pub(crate) async fn beat(&self) {
@@ -75,8 +82,9 @@ impl Link {
         }
     }
 
-    /// The channel to the next successor; None once the parent has gone.
-    pub(crate) async fn successor(&self) -> Option<Channel> {
+    /// The channel to the next successor; None once the parent has gone. Lines of its error log that come before go
+    /// where those of this process go.
+    pub(crate) async fn successor(&self, node: &Node) -> Option<Channel> {
         loop {
             match self.channel.hear().await {
                 Ok(Some((Word::Succeed, descriptors))) => {
@@ -85,6 +93,12 @@ impl Link {
                         return Some(channel);
                     }
                     tracing::error!("the parent names a successor that cannot be reached");
+                }
+                Ok(Some((Word::Line { level, text, lost }, _))) => {
+                    node.lose_lines(lost);
+                    // One that is no level was not said by a parent of this program: it is shipped as the worst.
+                    let level = level.parse().unwrap_or(tracing::Level::ERROR);
+                    error_lines::relay(level, text.as_bytes());
                 }
                 Ok(Some((word, _))) => tracing::warn!(?word, "the parent says what is not understood"),
                 Ok(None) => return None,

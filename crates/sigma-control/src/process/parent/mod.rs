@@ -11,6 +11,7 @@
 
 mod child;
 mod link;
+mod outbox;
 
 pub(crate) use link::Link;
 
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use self::child::{Child, Event};
 use self::link::Word;
+use self::outbox::Outbox;
 use super::handover::{self, Channel, Estate, Origin, State};
 use super::log_control::{LIFE, LogControl};
 use super::pid_file::PidFile;
@@ -61,6 +63,8 @@ pub struct Parent {
     program: Program,
     settings: Process,
     log: Box<dyn LogControl>,
+    /// What the log has, for the gateway that serves to ship.
+    lines: Outbox,
     pid_file: Option<PidFile>,
     systemd: Systemd,
     signals: Option<Signals>,
@@ -108,6 +112,7 @@ impl Parent {
         log: Box<dyn LogControl>,
         origin: &Origin,
     ) -> Result<Parent, StartError> {
+        let lines = Outbox::of_log();
         let signals = Signals::receive().map_err(StartError::Signals)?;
         let mut held = origin.sockets().map_err(StartError::Handover)?;
         let launcher = origin.links().map_err(StartError::Handover)?.predecessor;
@@ -119,6 +124,7 @@ impl Parent {
             program: origin.program.clone(),
             settings: settings.process.clone(),
             log,
+            lines,
             pid_file,
             signals: Some(signals),
             events: mpsc::channel(EVENTS),
@@ -145,6 +151,9 @@ impl Parent {
         loop {
             if self.is_over() {
                 break;
+            }
+            if let Some(current) = self.current.as_ref().filter(|current| current.takes_lines) {
+                self.lines.send(&current.link);
             }
             let start_at = self.start_at;
             tokio::select! {
@@ -303,14 +312,21 @@ impl Parent {
                     self.held = told;
                 }
             }
-            Word::Ready => self.serves(pid),
+            Word::Ready { takes_lines } => {
+                child.takes_lines = takes_lines;
+                self.serves(pid);
+            }
             Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
                 tracing::error!("another gateway takes the place of process {}: {why}", number(pid));
                 if let Err(error) = self.begin(Why::Replacement) {
                     tracing::error!(%error, "no gateway can be started");
                 }
             }
-            Word::Replace { .. } | Word::CarriedOut { .. } | Word::Beat | Word::Succeed => {}
+            Word::Replace { .. }
+            | Word::CarriedOut { .. }
+            | Word::Beat
+            | Word::Succeed
+            | Word::Line { .. } => {}
         }
     }
 

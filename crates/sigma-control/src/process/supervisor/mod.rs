@@ -148,7 +148,7 @@ impl Supervisor {
                     }
                 }
                 _ = signals.upgrade.recv(), if is_idle => under_way = self.own_successor(),
-                channel = given(self.parent.as_ref()), if is_idle => under_way = self.parents_successor(channel),
+                channel = given(self.parent.as_ref(), &self.node), if is_idle => under_way = self.parents_successor(channel),
                 () = &mut secrets, if !are_secrets_due => are_secrets_due = true,
                 ssls = fresh(self.ordered.as_ref()), if is_idle => {
                     under_way = Some(self.begin(Change::Certificates(ssls)));
@@ -425,9 +425,9 @@ impl Supervisor {
 }
 
 /// The next successor that the parent has started; never, if there is no parent. None if that has gone.
-async fn given(parent: Option<&Link>) -> Option<Channel> {
+async fn given(parent: Option<&Link>, node: &Node) -> Option<Channel> {
     match parent {
-        Some(parent) => parent.successor().await,
+        Some(parent) => parent.successor(node).await,
         None => std::future::pending().await,
     }
 }

@@ -61,8 +61,8 @@ HTTP/1.1 200 OK
 /// Ships the lines of the gateway's own error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
 ///
 /// It needs no route: its metadata say where lines go, and without metadata none do. Lines are those that the error
-/// log has, so nothing goes that `error_log.level` holds back; the parent of a supervised gateway has a log of its
-/// own. Who writes lines never waits: those that find no room, 8192 or 10 MiB wait already, are dropped, and so is
+/// log has, so nothing goes that `error_log.level` holds back. What the parent of a supervised gateway says is shipped
+/// by the gateway that serves. Who writes lines never waits: those that find no room, 8192 or 10 MiB wait already, are dropped, and so is
 /// what the server does not take after `max_retry_count` further attempts. What is lost is counted in
 /// `sigma_access_lines_dropped_total`. What shipping itself has to say is in the error log alone.
 #[derive(Deserialize, JsonSchema)]
@@ -183,7 +183,7 @@ impl Resident for Shipping {
         let make = || Arc::clone(&plan.target) as Arc<dyn Destination>;
         let processor = Batches::processor(&beside, NAME, plan.key, plan.pace.clone(), limits, make);
         courier.carry(Some(processor));
-        error_lines::watch(move |line| courier.take(line));
+        error_lines::watch(move |_, line| courier.take(line));
         error_lines::want(Some(plan.level));
     }
 }
