@@ -467,6 +467,11 @@ impl Context {
         self.kept.iter().any(|(_, value)| value.is::<T>())
     }
 
+    /// A value of this type that any plugin keeps.
+    pub fn kept_by_any<T: Any>(&self) -> Option<&T> {
+        self.kept.iter().find_map(|(_, value)| value.downcast_ref())
+    }
+
     /// Takes a kept value out.
     pub fn take_kept<O: Into<Slot>, T: Any>(&mut self, owner: O) -> Option<T> {
         let owner = owner.into();

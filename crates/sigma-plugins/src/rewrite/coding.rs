@@ -96,7 +96,7 @@ pub(crate) fn weight_or_any(request: &Headers, coding: &str) -> u16 {
 }
 
 /// A weight (RFC 9110 §12.4.2); 0 for what is none.
-fn thousandths(weight: &[u8]) -> u16 {
+pub(crate) fn thousandths(weight: &[u8]) -> u16 {
     let (whole, part) = match weight.iter().position(|b| *b == b'.') {
         Some(at) => (&weight[..at], &weight[at + 1..]),
         None => (weight, &[][..]),

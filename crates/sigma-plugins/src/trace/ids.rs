@@ -18,6 +18,11 @@ impl TraceId {
         bytes_of(digits).filter(|id| *id != [0; 16]).map(TraceId)
     }
 
+    /// From its bytes, which are those of an id.
+    pub(crate) fn of(bytes: [u8; 16]) -> TraceId {
+        TraceId(bytes)
+    }
+
     /// A new one.
     pub(crate) fn draw(env: &Env<'_>) -> TraceId {
         TraceId(drawn(env))
@@ -39,6 +44,11 @@ impl SpanId {
     /// From 16 hexadecimal digits of either case, not all of them zero.
     pub(crate) fn parse(digits: &[u8]) -> Option<SpanId> {
         bytes_of(digits).filter(|id| *id != [0; 8]).map(SpanId)
+    }
+
+    /// From its bytes, which are those of an id.
+    pub(crate) fn of(bytes: [u8; 8]) -> SpanId {
+        SpanId(bytes)
     }
 
     /// A new one.

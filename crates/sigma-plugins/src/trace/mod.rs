@@ -30,4 +30,5 @@ pub(crate) mod fuzzing;
 
 pub(crate) use opentelemetry::OPENTELEMETRY;
 pub(crate) use skywalking::SKYWALKING;
+pub(crate) use w3c::SpanContext;
 pub(crate) use zipkin::ZIPKIN;

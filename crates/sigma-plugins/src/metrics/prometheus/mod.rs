@@ -1,5 +1,6 @@
 //! `prometheus`: requests and sessions counted by route, and the page that a Prometheus server scrapes.
 
+mod exemplars;
 mod gzip;
 mod labels;
 mod push;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_config::described::schema_of;
-use sigma_http::{BodyLength, Method};
+use sigma_http::header::list_items;
+use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::descriptor::Endpoint;
 use sigma_plugin::{
@@ -24,13 +26,15 @@ use sigma_plugin::{
     RunPolicy, Session, Step, StreamBody,
 };
 
+use exemplars::Exemplar;
 use labels::Labels;
 use series::{Registry, Sample, Table};
 use settings::{Attributes, Disabled, Metadata, Settings};
 use shared_page::{Pieces, SharedPages};
-use text::Coding;
+use text::{Coding, Form, Look};
 
 use crate::rewrite::coding;
+use crate::trace::SpanContext;
 
 const NAME: &str = "prometheus";
 
@@ -89,19 +93,52 @@ fn answer(ctx: &mut Context, env: &Env<'_>) -> Step {
     let gzip = coding::weight_or_any(headers, "gzip");
     let is_wanted = gzip > 0 && gzip >= coding::weight(headers, "identity").unwrap_or(0);
     let coding = if is_wanted { Coding::Gzip } else { Coding::Identity };
-    let node = Arc::clone(env.node);
-    let pieces = move || -> Pieces { Box::new(render::pieces(registry(&node), node, coding)) };
-    let reader = env.node.part(SharedPages::default).read(env.node, coding, pieces);
+    let (node, registry) = (Arc::clone(env.node), registry(env.node));
+    let has_exemplars = registry.settings.exemplar_series > 0;
+    let form = if has_exemplars { form_of(headers) } else { Form::Text };
+    let look = Look { form, coding };
+    let pieces = move || -> Pieces { Box::new(render::pieces(registry, node, look)) };
+    let reader = env.node.part(SharedPages::default).read(env.node, look, pieces);
     Step::wait(reader, move |reader, _, _| {
         let body = StreamBody { length: BodyLength::Streamed, source: Box::new(reader) };
-        Step::Stream(Box::new(head(coding)), body)
+        Step::Stream(Box::new(head(look, has_exemplars)), body)
     })
 }
 
-fn head(coding: Coding) -> Reply {
-    let head =
-        Reply::new(200).header("content-type", "text/plain; charset=utf-8").header("vary", "accept-encoding");
-    match coding {
+/// The form that a scraper wants most. One that does not name OpenMetrics gets text.
+fn form_of(request: &Headers) -> Form {
+    let (mut open, mut text) = (0, 0);
+    for range in request.get_all(HeaderId::Accept).flat_map(list_items) {
+        let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let kind = parts.next().unwrap_or_default();
+        let (mut weight, mut is_known) = (1000, true);
+        for part in parts {
+            match part.split_at_checked(2) {
+                Some((name, value)) if name.eq_ignore_ascii_case(b"q=") => {
+                    weight = coding::thousandths(value)
+                }
+                _ if part.starts_with(b"version=") => is_known = matches!(&part[8..], b"1.0.0" | b"0.0.1"),
+                _ => {}
+            }
+        }
+        if kind.eq_ignore_ascii_case(b"application/openmetrics-text") && is_known {
+            open = open.max(weight);
+        } else if kind.eq_ignore_ascii_case(b"text/plain") {
+            text = text.max(weight);
+        }
+    }
+    if open > 0 && open >= text { Form::OpenMetrics } else { Form::Text }
+}
+
+/// `may_differ`: by what is accepted.
+fn head(look: Look, may_differ: bool) -> Reply {
+    let kind = match look.form {
+        Form::Text => "text/plain; charset=utf-8",
+        Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    };
+    let vary = if may_differ { "accept, accept-encoding" } else { "accept-encoding" };
+    let head = Reply::new(200).header("content-type", kind).header("vary", vary);
+    match look.coding {
         Coding::Gzip => head.header("content-encoding", "gzip"),
         Coding::Identity => head,
     }
@@ -152,8 +189,12 @@ impl Plugin for Prometheus {
             }
         }
         let answered = record.attempts.iter().any(|attempt| attempt.status != 0);
+        let request_ms = record.elapsed_ms().unwrap_or_default();
+        let keeps = self.registry.settings.exemplar_series > 0;
+        let span = if keeps { ctx.kept_by_any::<SpanContext>() } else { None };
         let sample = Sample {
-            request_ms: record.elapsed_ms().unwrap_or_default(),
+            request_ms,
+            exemplar: span.map(|span| Exemplar { span: *span, value: request_ms, at: env.unix_time() }),
             upstream_ms: answered
                 .then(|| record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum()),
             ingress: record.bytes_received,

@@ -1,6 +1,6 @@
 //! The text that is scraped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,28 +9,29 @@ use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
 use sigma_plugin::traffic::{ListenerTraffic, TrafficBoard};
 
+use super::exemplars::Exemplar;
 use super::labels::write_label;
 use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries};
 use super::settings::Metric;
-use super::text::{Coding, Repeated, Text};
+use super::text::{Form, Look, Repeated, Text};
 use crate::batch::{BatchLabels, Batches};
 use crate::limit::Spared;
 use crate::tallies::{Decision, Event, Force, Tallies};
 use crate::traffic::proxy_mirror::{Comparison, Fate};
 
-/// Everything, in the Prometheus text format, piece by piece; None at the end. A piece may take a while,
+/// Everything, piece by piece; None at the end. A piece may take a while,
 /// and holds no lock for long.
 pub(super) fn pieces(
     registry: Arc<Registry>,
     node: Arc<Node>,
-    coding: Coding,
+    look: Look,
 ) -> impl FnMut() -> Option<Vec<u8>> + Send {
-    let mut page = Page::new(&registry, coding);
+    let mut page = Page::new(&registry, look);
     // None before the beginning and behind the end.
     let (mut sections, mut is_begun) = (None, false);
     move || {
         if !std::mem::replace(&mut is_begun, true) {
-            sections = Some(all(&registry, &node));
+            sections = Some(all(&registry, &node, look.form));
         }
         let left = sections.as_mut()?;
         while !left.is_empty() {
@@ -54,12 +55,13 @@ trait Section: Send {
 }
 
 /// All sections, the last one first.
-fn all(registry: &Arc<Registry>, node: &Arc<Node>) -> Vec<Box<dyn Section>> {
+fn all(registry: &Arc<Registry>, node: &Arc<Node>, form: Form) -> Vec<Box<dyn Section>> {
     let rest = Rest { registry: Arc::clone(registry), node: Arc::clone(node) };
     let status = merged(registry, Metric::Status, |worker| &worker.status);
     let latency = merged(registry, Metric::Latency, |worker| &worker.latency);
     let bandwidth = merged(registry, Metric::Bandwidth, |worker| &worker.bandwidth);
     vec![
+        Box::new(End(form)),
         Box::new(rest),
         Box::new(Rows {
             heading: [
@@ -111,9 +113,24 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>) -> Vec<Box<dyn Section>> {
     ]
 }
 
+/// The last line.
+struct End(Form);
+
+impl Section for End {
+    fn write(&mut self, page: &mut Page) -> bool {
+        if self.0 == Form::OpenMetrics {
+            page.text.write(b"# EOF\n");
+        }
+        false
+    }
+}
+
 /// The page in the making.
 struct Page {
     prefix: Box<str>,
+    form: Form,
+    /// The metrics that were begun, where names may not stand there twice.
+    begun: HashSet<String>,
     text: Text,
     /// Name and labels of a line.
     head: Repeated,
@@ -128,13 +145,15 @@ struct Page {
 }
 
 impl Page {
-    fn new(registry: &Registry, coding: Coding) -> Page {
+    fn new(registry: &Registry, look: Look) -> Page {
         let bounds = registry.settings.buckets.iter().map(|bound| bound.to_string());
         let bounds =
             bounds.chain(["+Inf".to_owned()]).map(|bound| Repeated::of(format!(",le=\"{bound}\"}} ")));
         Page {
             prefix: registry.settings.prefix.as_str().into(),
-            text: Text::new(coding),
+            form: look.form,
+            begun: HashSet::new(),
+            text: Text::new(look.coding),
             head: Repeated::default(),
             bucket: Repeated::default(),
             count: Repeated::default(),
@@ -158,8 +177,24 @@ impl Page {
     }
 
     fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        let (name, kind) = match self.form {
+            Form::Text => (name, kind),
+            Form::OpenMetrics => self.named(name, kind),
+        };
         let prefix = &self.prefix;
         self.text.show(format_args!("# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}\n"));
+    }
+
+    /// A metric as OpenMetrics calls it, so that its series keep their names: a counter is called without `_total`, and
+    /// one whose series have none is `unknown`, as is one that would be called as another metric is.
+    fn named<'n>(&mut self, name: &'n str, kind: &'n str) -> (&'n str, &'n str) {
+        let (name, kind) = match (kind, name.strip_suffix("_total")) {
+            ("counter", Some(short)) if !self.begun.contains(short) => (short, kind),
+            ("counter", _) => (name, "unknown"),
+            _ => (name, kind),
+        };
+        self.begun.insert(name.to_owned());
+        (name, kind)
     }
 
     fn line(&mut self, name: &str, labels: &str, value: impl Display) {
@@ -261,7 +296,8 @@ fn write_latency(page: &mut Page, kind: &str, same: &[Arc<Series<Latency>>]) {
         "request" => |numbers| &numbers.request,
         _ => |numbers| &numbers.upstream,
     };
-    let Page { prefix, text, bucket, count, sum, bounds, sums, .. } = page;
+    let Page { prefix, form, text, bucket, count, sum, bounds, sums, .. } = page;
+    let has_exemplars = *form == Form::OpenMetrics && kind == "request";
     let mut total = 0.0;
     sums.clear();
     sums.resize(bounds.len(), 0);
@@ -276,11 +312,14 @@ fn write_latency(page: &mut Page, kind: &str, same: &[Arc<Series<Latency>>]) {
     let labels = &*same[0].labels;
     let mut observed = 0;
     bucket.set(&[prefix, "http_latency_bucket{type=\"", kind, "\",", labels]);
-    for (bound, of_bucket) in bounds.iter_mut().zip(&*sums) {
+    for (at, (bound, of_bucket)) in bounds.iter_mut().zip(&*sums).enumerate() {
         observed += of_bucket;
         text.repeat(bucket);
         text.repeat(bound);
         text.number(observed);
+        if has_exemplars && let Some(exemplar) = newest(same, at) {
+            write_exemplar(text, &exemplar);
+        }
         text.write(b"\n");
     }
     count.set(&[prefix, "http_latency_count{type=\"", kind, "\",", labels, "} "]);
@@ -291,6 +330,22 @@ fn write_latency(page: &mut Page, kind: &str, same: &[Arc<Series<Latency>>]) {
     text.repeat(sum);
     text.show(total);
     text.write(b"\n");
+}
+
+/// The newest exemplar that workers have of a bucket.
+fn newest(same: &[Arc<Series<Latency>>], bucket: usize) -> Option<Exemplar> {
+    let all = same.iter().filter_map(|series| series.numbers.exemplars.get(bucket));
+    all.max_by_key(|exemplar| exemplar.at)
+}
+
+fn write_exemplar(text: &mut Text, exemplar: &Exemplar) {
+    text.write(b" # {trace_id=\"");
+    text.write(&exemplar.span.trace.hex());
+    text.write(b"\",span_id=\"");
+    text.write(&exemplar.span.span.hex());
+    text.write(b"\"} ");
+    let at = exemplar.at;
+    text.show(format_args!("{} {}.{:03}", exemplar.value, at.as_secs(), at.subsec_millis()));
 }
 
 /// The metrics that are not of routes. There are so few of them that they are written at once.

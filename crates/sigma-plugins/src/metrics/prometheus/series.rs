@@ -13,6 +13,7 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use sigma_plugin::Context;
 
+use super::exemplars::{Exemplar, Exemplars, Places};
 use super::labels::{ExtraValues, Labels, extra_values};
 use super::settings::{Disabled, Metric, Settings};
 
@@ -50,9 +51,12 @@ impl Histogram {
         Histogram { buckets: (0..=bounds).map(|_| Cell::default()).collect(), sum: Cell::default() }
     }
 
-    fn observe(&self, bounds: &[f64], value: f64) {
-        self.buckets[bounds.partition_point(|bound| *bound < value)].add(1);
+    /// Returns the bucket.
+    fn observe(&self, bounds: &[f64], value: f64) -> usize {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.buckets[bucket].add(1);
         self.sum.add_float(value);
+        bucket
     }
 
     pub(super) fn sum(&self) -> f64 {
@@ -64,6 +68,8 @@ impl Histogram {
 #[derive(Debug)]
 pub(super) struct Latency {
     pub(super) request: Histogram,
+    /// Those of `request`: a span is of a whole request.
+    pub(super) exemplars: Exemplars,
     pub(super) upstream: Histogram,
     pub(super) apisix: Histogram,
 }
@@ -191,6 +197,8 @@ pub(super) struct Sample {
     pub(super) upstream_ms: Option<f64>,
     pub(super) ingress: u64,
     pub(super) egress: u64,
+    /// The request's span, where exemplars are kept and it is sampled.
+    pub(super) exemplar: Option<Exemplar>,
 }
 
 /// The series in which a request is counted. None where the series would be too many.
@@ -218,6 +226,7 @@ impl Cells {
 pub(super) struct Table {
     registry: Arc<Registry>,
     mine: Arc<WorkerSeries>,
+    exemplified: Places,
     inner: RefCell<Known>,
 }
 
@@ -238,7 +247,8 @@ impl Table {
     pub(super) fn new(registry: &Arc<Registry>) -> Table {
         let mine = Arc::<WorkerSeries>::default();
         registry.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mine));
-        Table { registry: Arc::clone(registry), mine, inner: RefCell::default() }
+        let exemplified = Places::new(registry.settings.exemplar_series);
+        Table { registry: Arc::clone(registry), mine, exemplified, inner: RefCell::default() }
     }
 
     /// Counts a request.
@@ -288,7 +298,10 @@ impl Table {
         if let Some(latency) = &cells.latency {
             latency.used_ms.store(now_ms, Ordering::Relaxed);
             let numbers = &latency.numbers;
-            numbers.request.observe(buckets, sample.request_ms);
+            let bucket = numbers.request.observe(buckets, sample.request_ms);
+            if let Some(exemplar) = &sample.exemplar {
+                numbers.exemplars.put(&self.exemplified, buckets.len() + 1, bucket, exemplar);
+            }
             let upstream_ms = sample.upstream_ms.unwrap_or_default();
             if sample.upstream_ms.is_some() {
                 numbers.upstream.observe(buckets, upstream_ms);
@@ -314,7 +327,12 @@ impl Table {
         let text = |metric: Metric| labels.text(metric, disabled, settings, extra);
         let max = settings.max_series;
         let histogram = || Histogram::new(settings.buckets.len());
-        let latency = || Latency { request: histogram(), upstream: histogram(), apisix: histogram() };
+        let latency = || Latency {
+            request: histogram(),
+            exemplars: Exemplars::default(),
+            upstream: histogram(),
+            apisix: histogram(),
+        };
         let Known { cells, status: statuses, latency: latencies, bandwidth: bandwidths, .. } = known;
         let found = Cells {
             status: series(statuses, &self.mine.status, text(Metric::Status), max, Cell::default),

@@ -179,6 +179,9 @@ pub(super) struct Attributes {
     /// Series of one worker and metric; requests that would need more are not shown.
     #[schemars(range(min = 1))]
     max_series: usize,
+    /// Series of `http_latency` and worker that keep exemplars, shown to scrapers that accept OpenMetrics; 0: none do,
+    /// and pages are in the text format for everybody.
+    exemplar_series: usize,
     /// Single metrics.
     #[schemars(schema_with = "metrics")]
     metrics: Option<HashMap<String, MetricSettings>>,
@@ -201,6 +204,7 @@ impl Default for Attributes {
             _ai_cache_embedding_latency: None,
             // Some 80 MiB of histograms.
             max_series: 100_000,
+            exemplar_series: 0,
             metrics: None,
             otlp: None,
         }
@@ -257,6 +261,8 @@ pub(super) struct Settings {
     pub(super) expire_ms: [u64; 3],
     /// Series of one worker and metric; requests that would need more are not shown.
     pub(super) max_series: usize,
+    /// Series of one worker that keep exemplars.
+    pub(super) exemplar_series: usize,
     /// Who is sent the metrics.
     pub(super) push: Option<PushSettings>,
 }
@@ -269,8 +275,15 @@ impl Settings {
             tracing::warn!(%error, "plugin_attr.prometheus: the defaults are used");
             None
         });
-        let Attributes { metric_prefix, default_buckets, max_series, metrics, otlp: push, .. } =
-            attributes.unwrap_or_default();
+        let Attributes {
+            metric_prefix,
+            default_buckets,
+            max_series,
+            exemplar_series,
+            metrics,
+            otlp: push,
+            ..
+        } = attributes.unwrap_or_default();
         let mut metrics = metrics.unwrap_or_default();
         let of_metrics = Metric::ALL.map(|metric| metrics.remove(metric.name()).unwrap_or_default());
         let expire_ms = of_metrics.each_ref().map(|of| of.expire.unwrap_or_default().saturating_mul(1000));
@@ -282,6 +295,7 @@ impl Settings {
             has_extra: extra.iter().any(|labels| !labels.is_empty()),
             extra,
             max_series,
+            exemplar_series,
             push,
         }
     }

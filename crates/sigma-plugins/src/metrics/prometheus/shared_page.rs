@@ -18,7 +18,7 @@ use sigma_plugin::{BodySource, Node};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 
-use super::text::Coding;
+use super::text::Look;
 
 /// Pieces that are kept for readers who have yet to take them.
 const WINDOW: usize = 16;
@@ -49,8 +49,8 @@ pub(super) struct SharedPages {
 
 #[derive(Default)]
 struct Open {
-    /// The pages that have not begun, by coding: who asks joins them.
-    waiting: Vec<(Coding, Weak<Page>)>,
+    /// The pages that have not begun, by look: who asks joins them.
+    waiting: Vec<(Look, Weak<Page>)>,
     /// Those that have, the oldest first.
     begun: VecDeque<Weak<Page>>,
 }
@@ -60,10 +60,10 @@ impl SharedPages {
     pub(super) fn read<F: FnOnce() -> Pieces>(
         self: Arc<SharedPages>,
         node: &Node,
-        coding: Coding,
+        look: Look,
         pieces: F,
     ) -> impl Future<Output = Reader> + use<F> {
-        let reader = self.join(node, coding, pieces);
+        let reader = self.join(node, look, pieces);
         async move {
             let mut last = Arc::clone(&self.turn).lock_owned().await;
             let is_begun = reader.page.lock().is_begun;
@@ -89,9 +89,9 @@ impl SharedPages {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(&self, node: &Node, coding: Coding, pieces: impl FnOnce() -> Pieces) -> Reader {
+    fn join(&self, node: &Node, look: Look, pieces: impl FnOnce() -> Pieces) -> Reader {
         let mut open = self.lock();
-        let waiting = open.waiting.iter().find(|(of, _)| *of == coding);
+        let waiting = open.waiting.iter().find(|(of, _)| *of == look);
         if let Some(reader) = waiting.and_then(|(_, page)| page.upgrade()?.reader()) {
             return reader;
         }
@@ -104,8 +104,8 @@ impl SharedPages {
             readers: vec![Some(Place::default())],
         };
         let page = Arc::new(Page { state: Mutex::new(state), over: Notify::new(), work: self.thread(node) });
-        open.waiting.retain(|(of, _)| *of != coding);
-        open.waiting.push((coding, Arc::downgrade(&page)));
+        open.waiting.retain(|(of, _)| *of != look);
+        open.waiting.push((look, Arc::downgrade(&page)));
         Reader { page, number: 0, piece: Arc::default(), sent: 0, patience: None }
     }
 
@@ -401,7 +401,11 @@ mod tests {
 
     use serde_json::Value;
 
+    use super::super::text::{Coding, Form};
     use super::*;
+
+    const PLAIN: Look = Look { form: Form::Text, coding: Coding::Identity };
+    const GZIP: Look = Look { form: Form::Text, coding: Coding::Gzip };
 
     /// A gateway whose work beside the traffic is done, and pages of so many pieces.
     struct World {
@@ -447,7 +451,7 @@ mod tests {
                 made.fetch_add(1, Ordering::SeqCst);
                 Some(vec![number as u8; 3])
             };
-            Arc::clone(&self.pages).read(&self.node, Coding::Gzip, move || Box::new(pieces))
+            Arc::clone(&self.pages).read(&self.node, GZIP, move || Box::new(pieces))
         }
     }
 
@@ -556,7 +560,7 @@ mod tests {
         let world = World::new(1);
         world.runtime.block_on(async {
             let failing = || -> Pieces { Box::new(|| panic!("on purpose")) };
-            let asked = Arc::clone(&world.pages).read(&world.node, Coding::Identity, failing);
+            let asked = Arc::clone(&world.pages).read(&world.node, PLAIN, failing);
             let mut reader = asked.await;
             assert!(rest(&mut reader).await.is_err());
             assert_eq!(rest(&mut world.ask().await).await.unwrap(), [1; 3]);

@@ -104,11 +104,17 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The whole page, as a request with this `Accept-Encoding` gets it.
-fn scraped(node: &Arc<Node>, accept: &str) -> Reply {
+fn scraped(node: &Arc<Node>, coding: &str) -> Reply {
+    scraped_as(node, coding, "*/*")
+}
+
+/// The same with this `Accept`.
+fn scraped_as(node: &Arc<Node>, coding: &str, accept: &str) -> Reply {
     let (local, consumers) = (Rc::new(Local::default()), sigma_plugin::Consumers::default());
     let env = Env::new(node, &local, &consumers);
     let mut ctx = Context::default();
-    ctx.request.headers.append("Accept-Encoding", accept.as_bytes());
+    ctx.request.headers.append("Accept-Encoding", coding.as_bytes());
+    ctx.request.headers.append("Accept", accept.as_bytes());
     let step = answer(&mut ctx, &env);
     runtime().block_on(step.settled(&mut ctx, &env, Vec::new())).unwrap().unwrap()
 }
@@ -415,4 +421,118 @@ fn sessions_are_counted_by_route_and_by_what_came_of_them() {
         r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="ingress",side="upstream"} 40"#,
         r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="egress",side="downstream"} 40"#,
     ]);
+}
+
+const OPEN: &str =
+    "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+
+const SPAN: ([u8; 16], [u8; 8]) = ([0xab; 16], [0xcd; 8]);
+
+impl World {
+    /// What a scraper gets that wants OpenMetrics.
+    fn open(&self) -> String {
+        let reply = scraped_as(&self.case.node, "identity", OPEN);
+        let kind = crate::testing::field(&reply, "content-type").unwrap();
+        assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        String::from_utf8(reply.body.unwrap()).unwrap()
+    }
+
+    /// A request of which a plugin tells a collector.
+    fn sampled(&mut self, id: &str) {
+        struct Tracer;
+        impl Plugin for Tracer {}
+        self.case.ctx.keep(&Tracer, SpanContext::sampled(SPAN.0, SPAN.1));
+        self.request(id, 200);
+        self.case.ctx.drop_kept();
+    }
+}
+
+/// A bucket has the span of a request that fell into it, for who accepts OpenMetrics.
+#[test]
+fn buckets_lead_to_traces() {
+    let mut world =
+        World::new(json!({}), Value::Null, json!({"exemplar_series": 1, "default_buckets": [1, 60000]}));
+    world.request("1", 200);
+    assert!(!world.open().contains(" # {"), "no request was sampled");
+    world.sampled("1");
+    // A series beyond the limit has none.
+    world.sampled("2");
+    let page = world.open();
+    let with: Vec<&str> = page.lines().filter(|line| line.contains(" # {")).collect();
+    let [line] = with[..] else { panic!("{page}") };
+    assert!(line.starts_with("apisix_http_latency_bucket{type=\"request\",route=\"1\","), "{line}");
+    let ids =
+        format!("le=\"60000\"}} 2 # {{trace_id=\"{}\",span_id=\"{}\"}} ", "ab".repeat(16), "cd".repeat(8));
+    let (_, rest) = line.split_once(&ids).unwrap_or_else(|| panic!("{line}"));
+    let numbers: Vec<f64> = rest.split(' ').map(|number| number.parse().unwrap()).collect();
+    assert!(numbers.len() == 2 && numbers[0] >= 7.0 && numbers[1] > 1e9, "{rest}");
+    assert!(page.ends_with("\n# EOF\n"));
+    assert!(!world.page().contains("# EOF") && !world.page().contains(" # {"), "text has no exemplars");
+}
+
+/// Series are called the same in both forms.
+#[test]
+fn both_forms_have_the_same_series() {
+    let mut world = World::new(json!({}), Value::Null, json!({"exemplar_series": 1}));
+    world.request("1", 200);
+    let series = |page: &str| -> Vec<String> {
+        let lines = page.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+    };
+    let (text, open) = (world.page(), world.open());
+    assert_eq!(series(&text), series(&open));
+    let mut named: Vec<&str> = open.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+    assert!(named.contains(&"# TYPE apisix_http_status unknown"), "{named:?}");
+    assert!(named.contains(&"# TYPE apisix_nginx_metric_errors counter"), "{named:?}");
+    let total = named.len();
+    named.sort_by_key(|line| line.split(' ').nth(2));
+    named.dedup_by_key(|line| line.split(' ').nth(2));
+    assert_eq!(named.len(), total, "no name stands there twice");
+}
+
+#[test]
+fn who_gets_which_form() {
+    let check = |accept: &str, expected: Form| {
+        let mut headers = Headers::default();
+        headers.append("Accept", accept.as_bytes());
+        assert_eq!(form_of(&headers), expected, "{accept}");
+    };
+    check(OPEN, Form::OpenMetrics);
+    check("application/openmetrics-text", Form::OpenMetrics);
+    check("Application/OpenMetrics-Text; version=0.0.1", Form::OpenMetrics);
+    check("application/openmetrics-text;version=2.0.0", Form::Text);
+    check("application/openmetrics-text;q=0", Form::Text);
+    check("text/plain;q=0.9, application/openmetrics-text;q=0.5", Form::Text);
+    check("*/*", Form::Text);
+    check("", Form::Text);
+    // Nobody gets it where no exemplars are kept.
+    let world = World::new(json!({}), Value::Null, Value::Null);
+    let reply = scraped_as(&world.case.node, "identity", OPEN);
+    assert_eq!(crate::testing::field(&reply, "content-type").unwrap(), "text/plain; charset=utf-8");
+}
+
+/// Prometheus itself reads the page in OpenMetrics, exemplars and all.
+#[test]
+fn prometheus_reads_openmetrics() {
+    let mut world = World::new(json!({}), Value::Null, json!({"exemplar_series": 9}));
+    world.sampled("1");
+    world.request("2", 404);
+    let dir = tempfile::tempdir().unwrap();
+    // What is read from a file needs a time behind each sample.
+    let timed = |line: &str| match line.split_once(" # {") {
+        _ if line.starts_with('#') => format!("{line}\n"),
+        Some((sample, exemplar)) => format!("{sample} 1600000000 # {{{exemplar}\n"),
+        None => format!("{line} 1600000000\n"),
+    };
+    let page: String = world.open().lines().map(timed).collect();
+    assert!(page.contains(" # {trace_id="));
+    std::fs::write(dir.path().join("page"), page).unwrap();
+    let tool = Command::new("promtool")
+        .args(["tsdb", "create-blocks-from", "openmetrics", "page", "blocks"])
+        .current_dir(dir.path())
+        .output();
+    let Ok(output) = tool else {
+        panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

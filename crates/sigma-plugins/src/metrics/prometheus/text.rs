@@ -8,6 +8,22 @@ use super::gzip::{Gzip, SHORTEST, WINDOW};
 /// Bytes of a piece that leaves, about.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// How a page looks to who asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) form: Form,
+    pub(super) coding: Coding,
+}
+
+/// What a page is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The text format of Prometheus.
+    Text,
+    /// OpenMetrics 1.0, with exemplars.
+    OpenMetrics,
+}
+
 /// How a page is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {

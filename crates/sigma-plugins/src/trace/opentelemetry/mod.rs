@@ -170,6 +170,8 @@ impl Plugin for Tracing {
             ctx.set_variable_with("opentelemetry_span_id", move || own.span.hex().to_vec());
         }
         if is_sampled {
+            // For whoever tells of the same request.
+            ctx.keep(self, own);
             ctx.keep(self, Sampled { own, parent: parent.map(|parent| parent.span) });
         }
         Step::Next

@@ -232,6 +232,8 @@ impl Plugin for Zipkin {
         }
         if let Some(proxy) = told.span.filter(|_| is_sampled) {
             let rewritten = env.machine.uptime();
+            // For whoever tells of the same request.
+            ctx.keep(self, SpanContext { trace: trace.id(), span: own, is_sampled });
             ctx.keep(self, Sampled { trace, own, parent, proxy, rewritten, passed: None, answered: None });
         }
         Step::Next

@@ -1,10 +1,10 @@
-//! DogStatsD, and StatsD without tags.
+//! DogStatsD, StatsD without tags, and exemplars of Prometheus.
 
 use std::net::UdpSocket;
 
 use sigma_testkit::{Origin, free_port};
 
-use super::{ask, comes, gateway};
+use super::{PARENT, TRACE, ask, comes, gateway};
 use crate::PATIENCE;
 
 fn config(agent: u16, batch: &str, origin: &Origin) -> String {
@@ -123,4 +123,37 @@ routes:
         let begin = "shop.edge.route.none.service.none.path.none.method.other.";
         assert!(line.starts_with(begin), "{line}");
     }
+}
+
+/// Whether the plugins are of a route or of all, the bucket of a sampled request leads to its trace.
+#[test]
+fn a_bucket_leads_to_the_trace_of_a_request() {
+    let origin = Origin::echo("a").unwrap();
+    let (node, collector) = (origin.port(), free_port());
+    let gateway = gateway(&format!(
+        r#"
+plugin_attr: {{ prometheus: {{ exemplar_series: 100 }} }}
+plugin_metadata: [{{ id: opentelemetry, collector: {{ address: "127.0.0.1:{collector}" }} }}]
+global_rules: [{{ id: metrics, plugins: {{ prometheus: {{}} }} }}]
+routes:
+  - {{ id: page, uri: /apisix/prometheus/metrics, plugins: {{ public-api: {{}} }} }}
+  - id: orders
+    uri: /orders/*
+    plugins: {{ opentelemetry: {{ sampler: {{ name: parent_base }} }} }}
+    upstream: {{ nodes: {{ "127.0.0.1:{node}": 1 }} }}
+"#
+    ));
+    let page = || {
+        let open = "Accept: application/openmetrics-text; version=1.0.0, text/plain;q=0.5\r\n";
+        ask(&gateway, "/apisix/prometheus/metrics", open).text()
+    };
+    ask(&gateway, "/orders/1", &format!("traceparent: 00-{TRACE}-{PARENT}-00\r\n"));
+    comes(&gateway, || page().contains("http_latency_bucket{type=\"request\",route=\"orders\""));
+    assert!(!page().contains(" # {"), "it was not sampled: {}", page());
+    ask(&gateway, "/orders/1", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"));
+    let leads = |line: &str| {
+        line.contains("type=\"request\",route=\"orders\"")
+            && line.contains(&format!(" # {{trace_id=\"{TRACE}\",span_id="))
+    };
+    comes(&gateway, || page().lines().any(leads));
 }

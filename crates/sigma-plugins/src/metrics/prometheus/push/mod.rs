@@ -25,7 +25,7 @@ use self::settings::PushSettings;
 use super::render;
 use super::series::Registry;
 use super::shared_page::Pieces;
-use super::text::Coding;
+use super::text::{Coding, Form, Look};
 use crate::batch::seconds;
 use crate::trace::call::Callee;
 use crate::trace::otlp::{self, Resource, Scope};
@@ -33,6 +33,9 @@ use crate::trace::post::Collector;
 
 /// Data points of a request, and those of one more piece of the page: about a MiB. Collectors take 20.
 const REQUEST_POINTS: usize = 4000;
+
+/// How the page is read here: its data points have no exemplars.
+const PLAIN: Look = Look { form: Form::Text, coding: Coding::Identity };
 
 /// Pushes have begun; a part of the node.
 struct Begun;
@@ -152,7 +155,7 @@ impl Push {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let counted_for = Duration::from_millis(self.registry.now_ms());
         let start = nanos(since_epoch.saturating_sub(counted_for));
-        let pieces = render::pieces(Arc::clone(&self.registry), Arc::clone(&self.node), Coding::Identity);
+        let pieces = render::pieces(Arc::clone(&self.registry), Arc::clone(&self.node), PLAIN);
         Reading {
             pieces: Box::new(pieces),
             reader: Reader::new(start, nanos(since_epoch)),
