@@ -22,7 +22,7 @@ pub(crate) mod post;
 mod sampling;
 mod skywalking;
 mod sw8;
-mod w3c;
+pub(crate) mod w3c;
 mod zipkin;
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -30,5 +30,4 @@ pub(crate) mod fuzzing;
 
 pub(crate) use opentelemetry::OPENTELEMETRY;
 pub(crate) use skywalking::SKYWALKING;
-pub(crate) use w3c::SpanContext;
 pub(crate) use zipkin::ZIPKIN;

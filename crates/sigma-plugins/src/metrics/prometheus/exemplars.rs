@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::trace::SpanContext;
+use crate::trace::w3c::SpanContext;
 
 /// A request that was observed.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -34,7 +34,7 @@ use shared_page::{Pieces, SharedPages};
 use text::{Coding, Form, Look};
 
 use crate::rewrite::coding;
-use crate::trace::SpanContext;
+use crate::trace::w3c::SpanContext;
 
 const NAME: &str = "prometheus";
 
