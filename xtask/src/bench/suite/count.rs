@@ -43,12 +43,20 @@ const FOUR: &str = r#""cors": {}, "request-id": {},
     "limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" },
     "response-rewrite": { "headers": { "set": { "X-Served-By": "bench" } } }"#;
 
+const NO_LOG: &str = "access_log: \"off\"\n";
+
+/// A collector that takes nothing: what is counted is the gateway's own work.
+const COLLECTOR: &str = "access_log: \"off\"\n\
+    plugin_metadata: [ { id: opentelemetry, collector: { address: \"127.0.0.1:9\" } } ]\n";
+
 /// A kind of request, by its name on the command line and in the table.
 struct Shape {
     name: &'static str,
     title: &'static str,
     /// Members of `plugins` of the route, as JSON; `{origin}` is the origin's address.
     plugins: &'static str,
+    /// Further settings, a line of YAML each; `{folder}` is where files may be.
+    settings: &'static str,
     /// What all requests bring.
     token: Option<&'static Token>,
     tls: bool,
@@ -62,6 +70,7 @@ const SMALL: Shape = Shape {
     name: "small-get",
     title: "small GET",
     plugins: "",
+    settings: NO_LOG,
     token: None,
     tls: false,
     floor: true,
@@ -69,7 +78,7 @@ const SMALL: Shape = Shape {
     body_bytes: 0,
 };
 
-static SHAPES: [Shape; 9] = [
+static SHAPES: [Shape; 12] = [
     SMALL,
     Shape { name: "post-1k", title: "POST of 1 KiB", body_bytes: 1024, ..SMALL },
     Shape {
@@ -98,6 +107,29 @@ static SHAPES: [Shape; 9] = [
         name: "opa-cached",
         title: "small GET; opa, a decision that is remembered",
         plugins: r#""opa": { "host": "http://{origin}", "policy": "bench", "cache": { "ttl": 3600 } }"#,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "access-log-json",
+        title: "small GET; an access log in JSON, to a file",
+        settings: "access_log: { path: \"{folder}/access.log\", format: json }\n",
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "opentelemetry-none",
+        title: "small GET; opentelemetry, no request sampled",
+        plugins: r#""opentelemetry": { "sampler": { "name": "always_off" } }"#,
+        settings: COLLECTOR,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "opentelemetry-1",
+        title: "small GET; opentelemetry, 1 % of the requests sampled",
+        plugins: r#""opentelemetry": { "sampler": { "name": "trace_id_ratio", "options": { "fraction": 0.01 } } }"#,
+        settings: COLLECTOR,
         floor: false,
         ..SMALL
     },
@@ -152,7 +184,7 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
 /// Sigma as `shape` wants it.
 fn sigma(bench: &Bench<'_>, shape: &Shape, origin: u16) -> anyhow::Result<Launch> {
     let Bench { folders, programs, .. } = bench;
-    if shape.plugins.is_empty() {
+    if shape.plugins.is_empty() && shape.settings == NO_LOG {
         let certificate = if shape.tls { Some(Certificate::make(&folders.work)?) } else { None };
         let edge = Edge { certificate, pool: 512, ..Edge::PLAIN };
         return Contender::Sigma { routes: 1 }.prepare_edge(programs, &folders.work, origin, &edge);
@@ -161,10 +193,11 @@ fn sigma(bench: &Bench<'_>, shape: &Shape, origin: u16) -> anyhow::Result<Launch
     let text = format!(
         "workers: 1\n\
          listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\n\
-         access_log: \"off\"\n\
+         {}\
          upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} ]\n\
          routes: [ {{ id: \"1\", uri: \"/*\", upstream_id: \"1\", plugins: {{ {} }} }} ]\n\
          {}",
+        shape.settings.replace("{folder}", &folders.work.display().to_string()),
         shape.plugins.replace("{origin}", &format!("127.0.0.1:{origin}")),
         shape.token.map_or(String::new(), Token::consumers)
     );

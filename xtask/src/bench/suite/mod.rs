@@ -7,6 +7,7 @@ mod config;
 mod count;
 mod gateways;
 mod h2;
+mod observe;
 mod plugins;
 mod streams;
 mod tls;
@@ -49,8 +50,16 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 7] =
-    [gateways::SUITE, tls::SUITE, h2::SUITE, streams::SUITE, plugins::SUITE, config::SUITE, count::SUITE];
+pub(super) static ALL: [Suite; 8] = [
+    gateways::SUITE,
+    tls::SUITE,
+    h2::SUITE,
+    streams::SUITE,
+    plugins::SUITE,
+    observe::SUITE,
+    config::SUITE,
+    count::SUITE,
+];
 
 /// The suite of this name.
 pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
@@ -151,7 +160,9 @@ mod tests {
         let unknown = named("routers").err().map(|error| error.to_string());
         assert_eq!(
             unknown.as_deref(),
-            Some("no suite \"routers\": use one of gateways, tls, h2, streams, plugins, config, count")
+            Some(
+                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, observe, config, count"
+            )
         );
     }
 }
