@@ -5,6 +5,21 @@
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
+/// Bytes that no log escapes: printable ASCII but for quotes and backslashes.
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 32;
+    while byte < 127 {
+        plain[byte] = byte != b'"' as usize && byte != b'\\' as usize;
+        byte += 1;
+    }
+    plain
+};
+
+fn is_plain(value: &[u8]) -> bool {
+    value.iter().all(|&byte| PLAIN[usize::from(byte)])
+}
+
 /// The escaped form of one byte: itself, or up to six bytes.
 struct Escaped {
     bytes: [u8; 6],
@@ -21,6 +36,9 @@ impl Escaped {
 
 /// Escapes `out[from..]` as nginx does in text logs: `"`, `\` and bytes outside 32..=126 become `\xHH`.
 pub(crate) fn text(out: &mut Vec<u8>, from: usize) {
+    if is_plain(&out[from..]) {
+        return;
+    }
     expand(out, from, |byte| match byte {
         b'"' | b'\\' | 0..=31 | 127..=255 => {
             Some(Escaped::of(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]))
@@ -31,6 +49,9 @@ pub(crate) fn text(out: &mut Vec<u8>, from: usize) {
 
 /// Escapes `out[from..]` as the inside of a JSON string (RFC 8259 §7); bytes that are not UTF-8 become U+FFFD.
 pub(crate) fn json(out: &mut Vec<u8>, from: usize) {
+    if is_plain(&out[from..]) {
+        return;
+    }
     if std::str::from_utf8(&out[from..]).is_err() {
         let lossy = String::from_utf8_lossy(&out[from..]).into_owned();
         out.truncate(from);

@@ -80,6 +80,23 @@ pub enum NodeAddr {
     Unix(PathBuf),
 }
 
+impl NodeAddr {
+    /// Appends what [`fmt::Display`] shows.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            NodeAddr::Tcp(SocketAddr::V4(addr)) => {
+                out.extend_from_slice(IpText::of((*addr.ip()).into()).as_bytes());
+                out.push(b':');
+                out.extend_from_slice(itoa::Buffer::new().format(addr.port()).as_bytes());
+            }
+            other => {
+                // Writing to memory cannot fail.
+                let _ = write!(out, "{other}");
+            }
+        }
+    }
+}
+
 impl fmt::Display for NodeAddr {
     /// `address:port` or `unix:/path`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,6 +116,13 @@ mod tests {
         for text in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "9.80.7.123", "::1", "2001:db8::a"] {
             let addr: IpAddr = text.parse().unwrap();
             assert_eq!(IpText::of(addr).as_str(), text);
+        }
+        for text in ["0.0.0.0:0", "127.0.0.1:65535", "[::1]:80"] {
+            let addr = NodeAddr::Tcp(text.parse().unwrap());
+            let mut written = b"at ".to_vec();
+            addr.write(&mut written);
+            assert_eq!(String::from_utf8(written).unwrap(), format!("at {addr}"));
+            assert_eq!(addr.to_string(), text);
         }
         let longest = std::net::Ipv6Addr::from([0xffff; 8]);
         assert_eq!(IpText::of(longest.into()).as_str(), longest.to_string());

@@ -128,6 +128,19 @@ impl Record {
         (!shown.is_empty()).then_some(Value::Array(shown))
     }
 
+    /// Appends [`Record::shown_attempts`] as the text of JSON, for lines of logs: made at once, not of a value. Appends
+    /// nothing, and returns false, if there were none.
+    pub fn write_attempts(&self, out: &mut Vec<u8>) -> bool {
+        for (number, attempt) in self.attempts.iter().enumerate() {
+            out.push(if number == 0 { b'[' } else { b',' });
+            attempt.write(out);
+        }
+        if !self.attempts.is_empty() {
+            out.push(b']');
+        }
+        !self.attempts.is_empty()
+    }
+
     /// Milliseconds since the head was read.
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.started.map(|at| milliseconds(at.elapsed()))
@@ -192,6 +205,40 @@ impl Attempt {
         })
     }
 
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"node\":");
+        match &self.addr {
+            // Nothing of it has to be escaped.
+            NodeAddr::Tcp(_) => {
+                out.push(b'"');
+                self.addr.write(out);
+                out.push(b'"');
+            }
+            NodeAddr::Unix(_) => {
+                // Writing to memory cannot fail.
+                let _ = serde_json::to_writer(&mut *out, &self.addr.to_string());
+            }
+        }
+        out.extend_from_slice(b",\"status\":");
+        match self.status {
+            0 => out.extend_from_slice(b"null"),
+            status => out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes()),
+        }
+        let times = [
+            (&b",\"connect_time\":"[..], self.connect_ms),
+            (b",\"header_time\":", self.header_ms),
+            (b",\"response_time\":", self.response_ms),
+        ];
+        for (name, ms) in times {
+            out.extend_from_slice(name);
+            match ms {
+                Some(ms) => write_seconds(ms, out),
+                None => out.extend_from_slice(b"null"),
+            }
+        }
+        out.push(b'}');
+    }
+
     /// Milliseconds that the node took for the head of its answer once it had the whole request: a client
     /// that sends slowly is not in it. None if it has not answered, or answered before.
     pub fn waited_ms(&self) -> Option<f64> {
@@ -202,6 +249,14 @@ impl Attempt {
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.began.map(|at| milliseconds(at.elapsed()))
     }
+}
+
+/// Appends milliseconds as seconds with three decimals, as nginx prints times.
+pub fn write_seconds(ms: f64, out: &mut Vec<u8>) {
+    let ms = (ms + 0.5) as u64;
+    let digit = |of: u64| b'0' + (of % 10) as u8;
+    out.extend_from_slice(itoa::Buffer::new().format(ms / 1000).as_bytes());
+    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
 /// Seconds, with whole milliseconds.
@@ -247,6 +302,35 @@ mod tests {
         record.linked(Some(began));
         record.connected(true);
         assert!(record.attempts.is_empty());
+    }
+
+    #[test]
+    fn attempts_are_written_as_they_are_shown() {
+        let mut record = Record::default();
+        let mut out = b"before".to_vec();
+        assert!(!record.write_attempts(&mut out) && out == b"before" && record.shown_attempts().is_none());
+        let answered = Attempt {
+            addr: NodeAddr::Tcp("[::1]:80".parse().unwrap()),
+            status: 200,
+            connect_ms: Some(0.2),
+            header_ms: Some(12.5),
+            response_ms: Some(61_234.4),
+            ..attempt(None)
+        };
+        record.attempts =
+            vec![attempt(None), answered, Attempt { addr: NodeAddr::Unix("/a\"b".into()), ..attempt(None) }];
+        assert!(record.write_attempts(&mut out));
+        let written: Value = serde_json::from_slice(&out[6..]).expect("JSON");
+        assert_eq!(Some(written), record.shown_attempts());
+    }
+
+    #[test]
+    fn times_are_seconds_with_milliseconds() {
+        for ms in [0.0, 0.4, 0.6, 1.0, 12.3, 999.4, 999.6, 1_000.0, 61_234.567, 1e9] {
+            let mut out = Vec::new();
+            write_seconds(ms, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{:.3}", ms / 1000.0));
+        }
     }
 
     #[test]

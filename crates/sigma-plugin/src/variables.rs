@@ -16,7 +16,7 @@ use sigma_observe::date::Clock;
 use crate::address::{IpText, NodeAddr};
 use crate::body_fields;
 pub use crate::form::{pairs, percent_decoded};
-use crate::record::{Attempt, Source};
+use crate::record::{Attempt, Source, write_seconds};
 use crate::{Client, Context};
 
 pub(crate) fn text(value: &[u8]) -> Option<VarValue<'_>> {
@@ -201,7 +201,10 @@ impl Context {
         match name {
             "addr" => self.attempts(|attempt| attempt.addr.to_string()),
             // Attempts are kept only for those who log.
-            "attempts" => owned(self.record.shown_attempts()?.to_string()),
+            "attempts" => {
+                let mut list = Vec::new();
+                if self.record.write_attempts(&mut list) { owned(list) } else { None }
+            }
             "status" if self.record.attempts.is_empty() && self.record.source == Source::Upstream => {
                 number(self.response.status)
             }
@@ -324,7 +327,10 @@ fn now() -> Clock {
 
 /// Seconds with milliseconds, as nginx prints times.
 pub(crate) fn seconds(ms: f64) -> String {
-    format!("{:.3}", ms / 1000.0)
+    let mut text = Vec::new();
+    write_seconds(ms, &mut text);
+    // Digits and a dot.
+    String::from_utf8(text).unwrap_or_default()
 }
 
 fn request_line(head: &RequestHead) -> Vec<u8> {

@@ -1,6 +1,5 @@
 //! The end of an exchange: counters and the access line.
 
-use std::io::Write;
 use std::time::Instant;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
@@ -9,7 +8,7 @@ use sigma_net::Peer;
 use sigma_observe::access::Entry;
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
-use sigma_plugin::record::Attempt;
+use sigma_plugin::record::{Attempt, write_seconds};
 use sigma_plugin::variables::{basic_user, host_name};
 
 use super::{Exchange, client};
@@ -132,9 +131,10 @@ fn number(out: &mut Vec<u8>, value: u64) -> bool {
 /// Seconds with milliseconds, as nginx prints times.
 fn seconds(out: &mut Vec<u8>, ms: Option<f64>) -> bool {
     match ms {
-        Some(ms) => bytes(out, format!("{:.3}", ms / 1000.0).as_bytes()),
-        None => bytes(out, b"-"),
+        Some(ms) => write_seconds(ms, out),
+        None => out.push(b'-'),
     }
+    true
 }
 
 fn header(out: &mut Vec<u8>, headers: &Headers, name: &str) -> bool {
@@ -213,10 +213,7 @@ impl Exchange<'_, '_> {
         }
         let head = &self.scratch.ctx.request;
         match field {
-            Field::UpstreamAddr => self.attempts(out, |a, out| {
-                // Writing to memory cannot fail.
-                let _ = write!(out, "{}", a.addr);
-            }),
+            Field::UpstreamAddr => self.attempts(out, |a, out| a.addr.write(out)),
             Field::UpstreamStatus => self.attempts(out, |a, out| {
                 if a.status == 0 {
                     out.push(b'-');
@@ -233,10 +230,7 @@ impl Exchange<'_, '_> {
             Field::UpstreamHeaderTime => self.attempts(out, |a, out| {
                 seconds(out, a.header_ms);
             }),
-            Field::UpstreamAttempts => {
-                let shown = self.scratch.ctx.record.shown_attempts();
-                shown.is_some_and(|list| bytes(out, list.to_string().as_bytes()))
-            }
+            Field::UpstreamAttempts => self.scratch.ctx.record.write_attempts(out),
             Field::UpstreamHost => header(out, &head.headers, "host"),
             Field::UpstreamScheme => self.upstream_scheme().is_some_and(|scheme| bytes(out, scheme)),
             Field::UpstreamUri => {
