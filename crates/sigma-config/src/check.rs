@@ -429,7 +429,7 @@ impl Rules<'_> {
                 continue;
             };
             // Not written by users, but by plugins, whose tests compile it.
-            let schema = wording::Schema::compile(&schema).expect("the schema of attributes is one");
+            let schema = wording::Schema::of_program(&schema).expect("the schema of attributes is one");
             if let Err(text) = schema.check(value) {
                 let hint = format!("see the reference of the plugin `{name}`");
                 self.error(&here, "plugin", text, hint);

@@ -346,5 +346,5 @@ pub fn meta_schema() -> Value {
 fn meta_checker() -> &'static wording::Schema {
     static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
     // It is the one above, which the tests compile.
-    SCHEMA.get_or_init(|| wording::Schema::compile(&meta_schema()).expect("the schema of _meta is valid"))
+    SCHEMA.get_or_init(|| wording::Schema::of_program(&meta_schema()).expect("the schema of _meta is valid"))
 }

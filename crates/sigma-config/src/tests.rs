@@ -410,6 +410,14 @@ fn every_kind_of_resource_is_read() {
     reads_back(&checked);
 }
 
+/// With all of their patterns, which the checkers compile when they need them.
+#[test]
+fn the_schemas_that_files_are_checked_with_compile() {
+    for schema in [crate::schema::settings(), &crate::plugins::meta_schema()] {
+        assert_eq!(wording::Schema::compile(schema).err(), None);
+    }
+}
+
 /// It is of another draft than the one that files are checked against, made from the same types.
 #[test]
 fn the_schema_for_editors_takes_the_full_form_and_closes_every_object() {

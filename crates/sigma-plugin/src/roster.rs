@@ -106,21 +106,6 @@ impl Roster {
         self
     }
 
-    /// Makes every schema of every plugin. One that is not a schema is a mistake in the build, which
-    /// would otherwise show when the plugin is first used; for the test of a list of plugins.
-    ///
-    /// # Panics
-    /// A schema is none.
-    pub fn make_schemas(&self) {
-        for known in self.plugins.values() {
-            for scope in
-                [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata, PluginScope::Stream]
-            {
-                known.checked(scope);
-            }
-        }
-    }
-
     /// An enabled plugin.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Kind>> {
         self.plugins.get(name).map(|known| &known.kind)

@@ -225,7 +225,14 @@ mod tests {
     fn names_are_sorted_and_schemas_compile() {
         let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
-        Roster::new(kinds(), None).make_schemas();
+        let roster = Roster::new(kinds(), None);
+        let scopes = [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata, PluginScope::Stream];
+        for (name, scope) in names.iter().flat_map(|name| scopes.map(|scope| (name, scope))) {
+            // With all of its patterns, which a checker compiles when it needs them.
+            if let Some(schema) = roster.schema(name, scope) {
+                assert_eq!(sigma_config::wording::Schema::compile(schema).err(), None, "{name} {scope:?}");
+            }
+        }
         for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
             sigma_config::wording::Schema::compile(&attributes()).unwrap();
         }

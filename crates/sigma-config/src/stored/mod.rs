@@ -11,7 +11,7 @@ mod references;
 pub(crate) mod tests;
 mod warnings;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -35,10 +35,8 @@ use crate::wording;
 /// APISIX's schema of a kind, with Sigma's own fields. That of a secret is the choice between
 /// those of the managers.
 pub fn schema(kind: Kind) -> &'static Value {
-    static SCHEMAS: OnceLock<HashMap<Kind, Value>> = OnceLock::new();
-    let schemas = SCHEMAS.get_or_init(|| Kind::ALL.map(|kind| (kind, apisix_schema(kind))).into());
-    // The map was made from all kinds.
-    &schemas[&kind]
+    static SCHEMAS: OfKinds<Value> = OfKinds::new();
+    SCHEMAS.get_or_init(kind, || apisix_schema(kind))
 }
 
 /// APISIX's schema of an access to one secret manager.
@@ -54,7 +52,7 @@ pub fn secret_schema(manager: SecretProvider) -> &'static Value {
 
 /// The checker of [`schema`], or of [`secret_schema`].
 fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Schema {
-    static CHECKERS: OnceLock<HashMap<Kind, wording::Schema>> = OnceLock::new();
+    static CHECKERS: OfKinds<wording::Schema> = OfKinds::new();
     static SECRETS: OnceLock<[wording::Schema; 3]> = OnceLock::new();
     if let Some(manager) = manager {
         let secrets = || SecretProvider::ALL.map(|manager| compiled(secret_schema(manager)));
@@ -65,14 +63,26 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
             SecretProvider::Gcp => gcp,
         };
     }
-    let checkers = || Kind::ALL.map(|kind| (kind, compiled(schema(kind)))).into();
-    // The map was made from all kinds.
-    &CHECKERS.get_or_init(checkers)[&kind]
+    CHECKERS.get_or_init(kind, || compiled(schema(kind)))
 }
 
 fn compiled(schema: &Value) -> wording::Schema {
     // All schemas stand in this crate, and the tests compile each.
-    wording::Schema::compile(schema).expect("the schema of a resource is valid")
+    wording::Schema::of_program(schema).expect("the schema of a resource is valid")
+}
+
+/// Something of each kind, made when it is first asked for: a start waits for no kind that it does not have.
+struct OfKinds<T>([OnceLock<T>; Kind::ALL.len()]);
+
+impl<T> OfKinds<T> {
+    const fn new() -> OfKinds<T> {
+        OfKinds([const { OnceLock::new() }; Kind::ALL.len()])
+    }
+
+    fn get_or_init(&self, kind: Kind, make: impl FnOnce() -> T) -> &T {
+        // The kinds are numbered from 0, and these are as many.
+        self.0[kind as usize].get_or_init(make)
+    }
 }
 
 /// Checks a resource as the Admin API does on a write, references to other resources apart.

@@ -664,8 +664,11 @@ fn routes_are_small() {
 fn every_schema_compiles() {
     for kind in Kind::ALL {
         assert!(checker(kind, None).check(&Value::Null).is_err(), "{kind:?}");
+        // With all of its patterns, which the checker compiles when it needs them.
+        assert_eq!(wording::Schema::compile(schema(kind)).err(), None, "{kind:?}");
     }
     for manager in SecretProvider::ALL {
+        assert_eq!(wording::Schema::compile(secret_schema(manager)).err(), None, "{manager:?}");
         assert!(checker(Kind::Secret, Some(manager)).check(&Value::Null).is_err(), "{manager:?}");
     }
 }

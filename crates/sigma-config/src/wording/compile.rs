@@ -10,13 +10,16 @@ use super::node::{
     Additional, AnyOf, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules,
     ObjectRules, Property, StringRules, Types,
 };
-use super::pcre::Pattern;
+use super::pcre::{InvalidPattern, Pattern};
 
 /// Schemas written inside each other; the JSON parser allows no more either.
 const MAX_DEPTH: usize = 128;
 
-pub(super) fn compile(schema: &Value) -> Result<Schema, String> {
-    let mut compiler = Compiler { document: schema, nodes: Vec::new(), known: HashMap::new() };
+/// How patterns are made of what is written.
+pub(super) type Patterns = fn(&str) -> Result<Pattern, InvalidPattern>;
+
+pub(super) fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
+    let mut compiler = Compiler { document: schema, patterns, nodes: Vec::new(), known: HashMap::new() };
     let root = compiler.schema(&Place { pointer: String::new(), depth: 0 }, schema)?;
     refuse_loops(&compiler.nodes)?;
     Ok(Schema { nodes: compiler.nodes, root })
@@ -55,6 +58,7 @@ impl Place {
 
 struct Compiler<'a> {
     document: &'a Value,
+    patterns: Patterns,
     nodes: Vec<Node>,
     /// The node of each place, so that a schema which is referred to is compiled once.
     known: HashMap<String, NodeId>,
@@ -124,7 +128,7 @@ impl<'a> Compiler<'a> {
             types: types(place, map)?,
             object: self.object(place, map)?.map(Box::new),
             array: self.array(place, map)?.map(Box::new),
-            string: string(place, map)?.map(Box::new),
+            string: self.string(place, map)?.map(Box::new),
             number: numbers(place, map)?.map(Box::new),
             enumeration: array(place, map, "enum")?.cloned(),
             all_of: self.list(place, map, "allOf")?,
@@ -206,7 +210,7 @@ impl<'a> Compiler<'a> {
         let mut patterns = Vec::new();
         for (pattern, schema) in object(place, map, "patternProperties")?.into_iter().flatten() {
             let place = place.child("patternProperties").child(pattern);
-            patterns.push((self::pattern(&place, pattern)?, self.schema(&place, schema)?));
+            patterns.push((self.pattern(&place, pattern)?, self.schema(&place, schema)?));
         }
         Ok(Some(ObjectRules {
             properties,
@@ -276,6 +280,25 @@ impl<'a> Compiler<'a> {
             unique,
         }))
     }
+
+    fn string(&self, place: &Place, map: &Map<String, Value>) -> Result<Option<StringRules>, String> {
+        let pattern = match map.get("pattern") {
+            None => None,
+            Some(Value::String(source)) => Some(self.pattern(&place.child("pattern"), source)?),
+            Some(_) => return Err(place.wrong("pattern", "a string")),
+        };
+        let rules = StringRules {
+            min: count(place, map, "minLength")?,
+            max: count(place, map, "maxLength")?,
+            pattern,
+        };
+        let present = rules.min.is_some() || rules.max.is_some() || rules.pattern.is_some();
+        Ok(present.then_some(rules))
+    }
+
+    fn pattern(&self, place: &Place, source: &str) -> Result<Pattern, String> {
+        (self.patterns)(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer))
+    }
 }
 
 /// How the description of a field begins that is taken, because APISIX takes it, and does nothing.
@@ -286,10 +309,6 @@ fn inert(map: &Map<String, Value>) -> Option<String> {
     Some(reason.split_once(": ")?.1.trim_end_matches('.').to_owned())
 }
 
-fn pattern(place: &Place, source: &str) -> Result<Pattern, String> {
-    Pattern::compile(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer))
-}
-
 fn types(place: &Place, map: &Map<String, Value>) -> Result<Types, String> {
     let wrong = || place.wrong("type", "the name of a JSON type or a list of such names");
     let parse = |name: &Value| name.as_str().and_then(JsonType::parse).ok_or_else(wrong);
@@ -298,18 +317,6 @@ fn types(place: &Place, map: &Map<String, Value>) -> Result<Types, String> {
         Some(Value::Array(names)) => names.iter().map(parse).collect::<Result<_, _>>().map(Types::Several),
         Some(name) => parse(name).map(Types::One),
     }
-}
-
-fn string(place: &Place, map: &Map<String, Value>) -> Result<Option<StringRules>, String> {
-    let pattern = match map.get("pattern") {
-        None => None,
-        Some(Value::String(source)) => Some(pattern(&place.child("pattern"), source)?),
-        Some(_) => return Err(place.wrong("pattern", "a string")),
-    };
-    let rules =
-        StringRules { min: count(place, map, "minLength")?, max: count(place, map, "maxLength")?, pattern };
-    let present = rules.min.is_some() || rules.max.is_some() || rules.pattern.is_some();
-    Ok(present.then_some(rules))
 }
 
 fn numbers(place: &Place, map: &Map<String, Value>) -> Result<Option<NumberRules>, String> {

@@ -57,7 +57,17 @@ impl Schema {
     /// wrong kind, a `$ref` that leads nowhere or only back to itself, or a pattern that cannot be
     /// matched in linear time.
     pub fn compile(schema: &Value) -> Result<Schema, String> {
-        compile::compile(schema)
+        compile::compile(schema, pcre::Pattern::compile)
+    }
+
+    /// As [`Schema::compile`], for a schema that stands in this program: its patterns are compiled when they are first
+    /// needed. There are hundreds, of which a start needs a few, and clients may wait for it. A test compiles the whole
+    /// schema.
+    ///
+    /// # Errors
+    /// Returns what [`Schema::compile`] does, but for patterns.
+    pub fn of_program(schema: &Value) -> Result<Schema, String> {
+        compile::compile(schema, |source| Ok(pcre::Pattern::of_program(source)))
     }
 
     /// Whether `value` satisfies the schema, or the text of the first failure.

@@ -16,6 +16,7 @@ mod class;
 mod translate;
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use regex::Regex;
 
@@ -41,6 +42,12 @@ pub struct InvalidPattern {
 #[derive(Clone)]
 pub struct Pattern {
     source: String,
+    compiled: OnceLock<Compiled>,
+}
+
+/// What has to occur in a text, and what must not.
+#[derive(Clone)]
+struct Compiled {
     must: Vec<Regex>,
     must_not: Vec<Regex>,
 }
@@ -48,20 +55,14 @@ pub struct Pattern {
 impl Pattern {
     /// Compiles a pattern of PCRE.
     pub fn compile(source: &str) -> Result<Pattern, InvalidPattern> {
-        let invalid = |reason: String| InvalidPattern { pattern: source.to_owned(), reason };
-        if source.len() > MAX_BYTES {
-            return Err(invalid(format!("is longer than {MAX_BYTES} bytes, split it")));
-        }
-        let regex = |part: &str| {
-            let rust = translate(part).map_err(invalid)?;
-            Regex::new(&rust).map_err(|error| invalid(reason(&error)))
-        };
-        let parts = split(source);
-        Ok(Pattern {
-            source: source.to_owned(),
-            must: parts.must.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
-            must_not: parts.must_not.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
-        })
+        let compiled = Compiled::of(source)?;
+        Ok(Pattern { source: source.to_owned(), compiled: compiled.into() })
+    }
+
+    /// A pattern that stands in this program, and that a test compiles: it is compiled when it is first searched for,
+    /// and most never are.
+    pub(super) fn of_program(source: &str) -> Pattern {
+        Pattern { source: source.to_owned(), compiled: OnceLock::new() }
     }
 
     /// The pattern as written.
@@ -73,8 +74,28 @@ impl Pattern {
     /// Whether the pattern occurs in `text`.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
-        self.must.iter().all(|regex| regex.is_match(text))
-            && !self.must_not.iter().any(|regex| regex.is_match(text))
+        // What is not compiled yet stands in this program, where a test compiles it.
+        let compiled = || Compiled::of(&self.source).expect("a pattern of the program is valid");
+        let Compiled { must, must_not } = self.compiled.get_or_init(compiled);
+        must.iter().all(|regex| regex.is_match(text)) && !must_not.iter().any(|regex| regex.is_match(text))
+    }
+}
+
+impl Compiled {
+    fn of(source: &str) -> Result<Compiled, InvalidPattern> {
+        let invalid = |reason: String| InvalidPattern { pattern: source.to_owned(), reason };
+        if source.len() > MAX_BYTES {
+            return Err(invalid(format!("is longer than {MAX_BYTES} bytes, split it")));
+        }
+        let regex = |part: &str| {
+            let rust = translate(part).map_err(invalid)?;
+            Regex::new(&rust).map_err(|error| invalid(reason(&error)))
+        };
+        let parts = split(source);
+        Ok(Compiled {
+            must: parts.must.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
+            must_not: parts.must_not.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
+        })
     }
 }
 

@@ -58,8 +58,8 @@ impl Checked {
             // APISIX tells them there.
             schema.insert("encrypt_fields".to_owned(), secret.clone().into());
         }
-        // Nothing but the build decides over it; the test of each list of plugins makes them all.
-        let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
+        // Nothing but the build decides over it; the test of each list of plugins compiles them all.
+        let compiled = Schema::of_program(&value).expect("the schema of a plugin is one");
         Some(Checked { value, compiled, secret })
     }
 }

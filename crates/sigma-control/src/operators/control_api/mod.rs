@@ -12,7 +12,7 @@ mod tests;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use axum::Router;
@@ -145,7 +145,8 @@ pub struct ControlState {
     pub plugins: Arc<dyn PluginSchemas>,
     /// What stands before keys in answers, e.g. `/apisix`; nothing for those of a file.
     pub key_prefix: String,
-    schemas: HashMap<String, Schema>,
+    /// Those of plugins, compiled when the first one is asked for: the start does not wait for them.
+    schemas: OnceLock<HashMap<String, Schema>>,
     /// What was changed by whom; None if that is not kept.
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
@@ -157,16 +158,11 @@ pub struct ControlState {
 impl ControlState {
     /// The Control API of a process whose keys begin with `key_prefix`.
     pub fn new(inspect: Arc<dyn Inspect>, plugins: Arc<dyn PluginSchemas>, key_prefix: &str) -> ControlState {
-        let compiled = |name: &str| {
-            let schema = Schema::compile(plugins.schema(name, PluginScope::Http)?).ok()?;
-            Some((name.to_owned(), schema))
-        };
-        let schemas = plugins.names().into_iter().filter_map(compiled).collect();
         ControlState {
             inspect,
             plugins,
             key_prefix: key_prefix.to_owned(),
-            schemas,
+            schemas: OnceLock::new(),
             history: None,
             explainer: None,
             tapping: None,
@@ -279,10 +275,18 @@ impl ControlState {
     fn fill_plugins(&self, resource: &mut Value) {
         let confs = resource.get_mut("plugins").and_then(Value::as_object_mut);
         for (name, conf) in confs.into_iter().flatten() {
-            if let Some(schema) = self.schemas.get(name) {
+            if let Some(schema) = self.schemas().get(name) {
                 schema.fill_defaults(conf);
             }
         }
+    }
+
+    fn schemas(&self) -> &HashMap<String, Schema> {
+        let compiled = |name: &str| {
+            let schema = Schema::of_program(self.plugins.schema(name, PluginScope::Http)?).ok()?;
+            Some((name.to_owned(), schema))
+        };
+        self.schemas.get_or_init(|| self.plugins.names().into_iter().filter_map(compiled).collect())
     }
 
     fn shown_key(&self, key: &ResourceKey) -> String {
