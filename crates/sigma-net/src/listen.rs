@@ -132,6 +132,16 @@ impl BoundSocket {
         }
     }
 
+    /// A number that all handles of it have and no other socket of the machine, in this process and others; None if the
+    /// system does not tell.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            BoundSocket::Tcp(socket) => datagram::number_of(socket),
+            BoundSocket::Udp(socket) => datagram::number_of(socket),
+            BoundSocket::Unix(socket) => datagram::number_of(socket),
+        }
+    }
+
     /// Registers it with the calling worker's runtime.
     ///
     /// # Errors

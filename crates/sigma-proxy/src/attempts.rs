@@ -3,6 +3,7 @@
 //! session, goes through here.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use sigma_http::{Fault, FaultKind, Headers, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, InFlight, PickContext, Token, Tried};
-use sigma_upstream::endpoint::{Endpoint, LocalSet};
+use sigma_upstream::endpoint::{Address, Endpoint, LocalSet};
 use sigma_upstream::overload::gate::Permit;
 
 use crate::guards::Limit;
@@ -184,6 +185,20 @@ impl<'a> Attempts<'a> {
                 "all nodes of the upstream were tried or none may be used",
             )),
         }
+    }
+
+    /// The node at this address, which a session is with already; None if the upstream has no such node. It has a place
+    /// on it, if there is one.
+    pub(crate) fn pick_at(&mut self, addr: SocketAddr) -> Option<Picked> {
+        let mut balancer = self.towards.balancer.borrow_mut();
+        balancer.refresh(deadline::now_ms());
+        let is_at = |node: &Endpoint| node.addr == Address::Tcp(addr);
+        let index = balancer.endpoints().endpoints.iter().position(is_at)?;
+        let mut picked = Picked::new(&balancer, index);
+        if let Some(limit) = self.upstream.node_limit() {
+            picked.enters(limit);
+        }
+        Some(picked)
     }
 
     /// As [`Attempts::pick`], where each node has a bound: a node that has room, with a place on it. If none

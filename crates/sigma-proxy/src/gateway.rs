@@ -18,13 +18,16 @@ use sigma_net::worker::{Io, kept_up};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
-use crate::flow::udp::receive_loop;
+use crate::flow::udp::{Hall, Passing, go_on, receive_loop};
 use crate::inheritance::{BindError, Bound, Inheritance, Listeners};
 use crate::listen::accept_loop;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
+
+/// How long workers may take to give their sessions away.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// Ticks between two looks at idle upstream connections.
 const SWEEP_TICKS: u32 = (1_000 / deadline::TICK_MS) as u32;
@@ -41,6 +44,10 @@ struct Orders {
     /// The newest; those between it and the one in force are nobody's concern.
     snapshot: Option<Arc<Snapshot>>,
     change: Option<SettingsChange>,
+    /// Sessions over UDP to go on with, before anything is received.
+    going_on: Option<Vec<Passing>>,
+    /// Give all sessions over UDP away, and receive no more.
+    passing: Option<mpsc::Sender<Vec<Passing>>>,
     /// Let open exchanges finish, then end.
     ending: Option<Ending>,
 }
@@ -88,6 +95,15 @@ struct WorkerHandle {
     thread: JoinHandle<()>,
 }
 
+/// When a gateway that starts receives datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receiving {
+    /// At once.
+    AtOnce,
+    /// With [`Gateway::go_on_with`]: another process may have sessions for it.
+    Later,
+}
+
 /// The running data plane.
 pub struct Gateway {
     workers: Vec<WorkerHandle>,
@@ -121,6 +137,7 @@ impl Gateway {
         mut inheritance: Inheritance,
         cpus: &[usize],
         log: Option<LogWriter>,
+        receiving: Receiving,
     ) -> Result<Gateway, BindError> {
         let bound = inheritance.bind(&snapshot.settings.listeners)?;
         inheritance.take_over(bound, &snapshot);
@@ -136,7 +153,7 @@ impl Gateway {
         for (number, listeners) in listeners.into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
             let handle = gateway
-                .spawn_worker(number, cpu, &snapshot, listeners)
+                .spawn_worker(number, cpu, &snapshot, (listeners, receiving))
                 .map_err(|source| BindError::new(format!("worker {number}"), None, source))?;
             gateway.workers.push(handle);
         }
@@ -148,7 +165,7 @@ impl Gateway {
         number: usize,
         cpu: Option<usize>,
         snapshot: &Arc<Snapshot>,
-        listeners: Listeners,
+        listeners: (Listeners, Receiving),
     ) -> io::Result<WorkerHandle> {
         let (orders, inbox) = latest();
         let counters = Arc::clone(&self.inheritance.counters()[number]);
@@ -232,6 +249,41 @@ impl Gateway {
         self.is_handed_over = true;
     }
 
+    /// Gives away the sessions over UDP, for a process that goes on with them. From now on no datagram is received.
+    pub async fn pass_sessions(&self) -> Vec<Passing> {
+        let (sender, mut passed) = mpsc::channel(self.workers.len().max(1));
+        for worker in &self.workers {
+            worker.orders.tell(|orders| orders.passing = Some(sender.clone()));
+        }
+        drop(sender);
+        let mut all = Vec::new();
+        let collected = async {
+            while let Some(sessions) = passed.recv().await {
+                all.extend(sessions);
+            }
+        };
+        if tokio::time::timeout(PASSING, collected).await.is_err() {
+            tracing::error!("a worker that stands still keeps its sessions over UDP, which end with it");
+        }
+        all
+    }
+
+    /// Goes on with sessions over UDP of the process before, and begins to receive datagrams. For one that was started
+    /// with [`Receiving::Later`].
+    pub fn go_on_with(&self, sessions: Vec<Passing>) {
+        let workers = self.inheritance.workers_by_socket();
+        let mut parts: Vec<Vec<Passing>> = self.workers.iter().map(|_| Vec::new()).collect();
+        for passing in sessions {
+            // One of a listener that is no more ends.
+            if let Some(worker) = workers.get(&passing.session.listening) {
+                parts[*worker].push(passing);
+            }
+        }
+        for (worker, sessions) in self.workers.iter().zip(parts) {
+            worker.tell(|orders| orders.going_on = Some(sessions));
+        }
+    }
+
     /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
     /// The calling thread goes on with its other tasks meanwhile.
     pub async fn drain(mut self) {
@@ -275,7 +327,11 @@ fn sink(log: Option<&LogWriter>, snapshot: &Snapshot, counters: &Arc<WorkerCount
 }
 
 /// A worker's life: do what it is told until drained.
-async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners) {
+async fn run(
+    worker: Rc<Worker>,
+    mut inbox: Taker<Orders>,
+    (mut listeners, receiving): (Listeners, Receiving),
+) {
     worker.tick();
     let ticking = Rc::clone(&worker);
     // Without it no deadline would ever pass.
@@ -287,8 +343,17 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
         })
     }));
     let mut accepting = HashMap::new();
+    let mut later = match receiving {
+        Receiving::AtOnce => Listeners::default(),
+        Receiving::Later => listeners.split_datagrams(),
+    };
     open(&worker, &mut accepting, listeners);
-    while let Some(Orders { snapshot, change, ending }) = inbox.take().await {
+    while let Some(orders) = inbox.take().await {
+        let Orders { snapshot, change, going_on, passing, ending } = orders;
+        if let Some(sessions) = going_on {
+            open(&worker, &mut accepting, std::mem::take(&mut later));
+            take_in(&worker, &accepting, sessions);
+        }
         if let Some(snapshot) = snapshot {
             worker.publish(snapshot);
         }
@@ -298,6 +363,9 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
                 close(&mut accepting, &place);
             }
             open(&worker, &mut accepting, listeners);
+        }
+        if let Some(passing) = passing {
+            pass(&accepting, &passing);
         }
         if let Some(ending) = ending {
             drain(&worker, accepting, ending).await;
@@ -310,6 +378,8 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
 struct Acceptor {
     task: tokio::task::JoinHandle<()>,
     stop: Rc<Notify>,
+    /// Of datagrams: who is in a session.
+    hall: Option<Rc<Hall>>,
 }
 
 /// Mostly one for each listener; more where the process before had more workers.
@@ -322,27 +392,30 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
     for (place, socket, name) in listeners.open {
         let stop = Rc::new(Notify::new());
         let (worker, own_place, stopping) = (Rc::clone(worker), place.clone(), Rc::clone(&stop));
-        let task = match socket.open() {
+        let (task, hall) = match socket.open() {
             Ok(Opened::Connections(listening)) => {
                 let listening = Rc::new(listening);
-                tokio::task::spawn_local(kept_up("accepting", move || {
+                let task = tokio::task::spawn_local(kept_up("accepting", move || {
                     let (worker, listening) = (Rc::clone(&worker), Rc::clone(&listening));
                     accept_loop(worker, listening, own_place.clone(), name.clone(), Rc::clone(&stopping))
-                }))
+                }));
+                (task, None)
             }
             Ok(Opened::Datagrams(socket)) => {
-                let (Some(bound), socket) = (place.ip(), Rc::new(socket)) else { continue };
-                tokio::task::spawn_local(kept_up("receiving datagrams", move || {
-                    let (worker, socket) = (Rc::clone(&worker), Rc::clone(&socket));
-                    receive_loop(worker, socket, bound, Rc::clone(&stopping))
-                }))
+                let Some(bound) = place.ip() else { continue };
+                let hall = Hall::new(&worker, socket, bound);
+                let own = Rc::clone(&hall);
+                let task = tokio::task::spawn_local(kept_up("receiving datagrams", move || {
+                    receive_loop(Rc::clone(&worker), Rc::clone(&own), Rc::clone(&stopping))
+                }));
+                (task, Some(hall))
             }
             Err(error) => {
                 tracing::error!(%place, %error, "cannot take in what comes to a listener");
                 continue;
             }
         };
-        accepting.entry(place).or_default().push(Acceptor { task, stop });
+        accepting.entry(place).or_default().push(Acceptor { task, stop, hall });
     }
 }
 
@@ -350,6 +423,33 @@ fn close(accepting: &mut Accepting, place: &ListenPlace) {
     for acceptor in accepting.remove(place).into_iter().flatten() {
         acceptor.stop.notify_one();
     }
+}
+
+/// Goes on with sessions that are over sockets of this worker.
+fn take_in(worker: &Rc<Worker>, accepting: &Accepting, sessions: Vec<Passing>) {
+    let halls = accepting.values().flatten().filter_map(|acceptor| acceptor.hall.as_ref());
+    let halls: HashMap<u64, &Rc<Hall>> = halls.filter_map(|hall| Some((hall.number()?, hall))).collect();
+    for passing in sessions {
+        if let Some(hall) = halls.get(&passing.session.listening) {
+            go_on(worker, hall, passing);
+        }
+    }
+}
+
+/// Gives all sessions away, unless nobody waits for them any more.
+fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
+    if passing.is_closed() {
+        return;
+    }
+    let mut sessions = Vec::new();
+    for acceptor in accepting.values().flatten() {
+        if let Some(hall) = &acceptor.hall {
+            acceptor.stop.notify_one();
+            hall.pass(&mut sessions);
+        }
+    }
+    // There is room for one of each worker.
+    let _ = passing.try_send(sessions);
 }
 
 fn on_tick(worker: &Worker, ticks: u32) {
@@ -374,7 +474,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Idle connections end when their time is over, those with an exchange when that is, all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
-    for Acceptor { mut task, stop } in accepting.into_values().flatten() {
+    for Acceptor { mut task, stop, .. } in accepting.into_values().flatten() {
         stop.notify_one();
         if tokio::time::timeout(STOP_ACCEPTING, &mut task).await.is_err() {
             task.abort();

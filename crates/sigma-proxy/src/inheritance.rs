@@ -4,6 +4,7 @@
 //! whatever takes the place of workers are the same two steps over it: [`Inheritance::bind`] what is
 //! missing, which may fail and changes nothing, then [`Inheritance::take_over`], which cannot fail.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -68,6 +69,12 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
+    /// Takes out the sockets of datagrams.
+    pub(crate) fn split_datagrams(&mut self) -> Listeners {
+        let open = self.open.extract_if(.., |(place, ..)| matches!(place, ListenPlace::Udp(_))).collect();
+        Listeners { open, close: Vec::new() }
+    }
+
     /// Adds a later change.
     pub(crate) fn then(&mut self, later: Listeners) {
         self.open.retain(|(place, ..)| !later.close.contains(place));
@@ -258,6 +265,16 @@ impl Inheritance {
     /// Returns an error if there are too many open files.
     pub(crate) fn handles(&self) -> Result<Vec<Listeners>, BindError> {
         handles(&self.listening, self.counters.len())
+    }
+
+    /// Which worker has each socket of datagrams, by the socket's number.
+    pub(crate) fn workers_by_socket(&self) -> HashMap<u64, usize> {
+        let is_of_datagrams = |held: &&Held| matches!(held.listener.place(), ListenPlace::Udp(_));
+        let sockets =
+            self.listening.iter().filter(is_of_datagrams).flat_map(|held| held.sockets.iter().enumerate());
+        // As they are handed out.
+        let workers = self.counters.len();
+        sockets.filter_map(|(place, socket)| Some((socket.number()?, place % workers))).collect()
     }
 
     /// Handles of all listening sockets, for a process that goes on with them.

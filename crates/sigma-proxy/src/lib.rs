@@ -37,7 +37,8 @@ mod worker;
 
 pub use compile::{Changed, Compiler, Failure};
 pub use explain::{Considered, Explained, Met, Question, explain, explain_live};
-pub use gateway::{Gateway, Prepared};
+pub use flow::udp::{Passing, UdpSession};
+pub use gateway::{Gateway, Prepared, Receiving};
 pub use heartbeat::Heartbeat;
 pub use inheritance::{BindError, Inheritance};
 pub use pressure::Pressure;

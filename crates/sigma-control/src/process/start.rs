@@ -14,7 +14,7 @@ use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::Node;
 use sigma_plugin::machine::Host;
-use sigma_proxy::{BindError, Inheritance, Snapshot};
+use sigma_proxy::{BindError, Gateway, Inheritance, Receiving, Snapshot};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -246,10 +246,15 @@ impl Before {
         }
     }
 
+    /// When this process receives datagrams: whoever was there before may have sessions for it.
+    pub(super) fn receiving(&self) -> Receiving {
+        if self.links.predecessor.is_some() { Receiving::Later } else { Receiving::AtOnce }
+    }
+
     /// The process serves: the one before leaves.
-    pub(super) async fn take_place(self) -> Links {
+    pub(super) async fn take_place(self, gateway: &Gateway) -> Links {
         if let Some(predecessor) = &self.links.predecessor {
-            handover::take_place(predecessor).await;
+            handover::take_place(predecessor, |sessions| gateway.go_on_with(sessions)).await;
         }
         self.links
     }

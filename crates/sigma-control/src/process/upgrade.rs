@@ -14,7 +14,7 @@ use sigma_proxy::Gateway;
 use sigma_upstream::health::Kept;
 use tokio::sync::oneshot;
 
-use super::handover::{self, Channel, Estate, State};
+use super::handover::{self, Channel, Estate, Heir, State};
 use crate::operators::entrances::Entrances;
 use crate::operators::running::{Running, fault_names};
 use crate::serving::publisher::Publisher;
@@ -54,6 +54,8 @@ impl Starter {
 pub(crate) struct Successor {
     pub(crate) channel: Channel,
     pub(crate) version: String,
+    /// It goes on with sessions over UDP.
+    pub(crate) takes_sessions: bool,
     /// Unknown if somebody else has started it.
     pub(crate) pid: Option<u32>,
 }
@@ -132,7 +134,9 @@ pub(crate) async fn give(
     limit: Duration,
 ) -> Result<Successor, String> {
     match tokio::time::timeout(limit, handover::bequeath(&channel, estate)).await {
-        Ok(Ok(version)) => Ok(Successor { channel, version, pid: None }),
+        Ok(Ok(Heir { version, takes_sessions })) => {
+            Ok(Successor { channel, version, takes_sessions, pid: None })
+        }
         Ok(Err(why)) => Err(why),
         Err(_) => {
             estate.take_back().await;

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use socket2::SockRef;
+use socket2::{SockRef, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -77,6 +77,33 @@ impl DatagramSocket {
         }
     }
 
+    /// A socket that another process has connected to `peer`. Within a runtime.
+    ///
+    /// # Errors
+    /// Returns an error if it is another one, or the error of the operating system.
+    pub fn connected(socket: OwnedFd, peer: SocketAddr) -> io::Result<DatagramSocket> {
+        let options = SockRef::from(&socket);
+        if options.r#type()? != Type::DGRAM || options.peer_addr()?.as_socket() != Some(peer) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is connected to somebody else"));
+        }
+        options.set_nonblocking(true)?;
+        DatagramSocket::adopt(socket)
+    }
+
+    /// Another handle of the same socket, for another process.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many open files.
+    pub fn another_handle(&self) -> io::Result<OwnedFd> {
+        self.0.get_ref().try_clone()
+    }
+
+    /// A number that all handles of this socket have and no other socket of the machine, in this process and others;
+    /// None if the system does not tell.
+    pub fn number(&self) -> Option<u64> {
+        number_of(self)
+    }
+
     /// The address that it is bound to.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         SockRef::from(self.0.get_ref()).local_addr().ok()?.as_socket()
@@ -106,6 +133,11 @@ impl DatagramSocket {
     ) -> io::Result<usize> {
         kernel::send(self.as_fd(), way, datagrams)
     }
+}
+
+/// The number of a socket's inode.
+pub(crate) fn number_of(socket: impl AsFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
 impl AsFd for DatagramSocket {
@@ -193,6 +225,30 @@ mod tests {
                 // It is connected: the kernel lets nothing in from elsewhere.
                 assert_eq!(client.recv(&mut bytes).unwrap(), 2);
             }
+        });
+    }
+
+    #[test]
+    fn a_socket_passes_to_another_process() {
+        run(async {
+            let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let addr = peer.local_addr().unwrap();
+            let first = DatagramSocket::connect(addr).unwrap();
+            first.send(None, [&b"to whom?"[..]]).unwrap();
+            let (_, from) = peer.recv_from(&mut [0; 9]).unwrap();
+            peer.send_to(b"to either", from).unwrap();
+            let second = DatagramSocket::connected(first.another_handle().unwrap(), addr).unwrap();
+            assert!(first.number().is_some() && first.number() == second.number());
+            drop(first);
+            let batch = RefCell::new(Batch::new(100));
+            second.receive(&batch).await.unwrap();
+            assert_eq!(batch.borrow().iter().next().unwrap().bytes, b"to either");
+            let stranger = DatagramSocket::connect(addr).unwrap();
+            assert_ne!(stranger.number(), second.number());
+            let port = ([127, 0, 0, 1], addr.port() ^ 1).into();
+            assert!(DatagramSocket::connected(stranger.another_handle().unwrap(), port).is_err());
+            let unconnected = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            assert!(DatagramSocket::connected(unconnected.into(), addr).is_err());
         });
     }
 

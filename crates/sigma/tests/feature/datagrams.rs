@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sigma_testkit::{DEADLINE, Dns, Gateway, Operator, until};
 
 use crate::docs::{block, paste, text_of};
+use crate::upgrade::{sigma_upgrade, upgrade};
 use crate::{PATIENCE, SIGMA};
 
 /// How soon a node that is dropped closes its socket.
@@ -414,6 +415,93 @@ fn sessions_outlive_reloads_and_routes_change() {
     assert!(until(PATIENCE, || UdpSocket::bind(("127.0.0.1", setup.port)).is_ok()));
     setup.put(&to(&one), json!({}));
     assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
+}
+
+/// Two nodes of one upstream, which keep back what they have to say to `late` until they may answer.
+fn two_that_wait() -> ([Node; 2], Arc<AtomicBool>) {
+    let may_answer = Arc::new(AtomicBool::new(true));
+    let nodes = ["a", "b"].map(|name| {
+        let may = Arc::clone(&may_answer);
+        Node::start(move |bytes| {
+            assert!(bytes != b"late" || until(PATIENCE, || may.load(Ordering::SeqCst)));
+            vec![[name.as_bytes(), b":", bytes].concat()]
+        })
+    });
+    (nodes, may_answer)
+}
+
+/// Over each upgrade, also one that fails after everything was given, all clients keep their node and are answered.
+#[test]
+fn sessions_outlive_upgrades() {
+    let check = |process: Value, upgrade: &dyn Fn(&Gateway)| {
+        let (nodes, may_answer) = two_that_wait();
+        let routes = json!([{ "upstream": upstream(&nodes.each_ref().map(|node| node.port)) }]);
+        let rest = json!({ "workers": 2, "process": process, "pid_file": "{dir}/sigma.pid" });
+        let setup = Setup::start(&routes, rest.clone());
+        let clients: Vec<Client> = (0..8).map(|_| setup.client()).collect();
+        let names: Vec<String> = clients.iter().map(|client| client.ask("")).collect();
+        assert!(names.contains(&"a:".to_owned()) && names.contains(&"b:".to_owned()), "{names:?}");
+        let over = |disturbance: &dyn Fn()| {
+            may_answer.store(false, Ordering::SeqCst);
+            let before = nodes.each_ref().map(Node::count);
+            clients.iter().for_each(|client| client.send(b"late"));
+            let are_asked = || nodes.iter().zip(before).all(|(node, before)| node.count() > before);
+            assert!(until(PATIENCE, are_asked));
+            disturbance();
+            may_answer.store(true, Ordering::SeqCst);
+            for (client, name) in clients.iter().zip(&names) {
+                assert_eq!(client.receive(), format!("{name}late"), "{}", setup.gateway.stderr());
+                assert_eq!(client.ask("now"), format!("{name}now"), "{}", setup.gateway.stderr());
+            }
+        };
+        over(&|| upgrade(&setup.gateway));
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut unfit = rest.clone();
+        unfit["control"] = json!({ "address": taken.local_addr().unwrap().to_string() });
+        let address = format!("127.0.0.1:{}", setup.port);
+        setup.gateway.rewrite(&config(&address, &routes, unfit)).unwrap();
+        over(&|| assert!(!sigma_upgrade(&setup.gateway).status.success()));
+        setup.gateway.rewrite(&config(&address, &routes, rest)).unwrap();
+        over(&|| upgrade(&setup.gateway));
+        let mut ports: Vec<u16> = nodes.iter().flat_map(Node::ports).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), clients.len(), "each has one socket to its node from begin to end");
+        setup.counts("stream_sessions_active", 8);
+        assert_eq!((setup.counter("stream_sessions"), setup.counter("stream_datagrams_dropped")), (8, 0));
+    };
+    check(json!({ "mode": "single" }), &upgrade);
+    check(json!({ "mode": "supervised" }), &|gateway| assert!(sigma_upgrade(gateway).status.success()));
+}
+
+/// A client whose route or node is no more gets another session from the process that does not know it.
+#[test]
+fn what_changes_with_an_upgrade_holds() {
+    let (one, two) = (Node::parrot("one"), Node::parrot("two"));
+    let to = |node: &Node| json!([{ "upstream": upstream(&[node.port]) }]);
+    let rest = json!({ "pid_file": "{dir}/sigma.pid" });
+    let setup = Setup::start(&to(&one), rest.clone());
+    let client = setup.client();
+    assert_eq!(client.ask("a"), "one:a");
+    let address = format!("127.0.0.1:{}", setup.port);
+    setup.gateway.rewrite(&config(&address, &to(&two), rest.clone())).unwrap();
+    upgrade(&setup.gateway);
+    assert_eq!(client.ask("b"), "two:b");
+    let refuse = json!([{ "upstream": upstream(&[two.port]), "plugins": {
+        "ip-restriction": { "blacklist": ["127.0.0.1"] }
+    } }]);
+    setup.gateway.rewrite(&config(&address, &refuse, rest.clone())).unwrap();
+    upgrade(&setup.gateway);
+    setup.counts("stream_sessions_active", 0);
+    client.send(b"c");
+    setup.counts("stream_sessions_refused", 2);
+    assert!(client.hears_nothing());
+    // None at all.
+    setup.gateway.rewrite(&config(&address, &json!([]), rest)).unwrap();
+    upgrade(&setup.gateway);
+    client.send(b"d");
+    assert!(until(PATIENCE, || setup.counter("stream_sessions") >= 4), "{}", setup.gateway.stderr());
+    assert_eq!(two.count(), 1);
 }
 
 #[test]

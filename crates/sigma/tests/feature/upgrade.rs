@@ -14,7 +14,7 @@ use crate::{PATIENCE, SIGMA, catch_all, nodes};
 /// The file that tells which process serves, and where it is asked.
 const SETTINGS: &str = "pid_file: \"{dir}/sigma.pid\"\nstatus: { address: \"{status}\" }";
 
-fn sigma_upgrade(gateway: &Gateway) -> Output {
+pub(crate) fn sigma_upgrade(gateway: &Gateway) -> Output {
     Command::new(SIGMA).args(["upgrade", "--pid", &gateway.pid().to_string()]).output().unwrap()
 }
 
@@ -28,7 +28,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Upgrades, and waits until the successor is the one that is told by the pid file.
-fn upgrade(gateway: &Gateway) {
+pub(crate) fn upgrade(gateway: &Gateway) {
     let before = gateway.pid();
     let output = sigma_upgrade(gateway);
     assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), gateway.stderr());

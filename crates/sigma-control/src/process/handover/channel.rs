@@ -15,7 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Most descriptors that the kernel lets pass with one word is 253.
-const DESCRIPTORS: usize = 128;
+pub(super) const DESCRIPTORS: usize = 128;
 
 /// The longest word in bytes; the longest that is said is why a start has failed.
 pub(crate) const WORD_BYTES: usize = 64 << 10;

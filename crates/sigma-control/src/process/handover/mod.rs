@@ -9,6 +9,7 @@
 //! | `hello` | |
 //! | | `refused`, or `sockets` with descriptors, then `state` with a file |
 //! | `ready` or `failed` | |
+//! | | `sessions` with descriptors, if the successor takes them |
 //! | | `leaving`; it drains |
 
 mod channel;
@@ -16,14 +17,17 @@ mod origin;
 mod state;
 
 pub(crate) use channel::Channel;
+use channel::DESCRIPTORS;
 pub use origin::Origin;
 pub(crate) use origin::{Links, left_open};
 pub(crate) use state::State;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sigma_proxy::{Passing, UdpSession};
 
 /// What both sides have to speak.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -31,12 +35,21 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// The longest reason that is told; the start of a longer one says what is wrong.
 const WHY_CHARS: usize = 8 << 10;
 
+/// How long the successor may take to take the sessions over UDP. Nobody receives datagrams meanwhile.
+const PASSING: Duration = Duration::from_secs(1);
+
 /// What the two say.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 enum Word {
     /// The successor is there, with a configuration that it can serve.
-    Hello { protocol: u32, version: String },
+    Hello {
+        protocol: u32,
+        version: String,
+        /// One of an earlier version says nothing of sessions, and takes none.
+        #[serde(default)]
+        takes_sessions: bool,
+    },
     /// The predecessor gives nothing.
     Refused { why: String },
     /// Some of the sockets, as descriptors.
@@ -45,6 +58,8 @@ enum Word {
     State,
     /// The successor serves.
     Ready,
+    /// Sessions over UDP, each with its descriptor. The predecessor receives no more datagrams.
+    Sessions { sessions: Vec<UdpSession>, are_all: bool },
     /// The successor ends.
     Failed { why: String },
     /// The pid file is the successor's now.
@@ -63,11 +78,18 @@ pub(crate) trait Estate {
     async fn take_back(&mut self);
 }
 
-/// Gives to whoever is at the other end, until it is ready. It returns the successor's version.
+/// Who takes the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Heir {
+    pub(crate) version: String,
+    pub(crate) takes_sessions: bool,
+}
+
+/// Gives to whoever is at the other end, until it is ready. It returns who that is.
 ///
 /// # Errors
 /// Returns an error that says why there is no successor.
-pub(crate) async fn bequeath(channel: &Channel, estate: &mut impl Estate) -> Result<String, String> {
+pub(crate) async fn bequeath(channel: &Channel, estate: &mut impl Estate) -> Result<Heir, String> {
     let mut given = Given { estate, is_given: false };
     let result = converse(channel, &mut given).await;
     if result.is_err() && given.is_given {
@@ -81,11 +103,11 @@ struct Given<'a, E> {
     is_given: bool,
 }
 
-async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Result<String, String> {
+async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Result<Heir, String> {
     let lost = |error: io::Error| format!("the successor cannot be told: {error}");
-    let version = match hear(channel).await? {
-        Word::Hello { protocol: PROTOCOL, version } => version,
-        Word::Hello { protocol, version } => {
+    let heir = match hear(channel).await? {
+        Word::Hello { protocol: PROTOCOL, version, takes_sessions } => Heir { version, takes_sessions },
+        Word::Hello { protocol, version, .. } => {
             let why = format!(
                 "this process (version {}) speaks protocol {PROTOCOL} to its successor, version {version} speaks {protocol}: stop the one and start the other",
                 env!("CARGO_PKG_VERSION")
@@ -113,7 +135,7 @@ async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Res
         Word::Failed { why } => return Err(why),
         word => return Err(format!("it said {word:?}")),
     }
-    Ok(version)
+    Ok(heir)
 }
 
 async fn hear(channel: &Channel) -> Result<Word, String> {
@@ -121,6 +143,29 @@ async fn hear(channel: &Channel) -> Result<Word, String> {
         Ok(Some((word, _))) => Ok(word),
         Ok(None) => Err("it ended before it was ready".to_owned()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives the successor sessions over UDP, which these were all of.
+pub(crate) async fn pass(channel: &Channel, passing: Vec<Passing>) {
+    let count = passing.len();
+    let (sessions, sockets): (Vec<UdpSession>, Vec<OwnedFd>) =
+        passing.into_iter().map(|Passing { session, socket }| (session, socket)).unzip();
+    let mut parts = sessions.chunks(DESCRIPTORS).zip(sockets.chunks(DESCRIPTORS)).peekable();
+    let mut passed = async || {
+        while let Some((sessions, sockets)) = parts.next() {
+            let word = Word::Sessions { sessions: sessions.to_vec(), are_all: parts.peek().is_none() };
+            channel.say(&word, sockets).await?;
+        }
+        if count == 0 {
+            channel.say(&Word::Sessions { sessions: Vec::new(), are_all: true }, &[]).await?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    match tokio::time::timeout(PASSING, passed()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "sessions over UDP do not pass to the successor: they end"),
+        Err(_) => tracing::error!("the successor does not take the sessions over UDP: they end"),
     }
 }
 
@@ -135,7 +180,8 @@ pub(crate) async fn leave(channel: &Channel) {
 /// # Errors
 /// Returns an error if it gives nothing.
 pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
-    let hello = Word::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let hello = Word::Hello { protocol: PROTOCOL, version, takes_sessions: true };
     channel.say(&hello, &[]).await?;
     let mut sockets = Vec::new();
     loop {
@@ -151,11 +197,32 @@ pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, Opti
     }
 }
 
-/// Tells the predecessor that this process serves, and waits until it leaves.
-pub(crate) async fn take_place(channel: &Channel) {
-    if channel.say(&Word::Ready, &[]).await.is_ok() {
-        // Its last word, or its end: there is nobody else either way.
-        let _ = channel.hear::<Word>().await;
+/// Tells the predecessor that this process serves, and waits until it leaves. What sessions over UDP it has are given to
+/// `take`, which is called once, and as early as can be: no datagram is received before.
+pub(crate) async fn take_place(channel: &Channel, take: impl FnOnce(Vec<Passing>)) {
+    let mut passing = Vec::new();
+    let mut has_left = channel.say(&Word::Ready, &[]).await.is_err();
+    let heard = async {
+        while !has_left {
+            match channel.hear().await {
+                Ok(Some((Word::Sessions { sessions, are_all }, sockets))) => {
+                    let pairs = sessions.into_iter().zip(sockets);
+                    passing.extend(pairs.map(|(session, socket)| Passing { session, socket }));
+                    if are_all {
+                        return;
+                    }
+                }
+                // Its last word, or its end: there is nobody else either way.
+                _ => has_left = true,
+            }
+        }
+    };
+    if tokio::time::timeout(PASSING * 2, heard).await.is_err() {
+        tracing::error!("the process before does not give its sessions over UDP: they begin anew");
+    }
+    take(passing);
+    while !has_left {
+        has_left = !matches!(channel.hear().await, Ok(Some((Word::Sessions { .. }, _))));
     }
 }
 
@@ -216,7 +283,10 @@ mod tests {
             successor(there)
         );
         match expected {
-            Ok(()) => assert_eq!(result.unwrap(), env!("CARGO_PKG_VERSION")),
+            Ok(()) => {
+                let version = env!("CARGO_PKG_VERSION").to_owned();
+                assert_eq!(result.unwrap(), Heir { version, takes_sessions: true });
+            }
             Err(word) => assert!(result.as_ref().unwrap_err().contains(word), "{result:?}"),
         }
         assert_eq!(estate.taken_back, taken_back);
@@ -227,9 +297,58 @@ mod tests {
         let takes = async |channel: Channel| {
             let (sockets, state) = inherit(&channel).await.unwrap();
             assert_eq!((sockets.len(), state.unwrap().counters["requests"]), (1, 7));
-            take_place(&channel).await;
+            let mut passed = None;
+            take_place(&channel, |sessions| passed = Some(sessions.len())).await;
+            assert_eq!(passed, Some(0));
         };
         check(false, takes, Ok(()), 0).await;
+    }
+
+    /// More than one word has room for, in the order in which they were given.
+    #[tokio::test]
+    async fn sessions_pass_with_their_descriptors() {
+        for count in [0, 1, DESCRIPTORS, 2 * DESCRIPTORS + 1] {
+            let (here, there) = Channel::pair().unwrap();
+            let there = Channel::over(there).unwrap();
+            let sockets: Vec<std::net::UdpSocket> =
+                (0..count).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+            let session = |socket: &std::net::UdpSocket| UdpSession {
+                listening: 7,
+                peer: socket.local_addr().unwrap(),
+                local: None,
+                node: ([127, 0, 0, 1], 9).into(),
+                asked: 3,
+                answered: 2,
+                quiet_ms: 1,
+            };
+            let passing = sockets
+                .iter()
+                .map(|own| Passing { session: session(own), socket: own.try_clone().unwrap().into() });
+            let passing = passing.collect();
+            let mut taken = Vec::new();
+            let give = async {
+                assert!(matches!(here.hear::<Word>().await, Ok(Some((Word::Ready, _)))));
+                pass(&here, passing).await;
+                leave(&here).await;
+            };
+            tokio::join!(give, take_place(&there, |sessions| taken = sessions));
+            assert_eq!(taken.len(), count);
+            for (Passing { session: found, socket }, own) in taken.into_iter().zip(&sockets) {
+                assert_eq!(found, session(own));
+                assert_eq!(
+                    std::net::UdpSocket::from(socket).local_addr().unwrap(),
+                    own.local_addr().unwrap()
+                );
+            }
+        }
+    }
+
+    /// Parent, predecessor and successor may be of several versions.
+    #[test]
+    fn a_successor_that_says_nothing_of_sessions_takes_none() {
+        let said = r#"{"word":"hello","protocol":1,"version":"0.1.0"}"#;
+        let heard = serde_json::from_str::<Word>(said).unwrap();
+        assert!(matches!(heard, Word::Hello { takes_sessions: false, .. }), "{heard:?}");
     }
 
     #[tokio::test]
@@ -245,7 +364,8 @@ mod tests {
         let is_invalid = async |channel: Channel| channel.say(&failed("line 7"), &[]).await.unwrap();
         check(false, is_invalid, Err("line 7"), 0).await;
         let is_newer = async |channel: Channel| {
-            let hello = Word::Hello { protocol: PROTOCOL + 1, version: "9.9".to_owned() };
+            let version = "9.9".to_owned();
+            let hello = Word::Hello { protocol: PROTOCOL + 1, version, takes_sessions: true };
             channel.say(&hello, &[]).await.unwrap();
             assert!(matches!(channel.hear().await, Ok(Some((Word::Refused { .. }, _)))));
         };

@@ -336,7 +336,7 @@ impl Parent {
         tracing::info!(target: LIFE, pid = number(pid), ?why, "a gateway serves");
         self.systemd.ready();
         if let Some(launcher) = self.launcher.take() {
-            tokio::spawn(async move { handover::take_place(&launcher).await });
+            tokio::spawn(async move { handover::take_place(&launcher, drop).await });
         }
         // The one before has been told by its successor, and drains.
         std::mem::take(&mut self.owed).into_iter().for_each(|signal| child.signal(signal));

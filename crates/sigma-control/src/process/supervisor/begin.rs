@@ -111,9 +111,13 @@ impl First {
 
 /// Takes the place of the process before, and its pid file. The file of a gateway is free only when it leaves, and
 /// nothing may stop this process any more then: that it cannot be written is told, and no more.
-async fn take_place(before: Before, path: Option<&Path>) -> (Option<Link>, Option<PidFile>) {
+async fn take_place(
+    before: Before,
+    gateway: &Gateway,
+    path: Option<&Path>,
+) -> (Option<Link>, Option<PidFile>) {
     let path = path.filter(|_| before.state.is_some());
-    let parent = before.take_place().await.parent.map(Link::over);
+    let parent = before.take_place(gateway).await.parent.map(Link::over);
     let pid_file = path.and_then(|path| {
         PidFile::write(path).map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()
     });
@@ -161,10 +165,10 @@ impl Supervisor {
         // Before anything accepts traffic, unless another process has it until this one serves.
         let own_file = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
         current.residents.prepare(None, &plugins.node);
-        let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
+        let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;
         running.set_unready(None);
         running.members().begin();
-        let (parent, taken_file) = take_place(before, path).await;
+        let (parent, taken_file) = take_place(before, &gateway, path).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let revision = publisher.state().desired.revision();

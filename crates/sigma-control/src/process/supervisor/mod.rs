@@ -381,7 +381,11 @@ impl Supervisor {
     /// why traffic should go elsewhere.
     async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
         residents::end(&self.node);
-        if let Some(Successor { channel, .. }) = &successor {
+        if let Some(Successor { channel, takes_sessions, .. }) = &successor {
+            // First: nobody receives datagrams until it has them.
+            if *takes_sessions {
+                handover::pass(channel, self.gateway.pass_sessions().await).await;
+            }
             self.running.members().fall_silent();
             if let Some(file) = self.pid_file.take() {
                 file.leave();

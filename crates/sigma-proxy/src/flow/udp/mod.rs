@@ -5,11 +5,13 @@
 //! | `mod` | receives from a listener's socket, and gives each datagram to its session |
 //! | `table` | who is in a session, and what of it is known: no socket is touched there |
 //! | `session` | a session's life: its route's plugins, its node, answers, the end |
+//! | `passage` | sessions that another process goes on with |
 //!
 //! A worker has a socket of its own for a listener, and the kernel gives all datagrams of a client to the same one. A
 //! datagram costs a look at the table and a part of a system call: once the node is there, the session's task runs
 //! only for answers.
 
+mod passage;
 mod session;
 mod table;
 
@@ -28,9 +30,11 @@ use sigma_plugin::flow::Transport;
 use sigma_plugin::traffic::Traffic;
 use sigma_plugin::{Client, Session};
 
+pub(crate) use self::passage::go_on;
+pub use self::passage::{Passing, UdpSession};
 use super::{Flow, now};
 use crate::connection::Origin;
-use crate::snapshot::flows::Approach;
+use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::worker::{View, Worker};
 use session::{Opened, serve};
 use table::{Bounds, Seat, Table};
@@ -39,7 +43,7 @@ use table::{Bounds, Seat, Table};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener's socket on its worker, with the sessions over it.
-struct Hall {
+pub(crate) struct Hall {
     socket: Rc<DatagramSocket>,
     bound: SocketAddr,
     /// What passes by it, for metrics.
@@ -47,24 +51,25 @@ struct Hall {
     table: RefCell<Table>,
 }
 
+impl Hall {
+    /// That of a listener that is bound to this address.
+    pub(crate) fn new(worker: &Worker, socket: DatagramSocket, bound: SocketAddr) -> Rc<Hall> {
+        let traffic = Traffic::of(&worker.node, &worker.local, &ListenPlace::Udp(bound).to_string());
+        Rc::new(Hall { socket: Rc::new(socket), bound, traffic, table: RefCell::default() })
+    }
+}
+
 /// Tells the sessions of a listener that nothing comes by it any more.
 struct Leaving(Rc<Hall>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.table.borrow().seats().for_each(|seat| seat.leave());
+        self.0.table.take().seats().for_each(|seat| seat.leave());
     }
 }
 
 /// Receives until told to stop; sessions go on until they have their answers.
-pub(crate) async fn receive_loop(
-    worker: Rc<Worker>,
-    socket: Rc<DatagramSocket>,
-    bound: SocketAddr,
-    stop: Rc<tokio::sync::Notify>,
-) {
-    let traffic = Traffic::of(&worker.node, &worker.local, &ListenPlace::Udp(bound).to_string());
-    let hall = Rc::new(Hall { socket, bound, traffic, table: RefCell::default() });
+pub(crate) async fn receive_loop(worker: Rc<Worker>, hall: Rc<Hall>, stop: Rc<tokio::sync::Notify>) {
     let _leaving = Leaving(Rc::clone(&hall));
     loop {
         worker.datagrams.fit(worker.view().snapshot.settings.limits.stream_udp_datagram_bytes);
@@ -139,11 +144,7 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
         return None;
     };
     worker.counters.add(Counter::StreamSessions, 1);
-    let local = SocketAddr::new(way.local.unwrap_or(hall.bound.ip()), hall.bound.port());
-    let (peer, connection) = (Peer::from_tcp(way.peer), worker.next_connection());
-    let origin = Origin::new(peer, Some(local), connection, &worker.clock.borrow());
-    let client = Client { geography: view.geography.clone(), ..origin.client() };
-    let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
+    let (origin, client, route) = introduced(worker, hall, view, way);
     let mut session = Session::default();
     (session.client, session.transport) = (client, Transport::Udp);
     session.traffic = Arc::clone(&hall.traffic);
@@ -154,7 +155,22 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     };
     let seat = Rc::new(Seat::new(way, route.udp, deadline::now_ms()));
     hall.table.borrow_mut().insert(&seat);
-    let opened = Box::new(Opened { session, origin, route, place });
+    let opened = Box::new(Opened { session, origin, route, place, reached: None });
     tokio::task::spawn_local(serve(Rc::clone(worker), Rc::clone(hall), Rc::clone(&seat), opened));
     Some(seat)
+}
+
+/// Who comes along this way, and the route for it, if there is one.
+fn introduced(
+    worker: &Worker,
+    hall: &Hall,
+    view: &View,
+    way: Way,
+) -> (Origin, Client, Option<Arc<FlowRoute>>) {
+    let local = SocketAddr::new(way.local.unwrap_or(hall.bound.ip()), hall.bound.port());
+    let (peer, connection) = (Peer::from_tcp(way.peer), worker.next_connection());
+    let origin = Origin::new(peer, Some(local), connection, &worker.clock.borrow());
+    let client = Client { geography: view.geography.clone(), ..origin.client() };
+    let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
+    (origin, client, route)
 }

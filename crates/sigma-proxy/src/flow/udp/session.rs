@@ -35,15 +35,17 @@ pub(super) struct Opened {
     pub(super) origin: Origin,
     pub(super) route: Arc<FlowRoute>,
     pub(super) place: Place,
+    /// The node that it is with already; boxed, as few are.
+    pub(super) reached: Option<Box<Reached>>,
 }
 
 /// Serves a session to its end.
 pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, opened: Box<Opened>) {
     let _ended = Ended { worker: &worker, hall: &hall, seat: &seat };
     let _active = Active::begin(&worker, Arc::clone(&hall.traffic));
-    let Opened { session, origin, route, place: _place } = *opened;
+    let Opened { session, origin, route, place: _place, reached } = *opened;
     let mut flow = Flow { worker: &worker, session, began: now(), plugins: Vec::new(), origin };
-    let outcome = flow.run_datagrams(&hall, &seat, route).await;
+    let outcome = flow.run_datagrams(&hall, &seat, route, reached).await;
     let received = seat.sent_bytes();
     (flow.session.course.received, flow.session.course.upstream_sent) = (received, received);
     flow.finish(outcome);
@@ -111,7 +113,13 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 impl Flow<'_> {
-    async fn run_datagrams(&mut self, hall: &Hall, seat: &Seat, route: Arc<FlowRoute>) -> Result<(), End> {
+    async fn run_datagrams(
+        &mut self,
+        hall: &Hall,
+        seat: &Seat,
+        route: Arc<FlowRoute>,
+        reached: Option<Box<Reached>>,
+    ) -> Result<(), End> {
         let view = self.worker.view();
         self.enter_route(&route);
         if !self.plugins.is_empty() {
@@ -120,13 +128,13 @@ impl Flow<'_> {
             Box::pin(self.preread(None, &view)).await?;
             self.session.early = Chunk::empty();
         }
-        if seat.with_first(|_| ()).is_none() {
+        if reached.is_none() && seat.with_first(|_| ()).is_none() {
             // There was no room for it.
             return Err(End::Nothing);
         }
         let (number, upstream) = self.upstream(&view, &route)?;
         drop(route);
-        self.carry_datagrams(hall, seat, view, number, &upstream).await
+        self.carry_datagrams(hall, seat, view, (number, &upstream), reached).await
     }
 
     /// Finds a node and carries the session, in the end of which all counts are right.
@@ -135,8 +143,8 @@ impl Flow<'_> {
         hall: &Hall,
         seat: &Seat,
         view: Rc<View>,
-        number: u32,
-        upstream: &Arc<Upstream>,
+        (number, upstream): (u32, &Arc<Upstream>),
+        mut reached: Option<Box<Reached>>,
     ) -> Result<(), End> {
         takes_datagrams(upstream)?;
         let _permit = self.admit(upstream)?;
@@ -147,9 +155,21 @@ impl Flow<'_> {
         };
         drop(view);
         loop {
-            let node = self.pick(&mut attempts)?;
+            let (node, reached) = match reached.take() {
+                Some(reached) => match attempts.pick_at(reached.addr) {
+                    Some(node) => (node, Some(reached)),
+                    // The upstream has that node no more. What the client has sent since begins another session.
+                    None if seat.starts_over() => (self.pick(&mut attempts)?, None),
+                    None => return Err(End::Nothing),
+                },
+                None => (self.pick(&mut attempts)?, None),
+            };
             let in_flight = attempts.begin(&node);
-            let ended = match self.connect(&node, seat) {
+            let connected = match reached {
+                Some(reached) => Ok(self.reached(seat, *reached, None)),
+                None => self.connect(&node, seat),
+            };
+            let ended = match connected {
                 Ok(socket) => self.relay_datagrams(hall, seat, &socket, (&attempts, &node), idle_ms).await,
                 Err(fault) => Err(Stopped::Unsent(fault)),
             };
@@ -176,20 +196,37 @@ impl Flow<'_> {
             return Err(Fault::new(FaultKind::ConnectRefused, "a Unix socket takes no datagrams over UDP"));
         };
         let connected = DatagramSocket::connect(addr).map(Rc::new);
-        let connect_ms = connected.is_ok().then(|| ms_since(began));
-        self.session.course.nodes.push(Tried { addr: node.addr.to_string().into(), connect_ms });
-        let socket = connected.map_err(|error| {
-            if !sigma_net::limits::is_own_lack(&error) {
-                return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
+        let socket = match connected {
+            Ok(socket) => socket,
+            Err(error) => {
+                self.session
+                    .course
+                    .nodes
+                    .push(Tried { addr: node.addr.to_string().into(), connect_ms: None });
+                return Err(self.unconnected(&error));
             }
-            if self.worker.datagrams.room.may_complain(deadline::now_ms()) {
-                tracing::error!(%error, "no socket for a session over UDP; see limits on open files and ports");
-            }
-            Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
-        })?;
+        };
         self.worker.counters.add(Counter::UpstreamConnects, 1);
-        seat.settle(Reached { addr, socket: Rc::clone(&socket) });
-        Ok(socket)
+        Ok(self.reached(seat, Reached { addr, socket }, Some(ms_since(began))))
+    }
+
+    /// Why there is no socket to a node.
+    fn unconnected(&self, error: &io::Error) -> Fault {
+        if !sigma_net::limits::is_own_lack(error) {
+            return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
+        }
+        if self.worker.datagrams.room.may_complain(deadline::now_ms()) {
+            tracing::error!(%error, "no socket for a session over UDP; see limits on open files and ports");
+        }
+        Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
+    }
+
+    /// The session is with this node from now on.
+    fn reached(&mut self, seat: &Seat, node: Reached, connect_ms: Option<f64>) -> Rc<DatagramSocket> {
+        self.session.course.nodes.push(Tried { addr: node.addr.to_string().into(), connect_ms });
+        let socket = Rc::clone(&node.socket);
+        seat.settle(node);
+        socket
     }
 
     /// Passes datagrams until the session is over, idles, or its node is gone.
@@ -205,12 +242,13 @@ impl Flow<'_> {
         let closes = attempts.upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
         let idle = Deadline::new();
-        idle.set(idle_ms);
+        idle.set(idle_ms.saturating_sub(seat.quiet_ms(deadline::now_ms())).max(1));
         flush(worker, hall, seat);
         let (mut has_answered, mut is_leaving) = (false, false);
         while !seat.is_over() {
             tokio::select! {
                 biased;
+                () = seat.changed.notified() => {}
                 received = socket.receive(&worker.datagrams.batch) => match received {
                     Ok(()) => {
                         self.answer(hall, seat);
@@ -221,13 +259,15 @@ impl Flow<'_> {
                     Err(error) if is_gone(&error) => return Err(Stopped::Refused),
                     Err(error) => tracing::debug!(%error, "a session cannot receive"),
                 },
-                () = seat.changed.notified() => {}
                 () = poll_fn(|cx| {
                     // Workers that stop wake whoever waits with a deadline.
                     let stops = worker.is_draining() && !is_leaving || worker.drain.poll_over().is_ready();
                     if stops { Poll::Ready(()) } else { idle.poll_expired(cx) }
                 }) => {}
                 fault = withdrawn(withdrawal.as_ref()) => return Err(Stopped::Other(fault)),
+            }
+            if seat.is_passed() {
+                return Ok(());
             }
             if seat.take_failure().is_some() {
                 return Err(Stopped::Refused);

@@ -36,7 +36,7 @@ impl Table {
         }
     }
 
-    /// All of them: with its way and its node, each is all that another process would need to go on with it.
+    /// All of them.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Rc<Seat>> {
         self.seats.values()
     }
@@ -75,6 +75,7 @@ pub(super) struct Seat {
     /// Something has happened that the session's task has to look at.
     pub(super) changed: Notify,
     is_leaving: Cell<bool>,
+    is_passed: Cell<bool>,
     state: RefCell<State>,
 }
 
@@ -97,18 +98,29 @@ struct State {
 
 impl Seat {
     pub(super) fn new(way: Way, rules: StreamUdp, now_ms: u64) -> Seat {
+        Seat::going_on(way, rules, (0, 0), now_ms)
+    }
+
+    /// One of which so many datagrams of the client and of the node have passed, the last of them at this time.
+    pub(super) fn going_on(
+        way: Way,
+        rules: StreamUdp,
+        (asked, answered): (u64, u64),
+        active_ms: u64,
+    ) -> Seat {
         Seat {
             way,
             changed: Notify::new(),
             is_leaving: Cell::new(false),
+            is_passed: Cell::new(false),
             state: RefCell::new(State {
-                ledger: Ledger { rules, ..Ledger::default() },
+                ledger: Ledger { rules, asked, answered },
                 waiting: VecDeque::new(),
                 waiting_bytes: 0,
                 first: None,
                 node: None,
                 failure: None,
-                active_ms: now_ms,
+                active_ms,
                 sent_bytes: 0,
             }),
         }
@@ -191,6 +203,31 @@ impl Seat {
 
     pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.get()
+    }
+
+    /// Its node, and how many datagrams of the client and of the node have passed: all that another process needs to go
+    /// on with it. None as long as something of it is nowhere but here.
+    pub(super) fn standing(&self) -> Option<(Reached, (u64, u64))> {
+        let state = self.state.borrow();
+        let node = state.node.clone().filter(|_| state.waiting.is_empty() && state.failure.is_none())?;
+        Some((node, (state.ledger.asked, state.ledger.answered)))
+    }
+
+    /// Forgets what has passed. False if nothing waits either, so that there is no session.
+    pub(super) fn starts_over(&self) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        (state.ledger.asked, state.ledger.answered) = (state.waiting.len() as u64, 0);
+        !state.waiting.is_empty()
+    }
+
+    /// Another process goes on with it.
+    pub(super) fn pass(&self) {
+        self.is_passed.set(true);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn is_passed(&self) -> bool {
+        self.is_passed.get()
     }
 
     /// Milliseconds without a datagram.
@@ -321,6 +358,24 @@ mod tests {
         send(&seat);
         seat.answered(1, 8);
         assert!(!seat.unsettle(), "it was answered");
+    }
+
+    #[test]
+    fn a_session_passes_when_nothing_of_it_waits() {
+        let (way, rules) = (seat(None, None).way, StreamUdp { responses: Some(1), requests: None });
+        let (seat, room) = (Seat::going_on(way, rules, (3, 2), 5), Rc::default());
+        assert_eq!((seat.is_owed(), seat.is_over(), seat.quiet_ms(9)), (true, false, 4));
+        assert!(seat.standing().is_none(), "it has no node");
+        assert!(!seat.starts_over(), "there is nothing to start with");
+        assert!(seat.is_over());
+        assert!(seat.offer(b"one", &room, &BOUNDS) && seat.starts_over());
+        let waiting = std::mem::take(&mut seat.state.borrow_mut().waiting);
+        seat.departed(waiting, true, 6);
+        assert!(seat.is_owed());
+        seat.answered(1, 7);
+        assert!(seat.is_over() && !seat.is_passed());
+        seat.pass();
+        assert!(seat.is_passed());
     }
 
     #[test]
