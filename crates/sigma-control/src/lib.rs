@@ -21,7 +21,7 @@ pub use process::daemon;
 pub use process::examine::compile_only;
 pub use process::handover::Origin;
 pub use process::log_control::{LIFE, LogControl};
-pub use process::parent::Parent;
+pub use process::parent::{Parent, Renewal};
 pub use process::rights::{RightsError, confine};
 pub use process::start::StartError;
 pub use process::supervisor::{Options, Supervisor, WorkerLost};

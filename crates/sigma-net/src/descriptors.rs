@@ -42,6 +42,14 @@ pub fn leave_open(descriptor: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfd(descriptor, FdFlags::empty())?)
 }
 
+/// Closes a descriptor in the programs that this process starts from now on, as it was before [`leave_open`].
+///
+/// # Errors
+/// Returns the error of the operating system.
+pub fn close_on_exec(descriptor: impl AsFd) -> io::Result<()> {
+    Ok(fcntl_setfd(descriptor, FdFlags::CLOEXEC)?)
+}
+
 /// Registers a descriptor with the runtime of the calling thread, to be told when it is ready.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ pub mod answers;
 pub mod datagram;
 pub mod deadline;
 pub mod descriptors;
+pub mod exec;
 pub mod latest;
 pub mod limits;
 pub mod listen;

@@ -34,6 +34,41 @@ pub fn end_at_the_second() -> io::Result<()> {
     Ok(())
 }
 
+/// The signals that operators send.
+const OF_OPERATORS: [libc::c_int; 5] =
+    [libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// Holds back the signals of operators from the calling thread, and from those that it starts: one that comes stays pending,
+/// also while another program takes the place of this one.
+///
+/// # Errors
+/// Returns the error of the operating system.
+pub fn hold_back() -> io::Result<()> {
+    mask(libc::SIG_BLOCK)
+}
+
+/// Lets those that came meanwhile, and others, through to the calling thread.
+///
+/// # Errors
+/// Returns the error of the operating system.
+pub fn let_through() -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK)
+}
+
+#[expect(unsafe_code)]
+fn mask(how: libc::c_int) -> io::Result<()> {
+    let mut signals = std::mem::MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` makes the set, and all calls get a pointer to it that lives until after them.
+    let result = unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        for signal in OF_OPERATORS {
+            libc::sigaddset(signals.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(how, signals.as_ptr(), std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
 fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec.cast_unsigned() * 1_000 + now.tv_nsec.cast_unsigned() / 1_000_000).max(1)
@@ -49,6 +84,24 @@ fn is_repeated(now_ms: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_are_held_back_from_a_thread() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&line, 16).unwrap()
+        };
+        let all = OF_OPERATORS.iter().fold(0, |bits, signal| bits | 1 << (signal - 1));
+        let before = blocked();
+        assert_eq!(before & all, 0);
+        hold_back().unwrap();
+        assert_eq!(blocked(), before | all);
+        assert_eq!(std::thread::spawn(blocked).join().unwrap() & all, all);
+        let_through().unwrap();
+        assert_eq!(blocked(), before);
+    }
 
     #[test]
     fn only_a_later_signal_counts_again() {

@@ -87,6 +87,8 @@ pub(crate) enum Message {
     Block(Block),
     /// Look at the flags.
     Wake,
+    /// Say that all before this was written.
+    Written(SyncSender<()>),
 }
 
 /// The requests of the control thread to the writer. Flags rather than messages: a full queue cannot lose them.
@@ -167,6 +169,12 @@ impl LogWriter {
     /// Lines lost in writes that failed; they are in the counters too, with those that were dropped.
     pub fn lines_lost(&self) -> u64 {
         self.requests.lines_lost.load(Ordering::Relaxed)
+    }
+
+    /// Waits until what was queued before is written; false if that took longer than `limit`.
+    pub fn flush(&self, limit: Duration) -> bool {
+        let (told, written) = sync_channel(1);
+        self.queue.try_send(Message::Written(told)).is_ok() && written.recv_timeout(limit).is_ok()
     }
 
     /// Writes what is queued and ends the thread; false if that took longer than `limit`.
@@ -297,7 +305,15 @@ impl Writer {
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
-        let Message::Block(Block { mut bytes, lines, origin }) = message else { return };
+        let (mut bytes, lines, origin) = match message {
+            Message::Block(Block { bytes, lines, origin }) => (bytes, lines, origin),
+            Message::Wake => return,
+            Message::Written(told) => {
+                // Whoever has asked may have given up.
+                let _ = told.try_send(());
+                return;
+            }
+        };
         // Before the write, which may have to wait for a reader.
         if let Origin::Error(Some(level)) = origin {
             error_lines::show(level, &bytes);

@@ -14,8 +14,8 @@ use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
 use sigma_control::{
-    LIFE, LoadError, Options, Origin, Parent, Source, Supervisor, certificate_warnings, compile_only,
-    confine, daemon,
+    LIFE, LoadError, Options, Origin, Parent, Renewal, Source, Supervisor, certificate_warnings,
+    compile_only, confine, daemon,
 };
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
@@ -89,7 +89,10 @@ fn printed(text: &[u8]) -> ExitCode {
 
 fn run(args: Run) -> Result<ExitCode> {
     // Before anything else is opened.
-    let origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
+    let mut origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
+    if let Some(renewal) = origin.take_renewal() {
+        return supervise_on(renewal, &origin);
+    }
     let result = run_for(args, &origin);
     if let Err(error) = &result {
         origin.failed(&format!("{error:#}"));
@@ -165,10 +168,24 @@ fn launch(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
 
 /// Runs as the parent of the gateways.
 fn supervise(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
+    // The log's thread is to get none: a signal stays pending while another program takes the place of this one.
+    sigma_net::signals::hold_back().context("cannot receive signals")?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let status = Parent::start(settings, Box::new(log), origin).await?.run().await;
+        Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+    })
+}
+
+/// Goes on as the parent of the gateways, as another program than before.
+fn supervise_on(mut renewal: Renewal, origin: &Origin) -> Result<ExitCode> {
+    // Signals are held back since before the exec.
+    let outcome = renewal.take_outcome()?;
+    let (log, _last_lines) = errorlog::go_on(renewal.error_log(), outcome)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let status = Parent::go_on(renewal, Box::new(log), origin)?.run().await;
         Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
     })
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +31,9 @@ const QUEUED_LINES: usize = 1_024;
 
 /// How long the last lines may take to leave when the process ends.
 const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// The same when another program takes the place of this one, while operators wait.
+const FLUSHED_LINES: Duration = Duration::from_millis(200);
 
 /// The target of lines about the log itself; no allowance holds for them.
 const OWN_TARGET: &str = "sigma::log";
@@ -135,6 +138,15 @@ impl Drop for Ending {
 
 /// Starts the error log of this process.
 pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
+    start_with(config, Outcome::new())
+}
+
+/// The same in a process that goes on as another program, which has left `outcome`.
+pub(crate) fn go_on(config: &ErrorLog, outcome: Option<OwnedFd>) -> Result<(Control, Ending)> {
+    start_with(config, outcome.map(Outcome::over).or_else(Outcome::new))
+}
+
+fn start_with(config: &ErrorLog, outcome: Option<Outcome>) -> Result<(Control, Ending)> {
     let target = match config.path.as_str() {
         "stderr" => LogTarget::Stderr,
         path => LogTarget::File(PathBuf::from(path)),
@@ -154,7 +166,6 @@ pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
         tracing::error!(thread, "{panic}");
     }));
     let writer = Arc::new(Mutex::new(Some(writer)));
-    let outcome = Outcome::new();
     Ok((Control { writer: Arc::clone(&writer), filter: handle, outcome }, Ending(writer)))
 }
 
@@ -172,6 +183,17 @@ impl LogControl for Control {
     fn carried_out(&mut self, result: &Result<(), String>) {
         if let Some(outcome) = &mut self.outcome {
             outcome.tell(result);
+        }
+    }
+
+    fn outcome(&self) -> Option<BorrowedFd<'_>> {
+        self.outcome.as_ref().map(|outcome| outcome.file.as_fd())
+    }
+
+    fn flush(&self) {
+        if let Some(writer) = &*self.writer.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A reader that stands still loses them.
+            writer.flush(FLUSHED_LINES);
         }
     }
 }
@@ -193,6 +215,13 @@ impl Outcome {
         let mut outcome = Outcome { file: File::from(fd), orders: 0 };
         outcome.write("");
         Some(outcome)
+    }
+
+    /// The one that another program has told in before, in the same process.
+    fn over(fd: OwnedFd) -> Outcome {
+        let told = Outcomes(File::from(fd));
+        let orders = told.last().map_or(0, |(orders, _)| orders);
+        Outcome { file: told.0, orders }
     }
 
     fn tell(&mut self, result: &Result<(), String>) {
@@ -247,7 +276,12 @@ mod tests {
         outcome.tell(&Ok(()));
         assert_eq!(told.last(), Some((2, None)));
         outcome.tell(&Err("the last".into()));
+        let mut outcome = Outcome::over(outcome.file.into());
+        assert_eq!(told.last(), Some((3, Some("the last".into()))), "another program tells in it");
+        outcome.tell(&Ok(()));
+        assert_eq!(told.last(), Some((4, None)));
+        outcome.tell(&Err("the last".into()));
         drop(outcome);
-        assert_eq!(told.last(), Some((3, Some("the last".into()))), "also when the process has ended");
+        assert_eq!(told.last(), Some((5, Some("the last".into()))), "also when the process has ended");
     }
 }

@@ -1,5 +1,7 @@
 //! The error log, as the process tells it what to do.
 
+use std::os::fd::BorrowedFd;
+
 /// The error log, as far as it changes while the process runs; the binary owns it.
 pub trait LogControl {
     /// Puts another filter into force.
@@ -11,6 +13,11 @@ pub trait LogControl {
     fn reopen(&self);
     /// Tells whoever asked for a reload or an upgrade how it went.
     fn carried_out(&mut self, result: &Result<(), String>);
+    /// Where it tells that, for the program that takes the place of this one in the same process; None if it tells it
+    /// nowhere.
+    fn outcome(&self) -> Option<BorrowedFd<'_>>;
+    /// Waits a moment until what was said is written.
+    fn flush(&self);
 }
 
 /// The target of the few lines of the life of the process: started, reloaded, stopping. They are said at

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -28,6 +29,16 @@ impl PidFile {
         Ok(pid_file)
     }
 
+    /// The file that a former image of this process has locked.
+    pub(crate) fn kept(path: PathBuf, file: OwnedFd) -> PidFile {
+        PidFile { path, file: file.into() }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn fill(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -44,6 +55,12 @@ impl PidFile {
     pub(crate) fn leave(self) {
         // Closing it does the same; a handle that a child has would keep it locked.
         let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl AsFd for PidFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -38,6 +38,11 @@ impl Program {
         command
     }
 
+    /// What it was started with, without its own name.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.arguments
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path

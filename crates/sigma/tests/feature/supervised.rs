@@ -216,3 +216,100 @@ fn the_gateway_outlives_its_parent() {
     signal(gateway, Signal::TERM);
     assert!(until(PATIENCE, || !serves(&parent)));
 }
+
+/// A copy of the program in the place of the one that is there.
+fn install(program: &Path) {
+    let new = program.with_extension("new");
+    fs::copy(SIGMA, &new).unwrap();
+    fs::rename(new, program).unwrap();
+}
+
+/// What a process runs, which is named so if another file is in its place.
+fn runs(pid: u32) -> String {
+    fs::read_link(format!("/proc/{pid}/exe")).unwrap().display().to_string()
+}
+
+/// How often the log has said this.
+fn said(parent: &Gateway, text: &str) -> usize {
+    parent.stderr().matches(text).count()
+}
+
+const GOES_ON: &str = "the parent goes on as another program";
+
+/// With an upgrade the parent is replaced as well, in its own process, and does all that it did before.
+#[test]
+fn the_parent_goes_on_as_the_new_program() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().canonicalize().unwrap().join("sigma");
+    install(&program);
+    let path = program.display().to_string();
+    let mut parent = Gateway::start(&path, &catch_all(SETTINGS, &nodes(&[&a]), "")).unwrap();
+    let pid = parent.pid();
+    let told = |order: &str| {
+        let output = Command::new(SIGMA).args([order, "--pid", &pid.to_string()]).output().unwrap();
+        assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), parent.stderr());
+    };
+    assert!(until(PATIENCE, || parent.stderr().contains("a gateway serves")), "{}", parent.stderr());
+    for round in 1..=2 {
+        install(&program);
+        assert_eq!(runs(pid), format!("{path} (deleted)"));
+        let before = gateway_of(&parent);
+        told("upgrade");
+        assert!(until(PATIENCE, || said(&parent, GOES_ON) == round), "{}", parent.stderr());
+        assert_eq!((parent.pid(), runs(pid)), (pid, path.clone()));
+        let gateway = gateway_of(&parent);
+        assert_ne!(gateway, before);
+        assert_eq!(runs(gateway), path);
+        assert!(serves(&parent));
+        // Its gateway dies: it sees that, and has the sockets.
+        signal(gateway, Signal::KILL);
+        assert!(serves(&parent), "{}", parent.stderr());
+        assert!(until(PATIENCE, || gateway_of(&parent) != gateway));
+        // Who waits for the outcome of an order finds it where it was.
+        parent.rewrite(&catch_all(SETTINGS, &nodes(&[&b]), "")).unwrap();
+        told("reload");
+        let before = b.requests();
+        assert!(serves(&parent) && b.requests() > before);
+    }
+    told("upgrade");
+    assert!(until(PATIENCE, || said(&parent, "a gateway serves") >= 6), "{}", parent.stderr());
+    assert!(serves(&parent));
+    let last = gateway_of(&parent);
+    let file = parent.dir().join("sigma.pid");
+    assert!(file.exists());
+    parent.terminate().unwrap();
+    assert!(parent.wait(PATIENCE).unwrap().success());
+    assert!(!Path::new(&format!("/proc/{last}/exe")).exists(), "it has ended before its parent");
+    assert!(!file.exists(), "the pid file is its own as well");
+}
+
+/// Whatever moment a signal comes in, one of the two images follows it.
+#[test]
+fn a_signal_while_the_parent_changes_is_not_lost() {
+    let nodes_of = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("sigma");
+    install(&program);
+    let config = |node: &Origin| catch_all(SETTINGS, &nodes(&[node]), "");
+    let parent = Gateway::start(&program.display().to_string(), &config(&nodes_of[0])).unwrap();
+    let serves_one = |count| until(PATIENCE, || said(&parent, "a gateway serves") == count);
+    assert!(serves_one(1), "{}", parent.stderr());
+    for round in 1..=8 {
+        let node = &nodes_of[round % 2];
+        install(&program);
+        signal(parent.pid(), Signal::USR2);
+        // From here on it changes; more and more of that is over when the signal comes.
+        assert!(serves_one(round + 1), "{}", parent.stderr());
+        std::thread::sleep(std::time::Duration::from_micros(500 * (round as u64 - 1)));
+        parent.rewrite(&config(node)).unwrap();
+        parent.reload().unwrap();
+        let before = node.requests();
+        assert!(until(PATIENCE, || serves(&parent) && node.requests() > before), "{}", parent.stderr());
+        assert!(until(PATIENCE, || said(&parent, GOES_ON) == round), "{}", parent.stderr());
+    }
+    install(&program);
+    signal(parent.pid(), Signal::USR2);
+    assert!(serves_one(10), "{}", parent.stderr());
+    assert!(parent.stop().unwrap().success());
+}

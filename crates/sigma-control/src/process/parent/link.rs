@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sigma_observe::error_lines;
 use sigma_plugin::Node;
 
+use super::renewal::ProgramFile;
 use crate::process::handover::Channel;
 
 /// What the two say.
@@ -20,9 +21,12 @@ pub(super) enum Word {
     /// The gateway: these were all of them. They take the place of those before.
     Sockets,
     /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none.
+    /// Its program is one that a parent can go on as.
     Ready {
         #[serde(default)]
         takes_lines: bool,
+        #[serde(default)]
+        program: Option<ProgramFile>,
     },
     /// The gateway: it is alive.
     Beat,
@@ -58,7 +62,8 @@ impl Link {
     }
 
     pub(crate) async fn ready(&self) {
-        self.say(&Word::Ready { takes_lines: true }, &[]).await;
+        let program = ProgramFile::of_this_process();
+        self.say(&Word::Ready { takes_lines: true, program }, &[]).await;
     }
 
     pub(crate) async fn beat(&self) {

@@ -8,12 +8,16 @@
 //! | dies | another one starts at once, on the sockets that the parent holds; after a pause if it dies soon again |
 //! | has lost a worker, or a worker of it stands still | another one takes its place, and it drains |
 //! | says nothing for `process.silence_ms` | it is killed, and replaced |
+//! | serves that is of another program | the parent goes on as that program, too: see `renewal` |
 
 mod child;
+mod going_on;
 mod link;
 mod outbox;
+mod renewal;
 
 pub(crate) use link::Link;
+pub use renewal::Renewal;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,13 +25,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use sigma_config::process::Process;
-use sigma_config::settings::Settings;
+use sigma_config::settings::{ErrorLog, Settings};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use self::child::{Child, Event};
 use self::link::Word;
 use self::outbox::Outbox;
+use self::renewal::ProgramFile;
 use super::handover::{self, Channel, Estate, Origin, State};
 use super::log_control::{LIFE, LogControl};
 use super::pid_file::PidFile;
@@ -58,10 +63,26 @@ enum Why {
     Upgrade,
 }
 
+/// What an operator wants by a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Stop,
+    Reload,
+    Reopen,
+    Upgrade,
+}
+
 /// The parent.
 pub struct Parent {
     program: Program,
     settings: Process,
+    error_log: ErrorLog,
+    /// It has started as the successor of another process, or for one that waits.
+    has_predecessor: bool,
+    /// The file that it runs.
+    file: Option<ProgramFile>,
+    /// That of a gateway that serves, and that the parent is to go on as.
+    renewed_by: Option<ProgramFile>,
     log: Box<dyn LogControl>,
     /// What the log has, for the gateway that serves to ship.
     lines: Outbox,
@@ -113,7 +134,7 @@ impl Parent {
         origin: &Origin,
     ) -> Result<Parent, StartError> {
         let lines = Outbox::of_log();
-        let signals = Signals::receive().map_err(StartError::Signals)?;
+        let signals = listened().map_err(StartError::Signals)?;
         let mut held = origin.sockets().map_err(StartError::Handover)?;
         let launcher = origin.links().map_err(StartError::Handover)?.predecessor;
         if let Some(launcher) = &launcher {
@@ -123,6 +144,10 @@ impl Parent {
         let mut parent = Parent {
             program: origin.program.clone(),
             settings: settings.process.clone(),
+            error_log: settings.error_log.clone(),
+            has_predecessor: origin.has_predecessor(),
+            file: ProgramFile::of_this_process(),
+            renewed_by: None,
             log,
             lines,
             pid_file,
@@ -155,19 +180,13 @@ impl Parent {
             if let Some(current) = self.current.as_ref().filter(|current| current.takes_lines) {
                 self.lines.send(&current.link);
             }
+            if self.is_to_renew() {
+                self.renew(&mut signals).await;
+                continue;
+            }
             let start_at = self.start_at;
             tokio::select! {
-                _ = signals.terminate.recv() => self.stop(),
-                _ = signals.interrupt.recv() => self.stop(),
-                _ = signals.hangup.recv() => {
-                    self.systemd.reloading();
-                    self.pass_on(Signal::HUP);
-                }
-                _ = signals.reopen.recv() => {
-                    self.log.reopen();
-                    self.pass_on(Signal::USR1);
-                }
-                _ = signals.upgrade.recv() => self.upgrade(),
+                order = next_order(&mut signals) => self.follow(order),
                 Some(event) = self.events.1.recv() => self.take_in(event),
                 () = at(start_at) => {
                     self.start_at = None;
@@ -180,6 +199,21 @@ impl Parent {
             file.remove();
         }
         self.status
+    }
+
+    fn follow(&mut self, order: Order) {
+        match order {
+            Order::Stop => self.stop(),
+            Order::Reload => {
+                self.systemd.reloading();
+                self.pass_on(Signal::HUP);
+            }
+            Order::Reopen => {
+                self.log.reopen();
+                self.pass_on(Signal::USR1);
+            }
+            Order::Upgrade => self.upgrade(),
+        }
     }
 
     /// Whether there is nothing left to do.
@@ -312,8 +346,9 @@ impl Parent {
                     self.held = told;
                 }
             }
-            Word::Ready { takes_lines } => {
+            Word::Ready { takes_lines, program } => {
                 child.takes_lines = takes_lines;
+                self.renewed_by = program;
                 self.serves(pid);
             }
             Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
@@ -413,6 +448,24 @@ impl Parent {
             );
             current.signal(Signal::KILL);
         }
+    }
+}
+
+/// Receives signals, also those that were held back so far.
+fn listened() -> io::Result<Signals> {
+    let signals = Signals::receive()?;
+    sigma_net::signals::let_through()?;
+    Ok(signals)
+}
+
+/// The next order.
+async fn next_order(signals: &mut Signals) -> Order {
+    tokio::select! {
+        _ = signals.terminate.recv() => Order::Stop,
+        _ = signals.interrupt.recv() => Order::Stop,
+        _ = signals.hangup.recv() => Order::Reload,
+        _ = signals.reopen.recv() => Order::Reopen,
+        _ = signals.upgrade.recv() => Order::Upgrade,
     }
 }
 

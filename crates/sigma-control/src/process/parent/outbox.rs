@@ -57,6 +57,22 @@ impl Outbox {
         }
     }
 
+    /// What waits, and how many lines are lost before it; nothing waits then.
+    pub(super) fn take(&self) -> (Vec<(String, String)>, u64) {
+        let Waiting { lines, lost } = std::mem::take(&mut *self.lock());
+        (lines.into_iter().map(|(level, text)| (level.to_string(), text)).collect(), lost)
+    }
+
+    /// Puts what another image of this process has had before anything else.
+    pub(super) fn begin_with(&self, lines: Vec<(String, String)>, lost: u64) {
+        let mut waiting = self.lock();
+        for (level, text) in lines.into_iter().rev().take(WAITING) {
+            let level = level.parse().unwrap_or(tracing::Level::ERROR);
+            waiting.lines.push_front((level, text));
+        }
+        waiting.lost += lost;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,8 +119,11 @@ mod tests {
     #[test]
     fn a_gateway_that_says_nothing_of_lines_takes_none() {
         let read = |text: &str| serde_json::from_str::<Word>(text).unwrap();
-        assert!(matches!(read(r#"{"word":"ready"}"#), Word::Ready { takes_lines: false }));
-        assert!(matches!(read(r#"{"word":"ready","takes_lines":true}"#), Word::Ready { takes_lines: true }));
+        assert!(matches!(read(r#"{"word":"ready"}"#), Word::Ready { takes_lines: false, program: None }));
+        assert!(matches!(
+            read(r#"{"word":"ready","takes_lines":true}"#),
+            Word::Ready { takes_lines: true, .. }
+        ));
         // So much of it as an earlier parent reads: more fields are no mistake.
         assert!(matches!(read(r#"{"word":"beat","takes_lines":true}"#), Word::Beat));
     }

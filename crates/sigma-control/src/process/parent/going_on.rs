@@ -1,0 +1,213 @@
+//! How a parent goes on as another program: what it leaves, and how it takes that up again.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use sigma_net::descriptors;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+
+use super::child::Child;
+use super::outbox::Outbox;
+use super::renewal::{Kept, KeptChild, LeftOpen, ProgramFile, Renewal, become_program};
+use super::{EVENTS, Order, Parent, listened, number};
+use crate::process::handover::{Channel, Origin};
+use crate::process::log_control::{LIFE, LogControl};
+use crate::process::pid_file::PidFile;
+use crate::process::start::{Signals, StartError};
+use crate::process::systemd::Systemd;
+
+/// So long everybody has to say what is on its way, before the parent goes on as another program.
+const LAST_WORDS: Duration = Duration::from_millis(1);
+
+impl Parent {
+    /// Goes on with what a former image of this process has left. Must be called within a runtime, while signals are held
+    /// back.
+    ///
+    /// # Errors
+    /// Returns an error if it is not there.
+    pub fn go_on(renewal: Renewal, log: Box<dyn LogControl>, origin: &Origin) -> Result<Parent, StartError> {
+        let lines = Outbox::of_log();
+        let has_predecessor = renewal.has_predecessor();
+        let Kept { version, settings, error_log, pid_file, held, children, deaths, status, .. } = renewal.0;
+        lines.begin_with(renewal.0.lines, renewal.0.lines_lost);
+        let held = held.into_iter().map(descriptors::adopt).collect::<io::Result<Vec<OwnedFd>>>();
+        let pid_file = pid_file.map(|(path, file)| Ok(PidFile::kept(path, descriptors::adopt(file)?)));
+        let mut parent = Parent {
+            program: origin.program.clone(),
+            settings,
+            error_log,
+            has_predecessor,
+            file: ProgramFile::of_this_process(),
+            renewed_by: None,
+            log,
+            lines,
+            pid_file: pid_file.transpose().map_err(StartError::Handover)?,
+            signals: Some(listened().map_err(StartError::Signals)?),
+            events: mpsc::channel(EVENTS),
+            current: None,
+            next: None,
+            owed: Vec::new(),
+            retired: Vec::new(),
+            held: held.map_err(StartError::Handover)?,
+            systemd: Systemd::of_environment(has_predecessor),
+            deaths,
+            start_at: None,
+            stopping: None,
+            status,
+            launcher: None,
+        };
+        for kept in children {
+            let is_current = kept.is_current;
+            let child = parent.taken_up(kept).map_err(StartError::Handover)?;
+            match is_current {
+                true => parent.current = Some(child),
+                false => parent.retired.push(child),
+            }
+        }
+        let now = env!("CARGO_PKG_VERSION");
+        tracing::info!(target: LIFE, from = version, to = now, "the parent goes on as another program");
+        Ok(parent)
+    }
+
+    fn taken_up(&self, kept: KeptChild) -> io::Result<Child> {
+        let none = || io::Error::new(io::ErrorKind::InvalidData, "a gateway without an id");
+        let pid = Pid::from_raw(kept.pid).ok_or_else(none)?;
+        let link = Channel::over(descriptors::adopt(kept.link)?)?;
+        let child = Child::of(pid, link, &self.events.0)?;
+        let started = Instant::now().checked_sub(Duration::from_millis(kept.runs_for_ms));
+        Ok(Child { started: started.unwrap_or(child.started), takes_lines: kept.takes_lines, ..child })
+    }
+
+    /// Whether a gateway serves that is of another program, and nothing else is under way.
+    pub(super) fn is_to_renew(&self) -> bool {
+        self.renewed_by.is_some()
+            && self.current.is_some()
+            && self.next.is_none()
+            && self.stopping.is_none()
+            && self.launcher.is_none()
+            // Half of what somebody says is known to nobody else.
+            && self.children().all(|child| child.telling.is_empty())
+    }
+
+    /// Goes on as the program of the gateway that serves. Returns if there is no other one, if something has to be done
+    /// before, or if it cannot be: then the log says so.
+    pub(super) async fn renew(&mut self, signals: &mut Signals) {
+        let Some((own, told)) = self.file.zip(self.renewed_by.take()) else { return };
+        if !own.is_outdated_by(told, self.program.path()) {
+            return;
+        }
+        if let Err(error) = sigma_net::signals::hold_back() {
+            tracing::error!(%error, "the parent stays the program that it is");
+            return;
+        }
+        self.hear_out(signals).await;
+        self.renewed_by = Some(told);
+        // What was heard may have been more important, and comes first.
+        if self.is_to_renew() {
+            self.renewed_by = None;
+            let error = self.become_it();
+            tracing::error!(
+                program = %self.program.path().display(),
+                %error,
+                "the parent cannot go on as the program that its gateway runs: it stays what it is until the next start"
+            );
+        }
+        if let Err(error) = sigma_net::signals::let_through() {
+            tracing::error!(%error, "signals stay held back");
+        }
+    }
+
+    /// Takes in what has been said, and the signals that came before they were held back: all of it is known to this
+    /// image alone.
+    async fn hear_out(&mut self, signals: &mut Signals) {
+        loop {
+            // Whoever waits for a channel, a process or a signal gets a turn.
+            tokio::time::sleep(LAST_WORDS).await;
+            let mut is_quiet = true;
+            while let Ok(event) = self.events.1.try_recv() {
+                self.take_in(event);
+                is_quiet = false;
+            }
+            for order in came(signals) {
+                self.follow(order);
+                is_quiet = false;
+            }
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    /// Executes the program. Nobody gets a turn from here on, so what is said meanwhile waits in the channels.
+    fn become_it(&self) -> io::Error {
+        self.log.flush();
+        let mut left = LeftOpen::default();
+        match self.kept(&mut left) {
+            Ok(kept) => {
+                let error = become_program(self.program.path(), self.program.arguments(), &kept);
+                self.lines.begin_with(kept.lines, kept.lines_lost);
+                error
+            }
+            Err(error) => error,
+        }
+    }
+
+    fn kept<'p>(&'p self, left: &mut LeftOpen<'p>) -> io::Result<Kept> {
+        let mut children = Vec::new();
+        let current = self.current.iter().map(|child| (child, true));
+        for (child, is_current) in current.chain(self.retired.iter().map(|child| (child, false))) {
+            children.push(KeptChild {
+                pid: number(child.pid),
+                link: left.leave(&*child.link)?,
+                is_current,
+                takes_lines: child.takes_lines,
+                runs_for_ms: u64::try_from(child.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            });
+        }
+        let mut held = Vec::new();
+        for socket in &self.held {
+            held.push(left.leave(socket)?);
+        }
+        let pid_file = match &self.pid_file {
+            Some(file) => Some((file.path().to_owned(), left.leave(file)?)),
+            None => None,
+        };
+        let outcome = self.log.outcome().map(|outcome| left.leave_borrowed(outcome)).transpose()?;
+        // The last, so that nothing is lost if there is an error.
+        let (lines, lines_lost) = self.lines.take();
+        Ok(Kept {
+            protocol: Kept::PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: self.settings.clone(),
+            error_log: self.error_log.clone(),
+            pid_file,
+            outcome,
+            held,
+            children,
+            deaths: self.deaths,
+            status: self.status,
+            has_predecessor: self.has_predecessor,
+            lines,
+            lines_lost,
+        })
+    }
+}
+
+/// The orders that have come already.
+fn came(signals: &mut Signals) -> Vec<Order> {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut has_come = |signal: &mut Signal| signal.poll_recv(&mut cx).is_ready();
+    let Signals { hangup, terminate, interrupt, reopen, upgrade } = signals;
+    let all = [
+        (terminate, Order::Stop),
+        (interrupt, Order::Stop),
+        (hangup, Order::Reload),
+        (reopen, Order::Reopen),
+        (upgrade, Order::Upgrade),
+    ];
+    all.into_iter().filter_map(|(signal, order)| has_come(signal).then_some(order)).collect()
+}
