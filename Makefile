@@ -25,8 +25,8 @@ conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
 # Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
-# (Keycloak, CAS), OPA, ClickHouse, collectors of traces, and Knot for names; the public suite of caches; and the
-# dashboard in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The
+# (Keycloak, CAS), OPA, ClickHouse, collectors of traces, and Knot for names; systemd, if root asks; the public suite of
+# caches; and the dashboard in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The
 # tests need three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \
@@ -38,6 +38,8 @@ test-servers: build-tools tools
 	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
 	command -v node >/dev/null || missing+=(nodejs); \
 	command -v npm >/dev/null || missing+=(npm); \
+	command -v debootstrap >/dev/null || test -x /usr/sbin/debootstrap || missing+=(debootstrap); \
+	command -v systemd-nspawn >/dev/null || missing+=(systemd-container); \
 	$(install_missing)
 	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
 

@@ -12,6 +12,8 @@ pub(super) struct Parts {
     /// Names and texts.
     pub(super) completions: Vec<(String, Vec<u8>)>,
     pub(super) sbom: Vec<u8>,
+    /// `CHANGELOG.md`, as gzip packs it.
+    pub(super) changelog: Vec<u8>,
 }
 
 /// A file, or a folder that is empty.
@@ -79,7 +81,6 @@ pub(super) fn debian(
             ("packaging/sigma.socket", "usr/share/doc/sigma/examples/sigma.socket"),
             ("packaging/debian/copyright", "usr/share/doc/sigma/copyright"),
             ("README.md", "usr/share/doc/sigma/README.md"),
-            ("CHANGELOG.md", "usr/share/doc/sigma/CHANGELOG.md"),
             ("packaging/debian/conffiles", "DEBIAN/conffiles"),
             ("packaging/debian/postinst", "DEBIAN/postinst"),
             ("packaging/debian/prerm", "DEBIAN/prerm"),
@@ -89,6 +90,7 @@ pub(super) fn debian(
     for script in all.iter_mut().filter(|entry| entry.path.starts_with("DEBIAN/p")) {
         script.mode = 0o755;
     }
+    all.push(file("usr/share/doc/sigma/changelog.gz", 0o644, parts.changelog.clone()));
     all.push(file("usr/bin/sigma", 0o755, parts.binary.clone()));
     all.push(file("usr/share/doc/sigma/sbom.cdx.json", 0o644, parts.sbom.clone()));
     for (name, bytes) in &parts.completions {

@@ -66,6 +66,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         sbom: sbom::document(&metadata, &lock, &release.version, release.epoch)?,
         completions: completions(root, options, &binary)?,
         binary: bytes,
+        changelog: changelog(root)?,
     };
     let out = options.out.clone().unwrap_or_else(|| root.join("target/package"));
     std::fs::create_dir_all(&out)?;
@@ -174,6 +175,12 @@ fn completions(root: &Path, options: &Options, binary: &Path) -> anyhow::Result<
     };
     let shells = [("bash", "sigma.bash"), ("zsh", "_sigma"), ("fish", "sigma.fish")];
     shells.into_iter().map(|(shell, name)| Ok((name.to_owned(), complete(shell)?))).collect()
+}
+
+/// The list of changes, packed as Debian wants it (its policy, 12.7).
+fn changelog(root: &Path) -> anyhow::Result<Vec<u8>> {
+    let arguments = ["--no-name", "--best", "--stdout"];
+    output(Command::new("gzip").args(arguments).arg(root.join("CHANGELOG.md")))
 }
 
 /// Writes entries below a folder, which is made anew.

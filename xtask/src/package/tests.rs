@@ -12,7 +12,12 @@ use crate::repository;
 fn parts() -> Parts {
     let completions =
         ["sigma.bash", "_sigma", "sigma.fish"].map(|name| (name.to_owned(), b"complete\n".to_vec()));
-    Parts { binary: b"a program".to_vec(), completions: completions.into(), sbom: b"{}\n".to_vec() }
+    Parts {
+        binary: b"a program".to_vec(),
+        completions: completions.into(),
+        sbom: b"{}\n".to_vec(),
+        changelog: changelog(&repository().unwrap()).unwrap(),
+    }
 }
 
 /// A folder of the test's own, which goes with it.
@@ -102,6 +107,11 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
             "{name}: {list}"
         );
     }
+    let unpacked = folder.0.join("unpacked");
+    text(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&unpacked)).unwrap();
+    let packed = unpacked.join("usr/share/doc/sigma/changelog.gz");
+    let changes = output(Command::new("gzip").args(["--decompress", "--stdout"]).arg(packed)).unwrap();
+    assert!(changes == std::fs::read(root.join("CHANGELOG.md")).unwrap());
     // What an administrator changes is kept.
     let kept = std::fs::read_to_string(root.join("packaging/debian/conffiles")).unwrap();
     assert_eq!(kept, "/etc/sigma/sigma.yaml\n");
@@ -138,9 +148,11 @@ fn the_unit_starts_what_is_installed() {
     let entries = layout::debian(&root, &parts(), "1.2.3", "amd64").unwrap();
     let unit = entries.iter().find(|entry| entry.path == "lib/systemd/system/sigma.service").unwrap();
     let unit = std::str::from_utf8(&unit.bytes).unwrap();
-    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    for path in start.split_whitespace().filter(|word| word.starts_with('/')) {
-        assert!(entries.iter().any(|entry| format!("/{}", entry.path) == path), "{path}");
+    for key in ["ExecStart=", "ExecReload="] {
+        let command = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        for path in command.split_whitespace().filter(|word| word.starts_with('/')) {
+            assert!(entries.iter().any(|entry| format!("/{}", entry.path) == path), "{path}");
+        }
     }
     let seconds = |key: &str| -> u64 {
         let value = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();

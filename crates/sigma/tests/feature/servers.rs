@@ -11,6 +11,7 @@ mod keycloak_saml;
 mod knot;
 mod opa;
 mod rocketmq;
+mod systemd;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
