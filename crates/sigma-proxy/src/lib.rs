@@ -25,6 +25,7 @@ mod judge;
 mod listen;
 pub mod live;
 mod outbound;
+mod passage;
 mod pressure;
 mod retry;
 pub mod route;

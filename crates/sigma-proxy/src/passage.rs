@@ -1,0 +1,240 @@
+//! The way of a request or a session past the guards of an upstream, and what guards learn from it.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_net::{Deadline, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::machine::{Host, Machine};
+use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
+use sigma_upstream::overload::gate::{Full, Permit};
+use sigma_upstream::overload::gradient::Begun;
+
+use crate::attempts::{Attempts, Picked};
+use crate::guards::{BreakerRules, Guards, Limit, OwnGuards};
+use crate::snapshot::Upstream;
+use crate::worker::Worker;
+
+/// A request on its way past the guards of an upstream. Dropped before it is ended, it says nothing of the
+/// upstream.
+pub(crate) struct Passage<'p> {
+    worker: &'p Worker,
+    upstream: &'p Upstream,
+    guards: &'p Guards,
+    own: Rc<OwnGuards>,
+    pass: Option<Pass>,
+    begun: Option<Begun>,
+    /// Kept until the exchange is over.
+    permit: Option<Permit>,
+}
+
+/// The answer of an upstream, as far as guards look at it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Seen {
+    /// It answered with this status, after so many milliseconds if anybody asked.
+    Answer { status: u16, latency_ms: Option<f64> },
+    /// It did not answer.
+    Failure,
+    /// Something else ended the exchange.
+    Nothing,
+}
+
+impl<'p> Passage<'p> {
+    /// A request that asks for its way.
+    pub(crate) fn begin(
+        worker: &'p Worker,
+        number: u32,
+        upstream: &'p Arc<Upstream>,
+        guards: &'p Guards,
+    ) -> Passage<'p> {
+        let own = worker.towards(number, upstream).own_guards(guards);
+        Passage { worker, upstream, guards, own, pass: None, begun: None, permit: None }
+    }
+
+    /// Asks the guards beside the breaker, the queue last.
+    pub(crate) async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
+        self.ask_admission()?;
+        self.ask_concurrency()?;
+        if let Some(limit) = &self.guards.limit
+            && let Some(way) = limit.to_upstream()
+        {
+            let full = "the upstream has as many requests as it may have";
+            let wait = async || way.gate.enter(way.bounds, priority).await.map(Ok);
+            self.permit = match way.gate.try_enter(way.bounds) {
+                None => wait_in_queue(self.worker, limit, full, wait).await?,
+                permit => permit,
+            };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ask_breaker(&mut self) -> Result<(), Fault> {
+        let Some(rules) = &self.guards.breaker else { return Ok(()) };
+        self.pass = rules.breaker.admit(self.now_ms());
+        if self.pass.is_some() {
+            return Ok(());
+        }
+        let reason = "the circuit breaker of the upstream is open";
+        refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedBreaker, FaultKind::BreakerOpen, reason)
+    }
+
+    fn ask_admission(&self) -> Result<(), Fault> {
+        let (Some(admission), Some(rules)) = (&self.own.admission, &self.guards.admission) else {
+            return Ok(());
+        };
+        if admission.borrow_mut().admits(deadline::now_ms(), self.worker.random()) {
+            return Ok(());
+        }
+        let reason = "too few requests to the upstream succeed";
+        refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedAdmission, FaultKind::Overloaded, reason)
+    }
+
+    fn ask_concurrency(&mut self) -> Result<(), Fault> {
+        let (Some(gradient), Some(rules)) = (&self.own.concurrency, &self.guards.concurrency) else {
+            return Ok(());
+        };
+        if !gradient.borrow().admits() {
+            let reason = "the upstream has as many requests as it serves without delay";
+            let counter = Counter::UpstreamRefusedConcurrency;
+            refuse(self.worker, rules.dry_run, counter, FaultKind::Overloaded, reason)?;
+        }
+        self.begun = Some(gradient.borrow_mut().begin());
+        Ok(())
+    }
+
+    /// On the clock that all workers have in common.
+    fn now_ms(&self) -> u64 {
+        Host.uptime().as_millis() as u64
+    }
+
+    /// The exchange is over.
+    pub(crate) fn end(mut self, seen: Seen) {
+        self.tell(seen);
+    }
+
+    fn tell(&mut self, seen: Seen) {
+        let latency = match seen {
+            Seen::Answer { latency_ms, .. } => latency_ms,
+            _ => None,
+        };
+        if let (Some(gradient), Some(begun)) = (&self.own.concurrency, self.begun.take()) {
+            gradient.borrow_mut().end(begun, deadline::now_ms(), latency, self.worker.random());
+        }
+        if let (Some(rules), Some(pass)) = (&self.guards.breaker, self.pass.take()) {
+            let outcome = outcome(rules, seen);
+            match rules.breaker.record(&self.own.tally, pass, outcome, self.now_ms()) {
+                None => {}
+                Some(Turn::Opened) => {
+                    tracing::warn!(upstream = %self.upstream.key, "the circuit breaker opens");
+                }
+                Some(Turn::Closed) => {
+                    tracing::warn!(upstream = %self.upstream.key, "the circuit breaker closes");
+                }
+            }
+        }
+        if let Some(admission) = &self.own.admission {
+            match seen {
+                Seen::Answer { status, .. } => {
+                    admission.borrow_mut().record(deadline::now_ms(), status < 500)
+                }
+                Seen::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
+                Seen::Nothing => {}
+            }
+        }
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        if self.pass.is_some() || self.begun.is_some() {
+            self.tell(Seen::Nothing);
+        }
+    }
+}
+
+/// What a breaker makes of an answer.
+fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
+    match seen {
+        Seen::Nothing => Outcome::Nothing,
+        Seen::Failure => Outcome::Failure,
+        Seen::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
+        Seen::Answer { latency_ms, .. } => {
+            let slow = rules.slow_ms.zip(latency_ms).is_some_and(|(slow, latency)| latency >= slow);
+            if slow { Outcome::Slow } else { Outcome::Success }
+        }
+    }
+}
+
+/// Refuses, or counts what a dry run would have refused.
+fn refuse(
+    worker: &Worker,
+    dry_run: bool,
+    counter: Counter,
+    kind: FaultKind,
+    reason: &'static str,
+) -> Result<(), Fault> {
+    worker.counters.add(if dry_run { Counter::UpstreamRefusedDryRun } else { counter }, 1);
+    if dry_run { Ok(()) } else { Err(Fault::new(kind, reason)) }
+}
+
+/// How often a node may turn out to be gone or down when its place was waited for.
+const TURNS_MAX: usize = 8;
+
+/// Waits for a place on the node that was picked `first` if the request keeps to it, else on any of the upstream.
+pub(crate) async fn wait_for_node(
+    attempts: &mut Attempts<'_>,
+    first: &Endpoint,
+    limit: &Limit,
+    priority: i32,
+) -> Result<Result<Picked, Fault>, Full> {
+    let mut later: Option<Picked> = None;
+    for _ in 0..TURNS_MAX {
+        let node = later.as_deref().unwrap_or(first);
+        let place = match limit.to_node(node).filter(|_| attempts.keeps_to_node()) {
+            Some(way) => way.gate.enter(way.bounds, priority).await?,
+            None => {
+                let waiting = node.health.line().join(limit.queue_length, priority)?;
+                // A node may have become free before the request was in the line.
+                match attempts.pick_free(limit) {
+                    Ok(node) if !node.has_place() => waiting.await,
+                    found => return Ok(found),
+                }
+            }
+        };
+        if let Some(node) = attempts.placed(place) {
+            return Ok(Ok(node));
+        }
+        match attempts.pick() {
+            Ok(node) => later = Some(node),
+            fault => return Ok(fault),
+        }
+    }
+    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream come and go")))
+}
+
+/// A place that is waited for as long as the limit allows; None if a dry run goes on without. Without a queue
+/// nobody waits, as the upstream is `full`.
+pub(crate) async fn wait_in_queue<P>(
+    worker: &Worker,
+    limit: &Limit,
+    full: &'static str,
+    wait: impl AsyncFnOnce() -> Result<Result<P, Fault>, Full>,
+) -> Result<Option<P>, Fault> {
+    let reason = match limit.queue_ms.filter(|_| !limit.dry_run) {
+        None => full,
+        Some(queue_ms) => {
+            let patience = Deadline::new();
+            patience.set(queue_ms);
+            match patience.bound(pin!(wait())).await {
+                Some(Ok(place)) => return place.map(Some),
+                Some(Err(Full)) => "the queue in front of the upstream is full",
+                None => "the request has waited too long for the upstream",
+            }
+        }
+    };
+    refuse(worker, limit.dry_run, Counter::UpstreamRefusedLimit, FaultKind::Overloaded, reason)?;
+    Ok(None)
+}
