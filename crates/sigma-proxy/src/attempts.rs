@@ -318,6 +318,17 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// A node has taken a session: those of the same client that follow go there, where the rules say so.
+    pub(crate) fn keep_session(&self) {
+        if let Some(affinity) = &self.upstream.affinity
+            && let Some(choice) = &self.choice
+            && let Some(token) = choice.given
+        {
+            let balancer = self.towards.balancer.borrow();
+            affinity.taken(choice.session, token, |node| balancer.serves_sessions_of(node));
+        }
+    }
+
     /// The node counts as busy with the attempt until what is returned is dropped.
     pub(crate) fn begin(&self, node: &Endpoint) -> InFlight<'_> {
         InFlight::begin(&self.towards.balancer, node.id(), deadline::now_ms())

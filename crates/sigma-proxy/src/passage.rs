@@ -27,7 +27,8 @@ pub(crate) struct Passage<'p> {
     own: Rc<OwnGuards>,
     pass: Option<Pass>,
     begun: Option<Begun>,
-    /// Kept until the exchange is over.
+    has_told: bool,
+    /// Kept until the exchange, or the session, is over.
     permit: Option<Permit>,
 }
 
@@ -36,6 +37,8 @@ pub(crate) struct Passage<'p> {
 pub(crate) enum Seen {
     /// It answered with this status, after so many milliseconds if anybody asked.
     Answer { status: u16, latency_ms: Option<f64> },
+    /// A node has taken a session, so many milliseconds after it was dialled; what the session says is not known.
+    Taken { connect_ms: Option<f64> },
     /// It did not answer.
     Failure,
     /// Something else ended the exchange.
@@ -51,17 +54,27 @@ impl<'p> Passage<'p> {
         guards: &'p Guards,
     ) -> Passage<'p> {
         let own = worker.towards(number, upstream).own_guards(guards);
-        Passage { worker, upstream, guards, own, pass: None, begun: None, permit: None }
+        Passage { worker, upstream, guards, own, pass: None, begun: None, has_told: false, permit: None }
     }
 
-    /// Asks the guards beside the breaker, the queue last.
+    /// Asks the guards of requests beside the breaker, the queue last.
     pub(crate) async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_concurrency()?;
+        self.ask_limit("the upstream has as many requests as it may have", priority).await
+    }
+
+    /// As [`Passage::ask_others`] for a session. How long its connection took to stand does not tell how many a
+    /// node serves well, and it lasts: adaptive concurrency would never see one end.
+    pub(crate) async fn ask_others_of_session(&mut self, priority: i32) -> Result<(), Fault> {
+        self.ask_admission()?;
+        self.ask_limit("the upstream has as many sessions as it may have", priority).await
+    }
+
+    async fn ask_limit(&mut self, full: &'static str, priority: i32) -> Result<(), Fault> {
         if let Some(limit) = &self.guards.limit
             && let Some(way) = limit.to_upstream()
         {
-            let full = "the upstream has as many requests as it may have";
             let wait = async || way.gate.enter(way.bounds, priority).await.map(Ok);
             self.permit = match way.gate.try_enter(way.bounds) {
                 None => wait_in_queue(self.worker, limit, full, wait).await?,
@@ -88,7 +101,7 @@ impl<'p> Passage<'p> {
         if admission.borrow_mut().admits(deadline::now_ms(), self.worker.random()) {
             return Ok(());
         }
-        let reason = "too few requests to the upstream succeed";
+        let reason = "too little of what goes to the upstream succeeds";
         refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedAdmission, FaultKind::Overloaded, reason)
     }
 
@@ -115,7 +128,17 @@ impl<'p> Passage<'p> {
         self.tell(seen);
     }
 
-    fn tell(&mut self, seen: Seen) {
+    /// What is to be seen of a session was seen. Its place is kept until what is returned is dropped.
+    pub(crate) fn settle(mut self, seen: Seen) -> Option<Permit> {
+        self.tell(seen);
+        self.permit.take()
+    }
+
+    /// Tells the guards what was seen. Only the first word counts.
+    pub(crate) fn tell(&mut self, seen: Seen) {
+        if std::mem::replace(&mut self.has_told, true) {
+            return;
+        }
         let latency = match seen {
             Seen::Answer { latency_ms, .. } => latency_ms,
             _ => None,
@@ -140,6 +163,7 @@ impl<'p> Passage<'p> {
                 Seen::Answer { status, .. } => {
                     admission.borrow_mut().record(deadline::now_ms(), status < 500)
                 }
+                Seen::Taken { .. } => admission.borrow_mut().record(deadline::now_ms(), true),
                 Seen::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
                 Seen::Nothing => {}
             }
@@ -149,9 +173,7 @@ impl<'p> Passage<'p> {
 
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        if self.pass.is_some() || self.begun.is_some() {
-            self.tell(Seen::Nothing);
-        }
+        self.tell(Seen::Nothing);
     }
 }
 
@@ -161,8 +183,8 @@ fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
         Seen::Nothing => Outcome::Nothing,
         Seen::Failure => Outcome::Failure,
         Seen::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
-        Seen::Answer { latency_ms, .. } => {
-            let slow = rules.slow_ms.zip(latency_ms).is_some_and(|(slow, latency)| latency >= slow);
+        Seen::Answer { latency_ms: took_ms, .. } | Seen::Taken { connect_ms: took_ms } => {
+            let slow = rules.slow_ms.zip(took_ms).is_some_and(|(slow, took)| took >= slow);
             if slow { Outcome::Slow } else { Outcome::Success }
         }
     }
@@ -231,7 +253,7 @@ pub(crate) async fn wait_in_queue<P>(
             match patience.bound(pin!(wait())).await {
                 Some(Ok(place)) => return place.map(Some),
                 Some(Err(Full)) => "the queue in front of the upstream is full",
-                None => "the request has waited too long for the upstream",
+                None => "it has waited too long for the upstream",
             }
         }
     };

@@ -56,11 +56,11 @@ pub enum OnGone {
     /// Another node is chosen, and the client is told it.
     #[default]
     Rebalance,
-    /// The request is answered 503.
+    /// The request is answered 503; a session of a stream route is closed.
     Reject,
 }
 
-/// Sessions that nodes name, and that stay where they were named.
+/// Sessions that nodes name, and that stay where they were named, or that are told by their client's address.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct StickTable {
@@ -72,6 +72,10 @@ pub struct StickTable {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128), extend("pattern" = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
     pub header: Option<Box<str>>,
+    /// Sessions are told by the address of their client: all that it asks, and all sessions of stream routes that
+    /// it begins, are on one node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub address: bool,
     /// Where a request names its session: texts with variables, of which the first that has a value counts.
     /// Unset: the same cookie, or header.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]

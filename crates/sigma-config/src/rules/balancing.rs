@@ -113,9 +113,17 @@ fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
 /// What names a session must be one thing, and differ from request to request.
 fn stick_table(table: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
-    if table.contains_key("cookie") == table.contains_key("header") {
-        let message = "a session is named by a cookie of the answer, or by a header of it";
-        found.push(problem("stick_table", "conflict", message, "write one of `cookie` and `header`"));
+    let by_address = table.get("address").and_then(Value::as_bool) == Some(true);
+    let ways = [table.contains_key("cookie"), table.contains_key("header"), by_address];
+    if ways.iter().filter(|way| **way).count() != 1 {
+        let message =
+            "a session is named by a cookie of the answer, or by a header of it, or is its client's address";
+        let hint = "write one of `cookie` and `header`, or `address: true`";
+        found.push(problem("stick_table", "conflict", message, hint));
+    }
+    if by_address && table.contains_key("match") {
+        let message = "`match` says where requests name their session, and with `address` they name none";
+        found.push(problem("stick_table.match", "conflict", message, "remove one of the two"));
     }
     let texts = table.get("match").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for (number, text) in texts.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
-use sigma_config::resources::{Service, StreamRoute, Upstream};
+use sigma_config::resources::{CircuitBreaker, Service, StreamRoute, Upstream};
 use sigma_config::table::Order;
 use sigma_config::{Config, Problem, id::Id};
 use sigma_plugin::flow::FlowFacts;
@@ -38,8 +38,13 @@ impl Task<'_> {
         let route = config.resources.stream_routes.get(&key.id)?;
         let old = before.compiled.get(key);
         let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
+        if let Some(upstream) =
+            route.upstream_id.as_ref().and_then(|id| config.resources.upstreams.get(id.as_str()))
+        {
+            building.warn_of_requests(&format!("upstreams/{}", upstream.id), upstream);
+        }
         if let Some(upstream) = &route.upstream {
-            building.warn_of_requests(upstream);
+            building.warn_of_requests(&format!("{key}.upstream"), upstream);
             building.upstream(key.to_string(), upstream, false);
         }
         let (mut flows, resource) = (Vec::new(), format!("/apisix/{key}"));
@@ -128,21 +133,32 @@ impl Building<'_, '_> {
     }
 
     /// What of an upstream has no effect on sessions.
-    fn warn_of_requests(&self, upstream: &Upstream) {
+    fn warn_of_requests(&self, place: &str, upstream: &Upstream) {
+        let breaker = upstream.circuit_breaker.as_deref();
+        let answers =
+            breaker.and_then(|breaker| breaker.fallback.as_ref()).is_some_and(|it| it.status.is_some());
+        let usual = CircuitBreaker::default().failure_status_codes;
         let fields = [
-            ("circuit_breaker", upstream.circuit_breaker.is_some()),
-            ("admission_control", upstream.admission_control.is_some()),
+            (
+                "circuit_breaker.failure_status_codes",
+                breaker.is_some_and(|it| it.failure_status_codes != usual),
+            ),
+            ("circuit_breaker.fallback.status", answers),
             ("adaptive_concurrency", upstream.adaptive_concurrency.is_some()),
             ("session_affinity", upstream.session_affinity.is_some()),
-            ("stick_table", upstream.stick_table.is_some()),
+            ("stick_table", upstream.stick_table.as_deref().is_some_and(|table| !table.address)),
             ("retry_policy", upstream.retry_policy.is_some()),
             ("deadline", upstream.deadline.is_some()),
         ];
         for (field, _) in fields.iter().filter(|(_, is_there)| *is_there) {
-            tracing::warn!(
-                "{}.upstream.{field}: `{field}` has no effect on the sessions of a stream route",
-                self.key
-            );
+            let name = field.rsplit('.').next().unwrap_or(field);
+            let hint = match *field {
+                "session_affinity" | "stick_table" => {
+                    "; `stick_table: { address: true }` keeps a client's sessions on one node"
+                }
+                _ => "",
+            };
+            tracing::warn!("{place}.{field}: `{name}` has no effect on the sessions of a stream route{hint}");
         }
     }
 }

@@ -8,94 +8,112 @@ use std::task::Poll;
 use sigma_config::expr::Variables;
 use sigma_config::resources::OnUnhealthy;
 use sigma_http::{Fault, FaultKind};
-use sigma_net::{Deadline, Stream};
+use sigma_net::{Deadline, Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::flow::Tried;
+use sigma_upstream::balance::InFlight;
 use sigma_upstream::dial::reach;
-use sigma_upstream::overload::gate::Permit;
 
+use super::guarded::fallback;
 use super::relay::{Broken, Relay};
 use super::{End, Flow, ms_since, now};
 use crate::attempts::{Attempts, Choice, Decision, Failure, Picked};
 use crate::drain::{Leave, Turn};
-use crate::snapshot::Upstream;
+use crate::judge::is_to_blame;
+use crate::passage::Seen;
+use crate::snapshot::{Affinity, Upstream};
 use crate::target::{self, Demands};
 use crate::withdrawal::Withdrawal;
-use crate::worker::View;
+use crate::worker::{Towards, View};
 
 /// The name that a node is asked for over TLS by a session without one (APISIX).
 const NAMELESS: &str = "apisix_backend";
 
 impl Flow<'_> {
-    /// Finds a node and carries the session, in the end of which all counts are right.
+    /// Finds a node and carries the session, in the end of which all counts are right. The client's side is taken
+    /// when a node has taken the session. A fallback of the upstream's breaker is used if it `may_fall_back`.
     pub(super) async fn carry(
         &mut self,
-        down: Stream,
+        down: &mut Option<Stream>,
         view: Rc<View>,
-        number: u32,
-        upstream: &Arc<Upstream>,
+        (number, upstream): (u32, &Arc<Upstream>),
+        may_fall_back: bool,
     ) -> Result<(), End> {
         let worker = self.worker;
-        let _permit = self.admit(upstream)?;
-        let choice = self.choice(upstream);
-        let mut attempts = Attempts::new(worker, number, upstream, None, choice);
-        let (node, up, _in_flight) = loop {
-            let node = self.pick(&mut attempts)?;
-            let in_flight = attempts.begin(&node);
-            // Boxed, so that what a connection takes to make is free again while it lasts.
-            match Box::pin(self.reach(&view, upstream, &node)).await {
-                Ok(stream) => break (node, stream, in_flight),
-                Err(fault) => {
-                    drop(in_flight);
-                    let failure =
-                        Failure { fault, decision: Decision::NextNode, request_sent: true, status: None };
-                    if !attempts.failed(&node, &failure) {
-                        return Err(fault.into());
-                    }
+        let timeouts = &view.snapshot.settings.timeouts;
+        let half_close_ms = timeouts.half_close_ms.into();
+        let mut passage = match self.begin_passage(number, upstream) {
+            Ok(passage) => passage,
+            Err(fault) if !may_fall_back => return Err(fault.into()),
+            Err(fault) => {
+                let (number, other) = fallback(&view, upstream, fault)?;
+                return Box::pin(self.carry(down, view, (number, &other), false)).await;
+            }
+        };
+        if let Some(passage) = &mut passage {
+            let client = down.as_mut().map(|down| (down, half_close_ms));
+            Box::pin(self.ask_guards(passage, upstream, client)).await?;
+        }
+        let mut attempts = Attempts::new(worker, number, upstream, None, self.choice(upstream));
+        let towards = Rc::clone(&attempts.towards);
+        let mut is_failing = false;
+        // Boxed, so that what a connection takes to make is free again while it lasts.
+        let met = Box::pin(self.meet(down, &view, &mut attempts, &towards, &mut is_failing)).await;
+        let (node, up, _in_flight) = match met {
+            Ok(met) => met,
+            Err(fault) => {
+                if let Some(passage) = passage.filter(|_| is_failing) {
+                    passage.end(Seen::Failure);
                 }
             }
+                return Err(fault.into());
         };
         // That it has taken the session is all that can be said of it.
         attempts.answered(&node, Some(200));
         let idle_ms = match &upstream.config.timeout {
+        attempts.keep_session();
+        let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
+        let _permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
             Some(_) => upstream.timeouts.read_ms,
-            None => view.snapshot.settings.timeouts.stream_idle_ms.into(),
+            None => timeouts.stream_idle_ms.into(),
         };
         drop(view);
         let closes = upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
-        self.relay(down, up, idle_ms, withdrawal).await
-    }
-
-    /// A place behind the gate of the upstream, if it has one.
-    pub(super) fn admit(&self, upstream: &Upstream) -> Result<Option<Permit>, Fault> {
-        let limit = upstream.guards.as_ref().and_then(|guards| guards.limit.as_ref());
-        let Some((limit, way)) = limit.and_then(|limit| Some((limit, limit.to_upstream()?))) else {
-            return Ok(None);
-        };
-        match way.gate.try_enter(way.bounds) {
-            Some(permit) => Ok(Some(permit)),
-            None => self.over_limit(limit.dry_run).map(|()| None),
+        match down.take() {
+            Some(down) => self.relay(down, up, idle_ms, withdrawal).await,
+            None => Err(End::Nothing),
         }
     }
 
-    fn over_limit(&self, dry_run: bool) -> Result<(), Fault> {
-        if dry_run {
-            self.worker.counters.add(Counter::UpstreamRefusedDryRun, 1);
-            return Ok(());
+    /// The node that takes the session, and the connection to it. Sets `is_failing` if the last node that was asked
+    /// is to blame that it did not.
+    async fn meet<'t>(
+        &mut self,
+        down: &mut Option<Stream>,
+        view: &View,
+        attempts: &mut Attempts<'_>,
+        towards: &'t Towards,
+        is_failing: &mut bool,
+    ) -> Result<(Picked, Stream, InFlight<'t>), Fault> {
+        let half_close_ms = view.snapshot.settings.timeouts.half_close_ms.into();
+        loop {
+            let client = down.as_mut().map(|down| (down, half_close_ms));
+            let node = self.pick(attempts, client).await?;
+            let in_flight = InFlight::begin(&towards.balancer, node.id(), deadline::now_ms());
+            match self.reach(view, attempts.upstream, &node).await {
+                Ok(stream) => return Ok((node, stream, in_flight)),
+                Err(fault) => {
+                    drop(in_flight);
+                    *is_failing = is_to_blame(fault, true);
+                    let failure =
+                        Failure { fault, decision: Decision::NextNode, request_sent: true, status: None };
+                    if !attempts.failed(&node, &failure) {
+                        return Err(fault);
+                    }
+                }
+            }
         }
-        self.worker.counters.add(Counter::UpstreamRefusedLimit, 1);
-        // A session that waits holds a connection that its client takes for open: it does not.
-        Err(Fault::new(FaultKind::Overloaded, "the upstream has as many sessions as it may have"))
-    }
-
-    pub(super) fn pick(&self, attempts: &mut Attempts<'_>) -> Result<Picked, Fault> {
-        let Some(limit) = attempts.upstream.node_limit() else { return attempts.pick() };
-        let node = attempts.pick_free(limit)?;
-        if !node.has_place() {
-            self.over_limit(limit.dry_run)?;
-        }
-        Ok(node)
     }
 
     /// The wishes that the rules of an upstream ask for; None if they ask for none.
@@ -107,7 +125,10 @@ impl Flow<'_> {
         };
         let key = upstream.key_of(session, address).map(Vec::into_boxed_slice);
         let subset = upstream.subset_of(session);
-        (key.is_some() || subset.is_some()).then(|| Box::new(Choice { key, subset, ..Choice::default() }))
+        let of_client = |affinity: &Affinity| affinity.session_of_client(self.session.client.addr);
+        let kept = upstream.affinity.as_deref().and_then(of_client);
+        (key.is_some() || subset.is_some() || kept.is_some())
+            .then(|| Box::new(Choice { key, session: kept.unwrap_or_default(), subset, given: None }))
     }
 
     /// One attempt on a node.

@@ -2,6 +2,7 @@
 //! the route's plugins let it pass.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -97,7 +98,6 @@ impl Flow<'_> {
             let reason = "client certificate verification is not passed";
             return Err(Fault::new(FaultKind::BadRequest, reason).into());
         }
-        self.session.client.tls = TlsSession::of(&stream).map(|session| session.tls);
         Ok(stream)
     }
 
@@ -158,13 +158,18 @@ impl Flow<'_> {
                 _ => None,
             },
         };
-        let found = number.and_then(|number| Some((number, Arc::clone(view.snapshot.upstream(number)?))));
-        let missing = || Fault::new(FaultKind::NoUpstream, "the stream route leads to no upstream");
-        let (number, upstream) = found.ok_or_else(missing)?;
-        if !upstream.members.is_empty() {
-            let reason = "an upstream that is made of others is for requests, not for sessions";
-            return Err(Fault::new(FaultKind::NoUpstream, reason).into());
-        }
-        Ok((number, upstream))
+        Ok(known(view, number)?)
     }
 }
+
+/// The upstream with this number, if it is one for sessions.
+pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstream>), Fault> {
+    let found = number.and_then(|number| Some((number, Arc::clone(view.snapshot.upstream(number)?))));
+    let missing = || Fault::new(FaultKind::NoUpstream, "the stream route leads to no upstream");
+    let (number, upstream) = found.ok_or_else(missing)?;
+    if !upstream.members.is_empty() {
+        let reason = "an upstream that is made of others is for requests, not for sessions";
+        return Err(Fault::new(FaultKind::NoUpstream, reason));
+    }
+}
+    Ok((number, upstream))

@@ -4,6 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `entrance` | everything before a node is chosen: PROXY header, TLS, plugins |
+//! | `guarded` | the guards of the upstream, and the wait for a place |
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
 //! | `relay` | moves bytes both ways |
 //! | `udp` | sessions of datagrams: who is in one, and their way; the rest they share with the others |
@@ -12,6 +13,7 @@
 mod carriage;
 mod entrance;
 mod finish;
+mod guarded;
 mod relay;
 pub(crate) mod udp;
 
@@ -27,6 +29,7 @@ use sigma_plugin::{Entry, FlowPlugin, Session};
 use crate::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
+use guarded::dismiss;
 
 /// One session.
 struct Flow<'w> {
@@ -76,7 +79,12 @@ impl Flow<'_> {
         let (stream, route) = Box::pin(self.enter(stream, &view, &listener)).await?;
         drop(listener);
         let (number, upstream) = self.upstream(&view, &route)?;
-        self.carry(stream, view, number, &upstream).await
+        let mut down = Some(stream);
+        let outcome = self.carry(&mut down, view, (number, &upstream), true).await;
+        if let Some(down) = down {
+            Box::pin(dismiss(self.worker, down)).await;
+        }
+        outcome
     }
 }
 

@@ -1,4 +1,7 @@
-//! Session affinity towards clients: the cookie that names the node of a session, or what nodes name it.
+//! Session affinity towards clients: the cookie that names the node of a session, or what nodes name it, or the
+//! client's address.
+
+use std::net::IpAddr;
 
 use sigma_config::resources::{self, AffinityCookie, CrossSite};
 use sigma_http::Headers;
@@ -16,7 +19,7 @@ const DIGITS: usize = 32;
 pub(crate) enum Affinity {
     /// By a cookie that the gateway makes.
     Made(NodeCookie),
-    /// By what nodes name their sessions.
+    /// By what nodes name their sessions, or by the client's address.
     Learnt(Learnt),
 }
 
@@ -56,6 +59,27 @@ impl Affinity {
                 let named = learnt.named(ctx);
                 Session { node: named.and_then(|named| named.node), named }
             }
+        }
+    }
+
+    /// The session of a stream route that is of a client with this address, if sessions are told by it.
+    pub(crate) fn session_of_client(&self, addr: Option<IpAddr>) -> Option<Session> {
+        match self {
+            Affinity::Made(_) => None,
+            Affinity::Learnt(learnt) => {
+                let named = learnt.named_by_address(addr)?;
+                Some(Session { node: named.node, named: Some(named) })
+            }
+        }
+    }
+
+    /// The node with the token `given` has taken a session of a stream route; `serves` is as in
+    /// [`Affinity::answered`].
+    pub(crate) fn taken(&self, session: Session, given: Token, serves: impl Fn(Token) -> bool) {
+        if let Affinity::Learnt(learnt) = self
+            && let Some(named) = session.named
+        {
+            learnt.keep(named, given, serves);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Sessions that nodes name in their answers, and requests name again (HAProxy: `stick store-response` and
-//! `stick match`).
+//! `stick match`), or that are told by their client's address (`stick on src`).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_config::resources;
@@ -25,6 +26,8 @@ pub(crate) struct Learnt {
 enum NamedBy {
     Cookie(Box<str>),
     Header(Box<str>),
+    /// By the client's address: all requests and sessions of one are on one node.
+    Address,
 }
 
 /// The session that a request names.
@@ -44,7 +47,8 @@ impl Learnt {
     pub(crate) fn compile(config: &resources::StickTable, before: Option<&Learnt>) -> Learnt {
         let named_by = match (&config.cookie, &config.header) {
             (Some(name), _) => NamedBy::Cookie(name.clone()),
-            (None, name) => NamedBy::Header(name.clone().unwrap_or_default()),
+            (None, Some(name)) => NamedBy::Header(name.clone()),
+            (None, None) => NamedBy::Address,
         };
         let (size, expire_s) = (config.size as usize, config.expire.into());
         let table = match before.map(|before| &before.table) {
@@ -57,20 +61,32 @@ impl Learnt {
 
     /// Whether requests name their session by variables.
     pub(crate) fn asks_variables(&self) -> bool {
-        !self.matches.is_empty()
+        !self.matches.is_empty() || matches!(self.named_by, NamedBy::Address)
+    }
+
+    /// The session of a client with this address, if that tells them apart.
+    pub(crate) fn named_by_address(&self, addr: Option<IpAddr>) -> Option<Named> {
+        match (&self.named_by, addr?) {
+            (NamedBy::Address, IpAddr::V4(addr)) => Some(self.look_up(&addr.octets())),
+            (NamedBy::Address, IpAddr::V6(addr)) => Some(self.look_up(&addr.octets())),
+            _ => None,
+        }
+    }
+
+    fn look_up(&self, name: &[u8]) -> Named {
+        let session = self.table.hash(name);
+        Named { session, node: self.table.find(session, now_s()) }
     }
 
     /// The session that a request names, if it names one.
     pub(crate) fn named(&self, ctx: &Context) -> Option<Named> {
-        let named = |name: &[u8]| {
-            let session = self.table.hash(name);
-            Named { session, node: self.table.find(session, now_s()) }
-        };
+        let named = |name: &[u8]| self.look_up(name);
         if self.matches.is_empty() {
             let headers = &ctx.request.headers;
             let name = match &self.named_by {
                 NamedBy::Cookie(name) => cookie(headers, name),
                 NamedBy::Header(name) => headers.find(name.as_bytes()),
+                NamedBy::Address => return self.named_by_address(ctx.client.addr),
             };
             return name.filter(|name| !name.is_empty()).map(named);
         }
@@ -93,6 +109,10 @@ impl Learnt {
         answer: &Headers,
         serves: impl Fn(Token) -> bool,
     ) {
+        if matches!(self.named_by, NamedBy::Address) {
+            named.into_iter().for_each(|named| self.keep(named, node, &serves));
+            return;
+        }
         let told = self.told(answer).map(|name| self.table.hash(name));
         if let Some(session) = told.filter(|told| named.is_none_or(|named| named.session != *told))
             && self.table.find(session, now_s()).is_none_or(|before| before != node && !serves(before))
@@ -108,6 +128,13 @@ impl Learnt {
         }
     }
 
+    /// The session goes on at the node with this token, unless another one has it and still serves its sessions.
+    pub(crate) fn keep(&self, named: Named, node: Token, serves: impl Fn(Token) -> bool) {
+        if self.table.find(named.session, now_s()).is_none_or(|before| before != node && !serves(before)) {
+            self.table.store(named.session, node, now_s());
+        }
+    }
+
     /// The name that an answer gives its session.
     fn told<'a>(&self, answer: &'a Headers) -> Option<&'a [u8]> {
         let name = match &self.named_by {
@@ -116,6 +143,7 @@ impl Learnt {
                 let fields = answer.iter().filter(|(field, _)| field.eq_ignore_ascii_case(b"set-cookie"));
                 fields.filter_map(|(_, text)| set_by(text, name)).last()
             }
+            NamedBy::Address => None,
         };
         name.filter(|name| !name.is_empty())
     }
@@ -194,6 +222,27 @@ mod tests {
         gone.set(3);
         answer("", 4, "a");
         assert_eq!(node("a"), Some(4));
+    }
+
+    #[test]
+    fn a_client_stays_where_it_was_taken_until_that_is_gone() {
+        let learnt = learnt(r#"{"address": true}"#);
+        let of = |addr: &str| learnt.named_by_address(addr.parse().ok()).expect("told by its address");
+        let taken = |addr: &str, node: Token, gone: Token| learnt.keep(of(addr), node, |node| node != gone);
+        taken("192.0.2.1", 1, 0);
+        assert_eq!([of("192.0.2.1").node, of("192.0.2.2").node, of("::1").node], [Some(1), None, None]);
+        // Two that began at once: the first one has decided.
+        taken("192.0.2.1", 2, 0);
+        assert_eq!(of("192.0.2.1").node, Some(1));
+        taken("192.0.2.1", 2, 1);
+        assert_eq!(of("192.0.2.1").node, Some(2));
+        assert!(learnt.named_by_address(None).is_none(), "a process on this machine has none");
+        // Requests do the same, whatever the answer says.
+        let mut ctx = Context::default();
+        ctx.client.addr = "192.0.2.9".parse().ok();
+        learnt.learn(learnt.named(&ctx), 3, &headers(&[("Set-Cookie", "a=b")]), |_| true);
+        assert_eq!(learnt.named(&ctx).and_then(|named| named.node), Some(3));
+        assert!(learnt.asks_variables());
     }
 
     #[test]

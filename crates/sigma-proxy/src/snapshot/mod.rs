@@ -36,7 +36,7 @@ use edge::{ListenerOptions, ServerCertificates};
 use flows::FlowRouter;
 use slots::Slots;
 
-pub(crate) use affinity::Session;
+pub(crate) use affinity::{Affinity, Session};
 pub use presented::{Presented, Side};
 pub(crate) use upstream::Member;
 pub use upstream::Upstream;

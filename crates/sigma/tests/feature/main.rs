@@ -74,6 +74,7 @@ mod service;
 mod sockets;
 mod stapling;
 mod status;
+mod stream_guards;
 mod stream_plugins;
 mod streams;
 mod strict;

@@ -154,6 +154,9 @@ fn upstreams_and_services_are_refused_alike() {
     let stick = |fields: Value| json!({ "stick_table": fields });
     check(stick(json!({})), "stick_table", "`cookie` and `header`");
     check(stick(json!({ "cookie": "a", "header": "b" })), "stick_table", "`cookie` and `header`");
+    check(stick(json!({ "cookie": "a", "address": true })), "stick_table", "`address: true`");
+    check(stick(json!({ "address": true, "match": ["$arg_a"] })), "stick_table.match", "one of the two");
+    check(stick(json!({ "address": false })), "stick_table", "`address: true`");
     check(stick(json!({ "cookie": "a b" })), "stick_table.cookie", "");
     check(stick(json!({ "header": "a", "match": ["$agr_a"] })), "stick_table.match[0]", "variables");
     check(stick(json!({ "header": "a", "match": ["$arg_a", "a"] })), "stick_table.match[1]", "$arg_session");

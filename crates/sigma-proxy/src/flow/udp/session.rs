@@ -20,7 +20,10 @@ use super::table::{Reached, Seat};
 use crate::attempts::{Attempts, Decision, Failure, Picked};
 use crate::connection::Origin;
 use crate::datagrams::Place;
+use crate::flow::guarded::fallback;
 use crate::flow::{Active, End, Flow, ms_since, now};
+use crate::judge::is_to_blame;
+use crate::passage::{Passage, Seen};
 use crate::snapshot::Upstream;
 use crate::snapshot::flows::FlowRoute;
 use crate::withdrawal::Withdrawal;
@@ -134,10 +137,11 @@ impl Flow<'_> {
         }
         let (number, upstream) = self.upstream(&view, &route)?;
         drop(route);
-        self.carry_datagrams(hall, seat, view, (number, &upstream), reached).await
+        self.carry_datagrams(hall, seat, view, (number, &upstream), reached, true).await
     }
 
-    /// Finds a node and carries the session, in the end of which all counts are right.
+    /// Finds a node and carries the session, in the end of which all counts are right. A fallback of the upstream's
+    /// breaker is used if it `may_fall_back`.
     async fn carry_datagrams(
         &mut self,
         hall: &Hall,
@@ -145,9 +149,21 @@ impl Flow<'_> {
         view: Rc<View>,
         (number, upstream): (u32, &Arc<Upstream>),
         mut reached: Option<Box<Reached>>,
+        may_fall_back: bool,
     ) -> Result<(), End> {
         takes_datagrams(upstream)?;
-        let _permit = self.admit(upstream)?;
+        let mut passage = match self.begin_passage(number, upstream) {
+            Ok(passage) => passage,
+            // One that stands is with a node of this upstream, or ends.
+            Err(fault) if !may_fall_back || reached.is_some() => return Err(fault.into()),
+            Err(fault) => {
+                let (number, other) = fallback(&view, upstream, fault)?;
+                return Box::pin(self.carry_datagrams(hall, seat, view, (number, &other), None, false)).await;
+            }
+        };
+        if let Some(passage) = &mut passage {
+            Box::pin(self.ask_guards(passage, upstream, None)).await?;
+        }
         let mut attempts = Attempts::new(self.worker, number, upstream, None, self.choice(upstream));
         let idle_ms = match &upstream.config.timeout {
             Some(_) => upstream.timeouts.read_ms,
@@ -159,10 +175,10 @@ impl Flow<'_> {
                 Some(reached) => match attempts.pick_at(reached.addr) {
                     Some(node) => (node, Some(reached)),
                     // The upstream has that node no more. What the client has sent since begins another session.
-                    None if seat.starts_over() => (self.pick(&mut attempts)?, None),
+                    None if seat.starts_over() => (self.pick(&mut attempts, None).await?, None),
                     None => return Err(End::Nothing),
                 },
-                None => (self.pick(&mut attempts)?, None),
+                None => (self.pick(&mut attempts, None).await?, None),
             };
             let in_flight = attempts.begin(&node);
             let connected = match reached {
@@ -170,13 +186,20 @@ impl Flow<'_> {
                 None => self.connect(&node, seat),
             };
             let ended = match connected {
-                Ok(socket) => self.relay_datagrams(hall, seat, &socket, (&attempts, &node), idle_ms).await,
+                Ok(socket) => {
+                    let with = With { attempts: &attempts, node: &node, passage: &mut passage };
+                    self.relay_datagrams(hall, seat, &socket, with, idle_ms).await
+                }
                 Err(fault) => Err(Stopped::Unsent(fault)),
             };
             drop(in_flight);
             // Nobody knows what a datagram means and whether it was read: only one that reached nobody is repeated.
             let (fault, may_repeat) = match ended {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    // Nothing has come back that says otherwise.
+                    settle(&mut passage, Seen::Taken { connect_ms: None });
+                    return Ok(());
+                }
                 Err(Stopped::Unsent(fault)) => (fault, true),
                 Err(Stopped::Refused) => (refused(), seat.unsettle()),
                 Err(Stopped::Other(fault)) => (fault, false),
@@ -184,6 +207,7 @@ impl Flow<'_> {
             let decision = if may_repeat { Decision::NextNode } else { Decision::GiveUp };
             let failure = Failure { fault, decision, request_sent: true, status: None };
             if !attempts.failed(&node, &failure) {
+                settle(&mut passage, if is_to_blame(fault, true) { Seen::Failure } else { Seen::Nothing });
                 return Err(fault.into());
             }
         }
@@ -235,9 +259,10 @@ impl Flow<'_> {
         hall: &Hall,
         seat: &Seat,
         socket: &DatagramSocket,
-        (attempts, node): (&Attempts<'_>, &Picked),
+        with: With<'_, '_>,
         idle_ms: u64,
     ) -> Result<(), Stopped> {
+        let With { attempts, node, passage } = with;
         let worker = self.worker;
         let closes = attempts.upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
@@ -254,6 +279,8 @@ impl Flow<'_> {
                         self.answer(hall, seat);
                         if !std::mem::replace(&mut has_answered, true) {
                             attempts.answered(node, Some(200));
+                            attempts.keep_session();
+                            settle(passage, Seen::Taken { connect_ms: None });
                         }
                     }
                     Err(error) if is_gone(&error) => return Err(Stopped::Refused),
@@ -313,6 +340,19 @@ impl Flow<'_> {
         self.session.course.sent += bytes as u64;
         self.session.course.upstream_received +=
             batch.iter().map(|received| received.bytes.len() as u64).sum::<u64>();
+    }
+}
+
+/// What an attempt is made by, and what guards are to learn from it.
+struct With<'w, 'p> {
+    attempts: &'w Attempts<'p>,
+    node: &'w Picked,
+    passage: &'w mut Option<Passage<'p>>,
+}
+
+fn settle(passage: &mut Option<Passage<'_>>, seen: Seen) {
+    if let Some(passage) = passage {
+        passage.tell(seen);
     }
 }
 
