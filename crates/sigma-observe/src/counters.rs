@@ -100,6 +100,8 @@ pub enum Counter {
     StreamSessionsActive,
     /// Those of them that plugins have closed.
     StreamSessionsRefused,
+    /// Those of them that were ended since their client's certificate is trusted no longer.
+    StreamSessionsDistrusted,
     /// Bytes from clients to nodes in sessions, counted as they pass.
     StreamBytesIn,
     /// Bytes from nodes to clients in sessions, counted as they pass.
@@ -146,7 +148,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 55] = [
+const NAMES: [(Counter, &str); 56] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -188,6 +190,7 @@ const NAMES: [(Counter, &str); 55] = [
     (Counter::StreamSessions, "stream_sessions"),
     (Counter::StreamSessionsActive, "stream_sessions_active"),
     (Counter::StreamSessionsRefused, "stream_sessions_refused"),
+    (Counter::StreamSessionsDistrusted, "stream_sessions_distrusted"),
     (Counter::StreamBytesIn, "stream_bytes_in"),
     (Counter::StreamBytesOut, "stream_bytes_out"),
     (Counter::StreamDatagramsIn, "stream_datagrams_in"),

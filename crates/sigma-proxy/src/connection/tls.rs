@@ -1,6 +1,6 @@
 //! The TLS session of a connection, and the requests that it allows.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub(crate) struct TlsSession {
     facts: Facts,
     /// The last verdict about the client's certificate, and the revision by which it was passed.
     judged: Cell<(u64, ClientCertificate)>,
+    /// The same by what has taken the place of the identity of the handshake.
+    judged_later: RefCell<Option<(Arc<ServerIdentity>, u64, ClientCertificate)>>,
 }
 
 impl TlsSession {
@@ -27,7 +29,19 @@ impl TlsSession {
     pub(crate) fn of(stream: &Stream) -> Option<TlsSession> {
         let facts = stream.tls()?.clone();
         let judged = Cell::new((facts.revision, facts.client_certificate));
-        Some(TlsSession { tls: Rc::new(shown(&facts)), facts, judged })
+        let judged_later = RefCell::default();
+        Some(TlsSession { tls: Rc::new(shown(&facts)), facts, judged, judged_later })
+    }
+
+    /// Whether the client was asked for a certificate.
+    pub(crate) fn asks(&self) -> bool {
+        self.facts.identity.as_ref().is_some_and(|identity| identity.client_auth().is_some())
+    }
+
+    /// Whether the client of a session without requests would still be let in, by the rules in force now.
+    pub(crate) fn admits(&self, certificates: &ServerCertificates) -> bool {
+        let shown = certificates.by_name.choose(self.facts.server_name.as_deref());
+        shown.or(self.facts.identity.as_ref()).is_none_or(|identity| self.is_trusted(identity))
     }
 
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
@@ -85,7 +99,7 @@ impl TlsSession {
         let verdict = match &self.facts.identity {
             Some(shaken) if Arc::ptr_eq(shaken, identity) => self.verdict(auth),
             // It has changed since the handshake.
-            _ => auth.judge(&self.facts.peer_chain),
+            _ => self.later_verdict(identity, auth),
         };
         verdict == ClientCertificate::Verified
     }
@@ -102,6 +116,21 @@ impl TlsSession {
         let verdict = auth.judge(&self.facts.peer_chain);
         self.judged.set((now, verdict));
         verdict
+    }
+
+    /// The same by an identity that was not there at the handshake.
+    fn later_verdict(&self, identity: &Arc<ServerIdentity>, auth: &ClientAuth) -> ClientCertificate {
+        let (now, known) = (auth.revision(), &mut *self.judged_later.borrow_mut());
+        match known {
+            Some((judged_by, revision, verdict)) if *revision == now && Arc::ptr_eq(judged_by, identity) => {
+                *verdict
+            }
+            _ => {
+                let verdict = auth.judge(&self.facts.peer_chain);
+                *known = Some((Arc::clone(identity), now, verdict));
+                verdict
+            }
+        }
     }
 }
 

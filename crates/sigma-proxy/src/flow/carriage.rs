@@ -14,8 +14,9 @@ use sigma_plugin::flow::Tried;
 use sigma_upstream::balance::InFlight;
 use sigma_upstream::dial::reach;
 
-use super::guarded::fallback;
+use super::guarded::{dismiss, fallback};
 use super::relay::{Broken, Relay};
+use super::trust::untrusted;
 use super::{End, Flow, ms_since, now};
 use crate::attempts::{Attempts, Choice, Decision, Failure, Picked};
 use crate::drain::{Leave, Turn};
@@ -65,15 +66,15 @@ impl Flow<'_> {
                 if let Some(passage) = passage.filter(|_| is_failing) {
                     passage.end(Seen::Failure);
                 }
-            }
                 return Err(fault.into());
+            }
         };
         // That it has taken the session is all that can be said of it.
         attempts.answered(&node, Some(200));
-        let idle_ms = match &upstream.config.timeout {
         attempts.keep_session();
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
         let _permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
+        let idle_ms = match &upstream.config.timeout {
             Some(_) => upstream.timeouts.read_ms,
             None => timeouts.stream_idle_ms.into(),
         };
@@ -158,6 +159,7 @@ impl Flow<'_> {
         idle_ms: u64,
         withdrawal: Option<Withdrawal>,
     ) -> Result<(), End> {
+        let trust = self.trust.take();
         let mut relay = Relay::new(down, up, std::mem::take(&mut self.session.early));
         let idle = Deadline::new();
         idle.set(idle_ms);
@@ -188,9 +190,16 @@ impl Flow<'_> {
                 }
                 Poll::Pending => {}
             }
-            match withdrawal.as_ref().map(|withdrawal| withdrawal.poll(cx)) {
-                Some(Poll::Ready(_)) => Poll::Ready(Err(Stopped::Withdrawn)),
-                _ => Poll::Pending,
+            if let Some(withdrawal) = &withdrawal
+                && withdrawal.poll(cx).is_ready()
+            {
+                return Poll::Ready(Err(Stopped::Withdrawn));
+            }
+            match &trust {
+                Some(trust) => {
+                    trust.poll(worker, cx).map(|()| Err(Stopped::Untrusted { in_order: relay.part(cx) }))
+                }
+                None => Poll::Pending,
             }
         })
         .await;
@@ -202,6 +211,13 @@ impl Flow<'_> {
             Ok(()) => return Ok(()),
             Err(stopped) => stopped,
         };
+        if let Stopped::Untrusted { in_order } = stopped {
+            worker.counters.add(Counter::StreamSessionsDistrusted, 1);
+            if in_order {
+                Box::pin(dismiss(worker, relay.into_down())).await;
+                return Err(stopped.fault().into());
+            }
+        }
         // What was cut short must not look like an end.
         relay.reset();
         Err(stopped.fault().into())
@@ -213,6 +229,10 @@ enum Stopped {
     Broken(Broken),
     Idle,
     Withdrawn,
+    /// The client would not be let in any more. Whether all that had been read has reached the other side.
+    Untrusted {
+        in_order: bool,
+    },
     Stopping,
 }
 
@@ -225,6 +245,7 @@ impl Stopped {
             }
             Stopped::Idle => (FaultKind::ResponseTimeout, "nothing was sent for too long"),
             Stopped::Withdrawn => (FaultKind::NodeWithdrawn, "the node went out, and sessions end with it"),
+            Stopped::Untrusted { .. } => return untrusted(true),
             Stopped::Stopping => (FaultKind::Stopping, "the gateway stops amid the session"),
         };
         Fault::new(kind, reason)

@@ -12,6 +12,7 @@ use sigma_net::{Deadline, Stream};
 use sigma_plugin::flow::Asked;
 use sigma_plugin::{Client, FlowStep};
 
+use super::trust::{Trust, untrusted};
 use super::{End, Flow};
 use crate::admit::{greeted, introduced, shaken, unless_closing};
 use crate::connection::TlsSession;
@@ -95,8 +96,11 @@ impl Flow<'_> {
         };
         if stream.tls().is_some_and(asks) {
             // Paths that are served to everybody are paths of requests: a session has none.
-            let reason = "client certificate verification is not passed";
-            return Err(Fault::new(FaultKind::BadRequest, reason).into());
+            return Err(untrusted(false).into());
+        }
+        if let Some(session) = TlsSession::of(&stream) {
+            self.session.client.tls = Some(Rc::clone(&session.tls));
+            self.trust = Some(Box::new(Trust::watch(session)));
         }
         Ok(stream)
     }
@@ -171,5 +175,5 @@ pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstre
         let reason = "an upstream that is made of others is for requests, not for sessions";
         return Err(Fault::new(FaultKind::NoUpstream, reason));
     }
-}
     Ok((number, upstream))
+}

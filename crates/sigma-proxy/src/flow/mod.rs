@@ -6,6 +6,7 @@
 //! | `entrance` | everything before a node is chosen: PROXY header, TLS, plugins |
 //! | `guarded` | the guards of the upstream, and the wait for a place |
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
+//! | `trust` | whether the client of an open session would still be let in |
 //! | `relay` | moves bytes both ways |
 //! | `udp` | sessions of datagrams: who is in one, and their way; the rest they share with the others |
 //! | `finish` | the end: counters, plugins that log, the access line |
@@ -15,6 +16,7 @@ mod entrance;
 mod finish;
 mod guarded;
 mod relay;
+mod trust;
 pub(crate) mod udp;
 
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use crate::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
 use guarded::dismiss;
+use trust::Trust;
 
 /// One session.
 struct Flow<'w> {
@@ -39,6 +42,8 @@ struct Flow<'w> {
     /// The plugins that take part.
     plugins: Vec<Arc<Entry<dyn FlowPlugin>>>,
     origin: Origin,
+    /// The client, if its TLS ends here.
+    trust: Option<Box<Trust>>,
 }
 
 /// Why a session ended before its time.
@@ -66,7 +71,7 @@ pub(crate) async fn serve(entered: Entered, stream: Stream, origin: Origin, list
     let _active = Active::begin(worker, Arc::clone(&traffic));
     let mut session = Session::default();
     session.traffic = traffic;
-    let mut flow = Flow { worker, session, began: Instant::now(), plugins: Vec::new(), origin };
+    let mut flow = Flow { worker, session, began: Instant::now(), plugins: Vec::new(), origin, trust: None };
     let outcome = flow.run(stream, listener).await;
     flow.finish(outcome);
 }

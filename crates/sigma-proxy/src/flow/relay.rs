@@ -71,6 +71,18 @@ impl Relay {
         matches!(self.poll(cx), Poll::Ready(Ok(())))
     }
 
+    /// Takes nothing more from either side, and tells both the end; false if something is on its way that finds no
+    /// room now.
+    pub(super) fn part(&mut self, cx: &mut Context<'_>) -> bool {
+        (self.to_up.ended, self.to_down.ended) = (true, true);
+        matches!(self.poll(cx), Poll::Ready(Ok(())))
+    }
+
+    /// The client's side, after the end.
+    pub(super) fn into_down(self) -> Stream {
+        self.down
+    }
+
     /// Ends both sides as broken.
     pub(super) fn reset(self) {
         self.down.reset();

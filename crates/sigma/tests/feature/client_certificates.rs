@@ -16,7 +16,7 @@ use crate::tls::{Authority, Issued, ask, config, run, shake, status, to_origin};
 use crate::{PATIENCE, SIGMA};
 
 /// An authority that may sign lists, and revokes by serial numbers.
-fn authority(name: &str) -> Authority {
+pub(crate) fn authority(name: &str) -> Authority {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -26,7 +26,7 @@ fn authority(name: &str) -> Authority {
     Authority { issuer: Issuer::new(params, key), pem }
 }
 
-fn client(authority: &Authority, serial: u64) -> Issued {
+pub(crate) fn client(authority: &Authority, serial: u64) -> Issued {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
     params.serial_number = Some(serial.into());
@@ -34,7 +34,7 @@ fn client(authority: &Authority, serial: u64) -> Issued {
 }
 
 /// A list that is good from 2020 on, for the given years, in PEM.
-fn list(authority: &Authority, day: u8, until: i32, revoked: &[u64]) -> String {
+pub(crate) fn list(authority: &Authority, day: u8, until: i32, revoked: &[u64]) -> String {
     let one = |serial: &u64| RevokedCertParams {
         serial_number: SerialNumber::from(*serial),
         revocation_time: rcgen::date_time_ymd(2020, 1, 1),

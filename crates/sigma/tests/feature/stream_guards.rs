@@ -1,13 +1,16 @@
 //! What stands between a session of a stream route and its nodes: limits and queues, circuit breakers, admission
-//! control, and nodes that clients keep to.
+//! control, nodes that clients keep to, and certificates that are trusted no longer.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, Peer, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::client_certificates::{authority, client, list};
 use crate::overload::counted;
 use crate::streams::{config, is_closed, parrot, talk, upstream};
+use crate::tls::{Authority, run, shake};
 use crate::{PATIENCE, SIGMA};
 
 /// A gateway with one worker, whose route leads to `upstream`, beside these `upstreams`.
@@ -222,4 +225,41 @@ fn datagrams_wait_for_a_place_too() {
     assert_eq!(&bytes[..len], b"two");
     silent.send_to(b"2", from).unwrap();
     assert_eq!(second.recv(&mut bytes).unwrap(), 1);
+}
+
+/// Of the clients with a session, one's certificate is revoked, and then nobody's authority is trusted.
+#[test]
+fn an_open_session_ends_when_its_client_is_trusted_no_longer() {
+    let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), parrot("one"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("clients.crl");
+    std::fs::write(&file, list(&ca, 2, 2090, &[])).unwrap();
+    let text = |client: Value| {
+        let rest = json!({
+            "ssls": [root.issue("a.test").ssl(json!({ "id": "1", "sni": "a.test", "client": client }))],
+            "stream_routes": [{ "sni": "a.test", "upstream": upstream(&[origin.port()]) }],
+        });
+        config(json!({ "stream": "tls" }), rest)
+    };
+    let gateway = Gateway::start(SIGMA, &text(json!({ "ca": ca.pem, "crl": { "files": [file] } }))).unwrap();
+    run(async {
+        let session = async |serial| {
+            let mut stream =
+                shake(&gateway, &root.client(Some(&client(&ca, serial))), "a.test").await.unwrap();
+            let mut greeting = [0; 5];
+            stream.read_exact(&mut greeting).await.unwrap();
+            assert_eq!(&greeting, b"one\r\n");
+            stream
+        };
+        let (mut one, mut two) = (session(1).await, session(2).await);
+        std::fs::write(&file, list(&ca, 3, 2090, &[2])).unwrap();
+        // It ends as a whole: what was cut off would be an error.
+        assert_eq!(two.read(&mut [0; 9]).await.unwrap(), 0);
+        one.write_all(b"still here").await.unwrap();
+        one.flush().await.unwrap();
+        gateway.rewrite(&text(json!({ "ca": Authority::new("Others").pem }))).unwrap();
+        gateway.reload().unwrap();
+        assert_eq!(one.read(&mut [0; 9]).await.unwrap(), 0);
+    });
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_stream_sessions_distrusted_total") == 2));
 }

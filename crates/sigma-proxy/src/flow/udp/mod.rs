@@ -149,7 +149,7 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     (session.client, session.transport) = (client, Transport::Udp);
     session.traffic = Arc::clone(&hall.traffic);
     let Some(route) = route else {
-        let flow = Flow { worker, session, began: now(), plugins: Vec::new(), origin };
+        let flow = Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None };
         flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into()));
         return None;
     };
