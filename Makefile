@@ -25,15 +25,18 @@ conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
 # Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
-# (Keycloak, CAS), OPA, ClickHouse, collectors of traces, and Knot for names; systemd, if root asks; the public suite of
-# caches; and the dashboard in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The
-# tests need three GiB of memory.
+# Servers as they are, by the tests in crates/sigma/tests/feature/servers: registries, providers of identity, databases,
+# brokers, PHP, servers of logs and traces, name servers, systemd (as root), the public suite of caches; and the dashboard
+# in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The tests need
+# three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \
 	command -v java >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
 	command -v clickhouse-server >/dev/null || missing+=(clickhouse-server); \
 	command -v knotd >/dev/null || missing+=(knot); \
+	ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql); \
+	command -v psql >/dev/null || missing+=(postgresql-client); \
 	command -v chromium >/dev/null || missing+=(chromium); \
 	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
 	command -v node >/dev/null || missing+=(nodejs); \

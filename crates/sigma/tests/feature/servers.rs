@@ -10,6 +10,7 @@ mod keycloak;
 mod keycloak_saml;
 mod knot;
 mod opa;
+mod postgres;
 mod rocketmq;
 mod systemd;
 
