@@ -15,6 +15,7 @@ pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 pub mod sockets;
+pub mod splice;
 pub mod stream;
 pub mod tls;
 pub mod uring;

@@ -6,9 +6,18 @@ use std::task::{Context, Poll, ready};
 
 use sigma_http::Chunk;
 use sigma_net::Stream;
+use sigma_net::splice::Pipe;
 
 /// Pieces that one direction moves before others get their turn.
 const TURNS: usize = 16;
+
+/// Bytes after which a direction between plain sockets is spliced, if they come in large pieces: a pipe and its system
+/// calls are worth it for what is copied no more.
+const SPLICED_AFTER: u64 = 256 * 1024;
+
+/// Size of a piece from which on more is expected, and below which it is not any more.
+const BULK_BEGUN: usize = 16 * 1024;
+const BULK_LEFT: usize = 4 * 1024;
 
 /// The side that broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +37,12 @@ pub(super) struct Relay {
 /// One direction.
 #[derive(Default)]
 struct Way {
-    /// Read and not yet written.
+    /// Read and not yet written, if it is in memory.
     chunk: Chunk,
+    /// The same, if it is not.
+    pipe: Option<Pipe>,
+    /// Much comes: it is spliced while there are pipes.
+    is_bulk: bool,
     ended: bool,
     /// It ends when there is nothing to move.
     leaving: bool,
@@ -101,17 +114,9 @@ impl Way {
             if self.closed {
                 return Poll::Ready(Ok(()));
             }
-            while !self.chunk.is_empty() {
-                match ready!(to.poll_write(cx, &self.chunk)) {
-                    Ok(written) if written > 0 => {
-                        self.chunk.advance(written);
-                        self.moved += written as u64;
-                    }
-                    _ => {
-                        self.closed = true;
-                        return Poll::Ready(Ok(()));
-                    }
-                }
+            if !ready!(self.poll_give(to, cx)) {
+                self.closed = true;
+                continue;
             }
             if self.ended {
                 // A peer that has left has all that it wanted.
@@ -120,9 +125,7 @@ impl Way {
                 self.closed = true;
                 continue;
             }
-            // A wait holds no memory.
-            self.chunk = Chunk::empty();
-            match from.poll_fill(cx, &mut self.chunk) {
+            match self.poll_take(from, to, cx) {
                 Poll::Ready(n) => self.ended = n? == 0,
                 // Who sends more nevertheless is told by the kernel that nobody has read it.
                 Poll::Pending if self.leaving => self.ended = true,
@@ -137,3 +140,170 @@ impl Way {
         Poll::Pending
     }
 }
+
+    /// Writes what was read; false if nobody is there to take it.
+    fn poll_give(&mut self, to: &mut Stream, cx: &mut Context<'_>) -> Poll<bool> {
+        loop {
+            let written = match &mut self.pipe {
+                _ if !self.chunk.is_empty() => ready!(to.poll_write(cx, &self.chunk)),
+                Some(pipe) if pipe.held() > 0 => ready!(to.poll_splice_from(cx, pipe)),
+                _ => return Poll::Ready(true),
+            };
+            match written {
+                Ok(written) if written > 0 => {
+                    self.chunk.advance(written.min(self.chunk.len()));
+                    self.moved += written as u64;
+                }
+                _ => return Poll::Ready(false),
+            }
+        }
+    }
+
+    /// Reads more: into memory, or past it while much comes. A wait holds neither memory nor a pipe.
+    fn poll_take(&mut self, from: &mut Stream, to: &Stream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.is_bulk
+            && let Some(taken) = self.poll_splice(from, cx)
+        {
+            return taken;
+        }
+        (self.pipe, self.chunk) = (None, Chunk::empty());
+        let taken = from.poll_fill(cx, &mut self.chunk);
+        if let Poll::Ready(Ok(n)) = taken {
+            let is_much = n >= BULK_BEGUN && self.moved >= SPLICED_AFTER;
+            self.is_bulk = is_much && from.can_splice() && to.can_splice();
+        }
+        taken
+    }
+
+    /// Reads more into a pipe; None if there is none to have, or the system does not let it.
+    fn poll_splice(&mut self, from: &mut Stream, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
+        let mut pipe = self.pipe.take().or_else(Pipe::take)?;
+        let taken = from.poll_splice_into(cx, &mut pipe);
+        match &taken {
+            Poll::Ready(Ok(n)) if *n > 0 => {
+                self.is_bulk = *n >= BULK_LEFT;
+                self.pipe = Some(pipe);
+            }
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Unsupported => return None,
+            _ => {}
+        }
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// More than all buffers on the way hold.
+    const MUCH: usize = 24 << 20;
+
+    /// A connection: the gateway's end, and the other one.
+    async fn pair() -> (Stream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
+        (Stream::Tcp(listener.accept().await.expect("a connection").0), far)
+    }
+
+    /// Bytes whose places can be told, as their pattern fits into nothing.
+    fn bytes() -> Vec<u8> {
+        let mut bytes = (0..=250).collect::<Vec<u8>>().repeat(MUCH / 251 + 1);
+        bytes.truncate(MUCH);
+        bytes
+    }
+
+    /// Both sides send much and end their sending, and get what the other sent. Whether pipes were used.
+    async fn exchange() -> bool {
+        let ((down, client), (up, node)) = (pair().await, pair().await);
+        let mut relay = Relay::new(down, up, Chunk::copy_of(b"early"));
+        let mut has_spliced = false;
+        let relayed = async {
+            let relayed = poll_fn(|cx| {
+                let polled = relay.poll(cx);
+                has_spliced |= relay.to_up.pipe.is_some() || relay.to_down.pipe.is_some();
+                polled
+            });
+            let relayed = relayed.await;
+            assert!(relay.to_up.pipe.is_none() && relay.to_down.pipe.is_none(), "they are given back");
+            let moved = relay.moved();
+            // The last end is told by that.
+            drop(relay);
+            (relayed, moved)
+        };
+        let talk = async |mut side: TcpStream| {
+            let (mut read, mut write) = side.split();
+            let (sent, mut got) = (bytes(), Vec::new());
+            let send = async {
+                write.write_all(&sent).await.expect("write");
+                write.shutdown().await.expect("the end");
+            };
+            let (_, read) = tokio::join!(send, read.read_to_end(&mut got));
+            read.expect("read");
+            got
+        };
+        let (relayed, to_client, to_node) = tokio::join!(relayed, talk(client), talk(node));
+        assert_eq!(relayed, (Ok(()), (MUCH as u64 + 5, MUCH as u64)));
+        assert!(to_client == bytes() && to_node == [b"early".to_vec(), bytes()].concat());
+        has_spliced
+    }
+
+    #[tokio::test]
+    async fn much_is_spliced_and_what_finds_no_pipe_is_copied() {
+        assert!(exchange().await);
+        let all: Vec<Pipe> = std::iter::from_fn(Pipe::take).collect();
+        assert!(!exchange().await);
+        drop(all);
+        assert!(exchange().await);
+    }
+
+    #[tokio::test]
+    async fn who_reads_slowly_holds_the_other_side_back() {
+        let ((down, client), (up, mut node)) = (pair().await, pair().await);
+        let mut relay = Relay::new(down, up, Chunk::empty());
+        let sent = bytes();
+        let mut sending = std::pin::pin!(node.write_all(&sent));
+        let mut got = 0;
+        let mut buffer = vec![0; 64 * 1024];
+        poll_fn(|cx| {
+            let is_done = sending.as_mut().poll(cx).is_ready();
+            assert!(relay.poll(cx).is_pending());
+            // It reads a little at a time, and only when nothing else moves.
+            if let Ok(n) = client.try_read(&mut buffer) {
+                assert!(buffer[..n] == sent[got..got + n]);
+                got += n;
+                assert!(relay.moved().1 - got as u64 <= 16 << 20, "the kernel's buffers, and no more");
+            }
+            if is_done && got == MUCH {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_node_that_breaks_off_amid_much_is_no_end() {
+        let ((down, mut client), (up, mut node)) = (pair().await, pair().await);
+        let mut relay = Relay::new(down, up, Chunk::empty());
+        let talk = async {
+            let sent = bytes();
+            let send = async { node.write_all(&sent[..8 << 20]).await.expect("write") };
+            let mut got = vec![0; 7 << 20];
+            let (_, read) = tokio::join!(send, client.read_exact(&mut got));
+            read.expect("read");
+            assert!(got == sent[..7 << 20]);
+            Stream::Tcp(node).reset();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            relayed = poll_fn(|cx| relay.poll(cx)) => assert_eq!(relayed, Err(Broken::Upstream)),
+            () = talk => {}
+        }
+        assert!(relay.moved().1 >= 7 << 20);
+    }

@@ -1,0 +1,239 @@
+//! Bytes that go from one socket to another without passing through the process: the kernel hands their pages on by
+//! way of a pipe (splice(2)).
+//!
+//! A pipe is taken when there is something to move, and is empty whenever it is given back: what idles holds none.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
+
+use crate::Stream;
+
+/// What a pipe holds, in bytes: as much as a busy socket has at a time.
+const PIPE_BYTES: usize = 256 * 1024;
+
+/// Pipes of a worker, each of which takes two descriptors. What finds none is copied.
+const PIPES_MAX: usize = 64;
+
+/// Those of them that are kept while nothing is in them.
+const PIPES_KEPT: usize = 16;
+
+/// The pipes of one worker.
+#[derive(Debug, Default)]
+struct Pipes {
+    /// How many there are, in use or not.
+    count: usize,
+    /// The system does not let this process splice.
+    is_forbidden: bool,
+    idle: Vec<Ends>,
+}
+
+#[derive(Debug)]
+struct Ends {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+thread_local! {
+    static PIPES: RefCell<Pipes> = RefCell::default();
+}
+
+/// A pipe between two sockets.
+#[derive(Debug)]
+pub struct Pipe {
+    /// None only while it is given back.
+    ends: Option<Ends>,
+    held: usize,
+}
+
+impl Pipe {
+    /// An empty pipe of this worker; None if all are in use, or there is no descriptor for another one.
+    pub fn take() -> Option<Pipe> {
+        PIPES.with_borrow_mut(|pipes| {
+            let ends = match pipes.idle.pop() {
+                Some(ends) => ends,
+                None if pipes.count >= PIPES_MAX || pipes.is_forbidden => return None,
+                None => {
+                    let ends = Ends::new().ok()?;
+                    pipes.count += 1;
+                    ends
+                }
+            };
+            Some(Pipe { ends: Some(ends), held: 0 })
+        })
+    }
+
+    /// Bytes that were read and are still to be written.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+}
+
+impl Ends {
+    fn new() -> io::Result<Ends> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        crate::limits::leave_reserve(&read)?;
+        crate::limits::leave_reserve(&write)?;
+        // Where that is not allowed it is smaller, and works as well.
+        let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
+        Ok(Ends { read, write })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let (ends, is_empty) = (self.ends.take(), self.held == 0);
+        // The thread may be ending.
+        let _ = PIPES.try_with(|pipes| {
+            let mut pipes = pipes.borrow_mut();
+            match ends {
+                // What is in it is nobody else's.
+                Some(ends) if is_empty && pipes.idle.len() < PIPES_KEPT => pipes.idle.push(ends),
+                _ => pipes.count -= 1,
+            }
+        });
+    }
+}
+
+impl Stream {
+    /// Whether bytes can be moved from it, or to it, by a [`Pipe`].
+    pub fn can_splice(&self) -> bool {
+        matches!(self, Stream::Tcp(_))
+    }
+
+    /// Moves what there is into an empty pipe; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system. Where nothing can be spliced it is [`io::ErrorKind::Unsupported`],
+    /// and nothing was taken.
+    pub fn poll_splice_into(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
+        loop {
+            ready!(socket.poll_read_ready(cx))?;
+            // The pipe is empty: nothing but the socket can make it wait.
+            match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, PIPE_BYTES)) {
+                Ok(n) => {
+                    pipe.held += n;
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if is_refusal(&error) => {
+                    PIPES.with_borrow_mut(|pipes| {
+                        pipes.is_forbidden = true;
+                        pipes.count -= pipes.idle.drain(..).count();
+                    });
+                    return Poll::Ready(Err(cannot()));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Moves some of what a pipe holds to the stream.
+    ///
+    /// # Errors
+    /// As [`Stream::poll_splice_into`].
+    pub fn poll_splice_from(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
+        loop {
+            ready!(socket.poll_write_ready(cx))?;
+            match socket.try_io(Interest::WRITABLE, || pass(&ends.read, &*socket, pipe.held)) {
+                Ok(n) => {
+                    pipe.held = pipe.held.saturating_sub(n);
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+fn pass(from: impl AsFd, to: impl AsFd, bytes: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    loop {
+        match splice(&from, None, &to, None, bytes, flags) {
+            Err(Errno::INTR) => {}
+            passed => return Ok(passed?),
+        }
+    }
+}
+
+/// Whether the system does not splice, or not for this process: a filter of system calls may forbid it.
+fn is_refusal(error: &io::Error) -> bool {
+    let refusals = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::ACCESS];
+    refusals.iter().any(|refusal| error.raw_os_error() == Some(refusal.raw_os_error()))
+}
+
+fn cannot() -> io::Error {
+    io::ErrorKind::Unsupported.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    async fn pair() -> (Stream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
+        (Stream::Tcp(listener.accept().await.expect("a connection").0), far)
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_and_a_pipe_is_used_again_when_it_is_empty() {
+        let ((mut from, mut sender), (mut to, mut reader)) = (pair().await, pair().await);
+        let mut noop = Context::from_waker(std::task::Waker::noop());
+        let mut pipe = Pipe::take().expect("a pipe");
+        assert!(from.poll_splice_into(&mut noop, &mut pipe).is_pending());
+        sender.write_all(b"hello").await.expect("write");
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut pipe)).await.expect("read"), 5);
+        assert_eq!(pipe.held(), 5);
+        let mut other = Pipe::take().expect("another one");
+        drop(pipe);
+        assert_eq!(
+            PIPES.with_borrow(|pipes| (pipes.count, pipes.idle.len())),
+            (1, 0),
+            "what it held is gone"
+        );
+        sender.write_all(b" world").await.expect("write");
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut other)).await.expect("read"), 6);
+        while other.held() > 0 {
+            poll_fn(|cx| to.poll_splice_from(cx, &mut other)).await.expect("write");
+        }
+        let mut read = [0; 6];
+        reader.read_exact(&mut read).await.expect("read");
+        assert_eq!(&read, b" world");
+        drop(sender);
+        assert_eq!(poll_fn(|cx| from.poll_splice_into(cx, &mut other)).await.expect("the end"), 0);
+        drop(other);
+        assert_eq!(PIPES.with_borrow(|pipes| (pipes.count, pipes.idle.len())), (1, 1));
+    }
+
+    #[test]
+    fn a_worker_has_so_many_pipes() {
+        let held: Vec<Pipe> = std::iter::from_fn(Pipe::take).take(PIPES_MAX + 1).collect();
+        assert_eq!(held.len(), PIPES_MAX);
+        drop(held);
+        assert_eq!(PIPES.with_borrow(|pipes| (pipes.count, pipes.idle.len())), (PIPES_KEPT, PIPES_KEPT));
+        assert!(Pipe::take().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_plain_tcp_says_so() {
+        let (near, _far) = tokio::net::UnixStream::pair().expect("a pair of sockets");
+        let (mut stream, mut pipe) = (Stream::Unix(near), Pipe::take().expect("a pipe"));
+        assert!(!stream.can_splice());
+        let error = poll_fn(|cx| stream.poll_splice_into(cx, &mut pipe)).await.expect_err("it cannot");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    }
+}
