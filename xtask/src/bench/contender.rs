@@ -46,6 +46,7 @@ pub(super) struct Programs {
     pub(super) origin: PathBuf,
     pub(super) idle: PathBuf,
     pub(super) sessions: PathBuf,
+    pub(super) datagrams: PathBuf,
 }
 
 impl Programs {

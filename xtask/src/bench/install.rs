@@ -62,6 +62,7 @@ pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> a
         origin: built("bench-origin"),
         idle: built("bench-idle"),
         sessions: built("bench-sessions"),
+        datagrams: built("bench-datagrams"),
     })
 }
 

@@ -1,8 +1,10 @@
-//! The gateways as forwarders of bytes over TCP: one worker, one listener, one node, no log.
+//! The gateways as forwarders of bytes over TCP, and of datagrams where they do that: one worker, one port, one node,
+//! no log.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use rustix::process::{Resource, getrlimit};
 
 use super::contender::{Contender, Programs};
 use super::launch::{Launch, Workplace};
@@ -18,6 +20,11 @@ pub(super) const CONTENDERS: [Contender; 4] = [
     Contender::Haproxy,
     Contender::Floor,
 ];
+
+/// Whether a contender forwards datagrams too.
+pub(super) fn takes_datagrams(contender: Contender) -> bool {
+    matches!(contender, Contender::Sigma { .. } | Contender::Nginx { .. })
+}
 
 /// Everything that precedes the start of `contender` between a free port and `origin`.
 pub(super) fn prepare(
@@ -40,7 +47,11 @@ pub(super) fn prepare(
             vec!["-p".into(), prefix, "-c".into(), config, "-e".into(), "stderr".into()]
         }
         Contender::Haproxy => {
-            vec!["-db".into(), "-f".into(), place.write("haproxy.cfg", &haproxy(port, origin))?]
+            vec![
+                "-db".into(),
+                "-f".into(),
+                place.write("haproxy.cfg", &haproxy(port, origin, sessions_max()))?,
+            ]
         }
         Contender::Floor => vec![port.to_string(), origin.to_string(), "bytes".into()],
         Contender::Envoy | Contender::Pingora => bail!("{label} forwards no bytes here"),
@@ -52,7 +63,9 @@ pub(super) fn prepare(
 fn sigma(port: u16, origin: u16) -> String {
     format!(
         "workers: 1\n\
-         listeners: [ {{ address: \"127.0.0.1:{port}\", stream: tcp }} ]\n\
+         listeners:\n\
+         - {{ address: \"127.0.0.1:{port}\", stream: tcp }}\n\
+         - {{ address: \"127.0.0.1:{port}\", stream: udp }}\n\
          access_log: \"off\"\n\
          stream_routes: [ {{ id: \"1\", upstream: {{ scheme: tcp, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} }} ]\n"
     )
@@ -71,16 +84,27 @@ stream {{
     listen 127.0.0.1:{port} backlog=4096;
     proxy_pass 127.0.0.1:{origin};
   }}
+  server {{
+    listen 127.0.0.1:{port} udp;
+    proxy_timeout 60s;
+    proxy_pass 127.0.0.1:{origin};
+  }}
 }}
 "
     )
 }
 
-fn haproxy(port: u16, origin: u16) -> String {
+/// What HAProxy is told to take: it does not start where it may not open as many files as that needs.
+fn sessions_max() -> u64 {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (files / 2).saturating_sub(250).min(12_000)
+}
+
+fn haproxy(port: u16, origin: u16, sessions: u64) -> String {
     format!(
         "global
   nbthread 1
-  maxconn 12000
+  maxconn {sessions}
 defaults
   mode tcp
   timeout connect 5s

@@ -1,7 +1,7 @@
-//! Sigma beside other gateways as a forwarder of bytes over TCP.
+//! Sigma beside other gateways as a forwarder of bytes over TCP, and of datagrams.
 //!
-//! CPU time is all that is compared, by the GiB and by the session: it does not depend on what the load generator
-//! keeps up with.
+//! CPU time is compared, by the GiB, the session and the datagram: it does not depend on what the load generator keeps
+//! up with. How many datagrams pass in a second does.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -36,6 +36,8 @@ const MARKS: (&str, &str) = ("<!-- bench:streams:start -->", "<!-- bench:streams
 const BULK_MIB: u64 = 4 * 1024;
 /// Sessions of one round.
 const SESSIONS: u64 = 8_000;
+/// Datagrams of one round, each of which is answered.
+const DATAGRAMS: u64 = 200_000;
 
 /// What a trial has its gateways do.
 #[derive(Clone, Copy)]
@@ -46,6 +48,9 @@ enum Work {
     Sessions,
     /// So many sessions that idle after one exchange.
     Idle(u32),
+    /// Small datagrams of a few clients, each of which is answered; whether the time that passes is measured, and not
+    /// that of the CPU.
+    Datagrams { by_clock: bool },
 }
 
 struct Trial {
@@ -54,12 +59,24 @@ struct Trial {
     work: Work,
 }
 
-static TRIALS: [Trial; 5] = [
+static TRIALS: [Trial; 8] = [
     Trial { name: "bulk-1", title: "CPU ms per GiB, 1 session", work: Work::Bulk { connections: 1 } },
     Trial { name: "bulk-20", title: "CPU ms per GiB, 20 sessions", work: Work::Bulk { connections: 20 } },
     Trial { name: "sessions", title: "CPU µs per session of one small exchange", work: Work::Sessions },
     Trial { name: "idle-100", title: "KiB for each of 100 idle sessions", work: Work::Idle(100) },
+    // For machines that let a process open 20,000 files.
+    Trial { name: "idle-8000", title: "KiB for each of 8,000 idle sessions", work: Work::Idle(8_000) },
     Trial { name: "idle-10000", title: "KiB for each of 10,000 idle sessions", work: Work::Idle(10_000) },
+    Trial {
+        name: "datagrams",
+        title: "CPU µs per datagram and its answer, UDP",
+        work: Work::Datagrams { by_clock: false },
+    },
+    Trial {
+        name: "datagrams-pace",
+        title: "µs between answers over UDP, 32 clients",
+        work: Work::Datagrams { by_clock: true },
+    },
 ];
 
 fn trials() -> Vec<&'static str> {
@@ -83,7 +100,12 @@ fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
         Some((_, figures)) => figures.push(figure),
         None => rounds.push((label.to_owned(), vec![figure])),
     };
-    let present = relay::CONTENDERS.into_iter().filter(|&c| options.wants(c) && programs.path(c).is_some());
+    let takes = |contender| match trial.work {
+        Work::Datagrams { .. } => relay::takes_datagrams(contender),
+        _ => true,
+    };
+    let present =
+        relay::CONTENDERS.into_iter().filter(|&c| options.wants(c) && programs.path(c).is_some() && takes(c));
     let mut running = Vec::new();
     for contender in present {
         let launch = relay::prepare(contender, programs, &folders.work, origin.port)?;
@@ -96,12 +118,13 @@ fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
             continue;
         }
         let gateway = start()?;
-        load(bench, &gateway, trial.work, 16).with_context(|| format!("read {}", launch.log.display()))?;
+        load(bench, &gateway, origin.port, trial.work, 16)
+            .with_context(|| format!("read {}", launch.log.display()))?;
         running.push((launch.label, gateway));
     }
     for _ in 0..options.rounds() {
         for (label, gateway) in &running {
-            add(label, load(bench, gateway, trial.work, 1)?);
+            add(label, load(bench, gateway, origin.port, trial.work, 1)?);
         }
     }
     let cells = rounds.into_iter().map(|(label, figures)| (label, median(figures))).collect();
@@ -114,8 +137,8 @@ fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
     Ok(Outcome { section: line(trial, &row), errors: 0 })
 }
 
-/// CPU time of `gateway` for a GiB in ms, or for a session in µs; of a `part`th of a round's load.
-fn load(bench: &Bench<'_>, gateway: &Running, work: Work, part: u64) -> anyhow::Result<f64> {
+/// CPU time of `gateway` for a GiB in ms, or for a session or a datagram in µs; of a `part`th of a round's load.
+fn load(bench: &Bench<'_>, gateway: &Running, node: u16, work: Work, part: u64) -> anyhow::Result<f64> {
     let before = gateway.process.cpu();
     let units = match work {
         Work::Bulk { connections } => {
@@ -133,6 +156,20 @@ fn load(bench: &Bench<'_>, gateway: &Running, work: Work, part: u64) -> anyhow::
             ensure!(text.trim() == "done 0", "sessions of {} failed: {text}", gateway.port);
             sessions as f64
         }
+        Work::Datagrams { by_clock } => {
+            let count = DATAGRAMS / part;
+            let program = bench.programs.datagrams.display().to_string();
+            let command = [program, gateway.port.to_string(), node.to_string(), count.to_string()];
+            let output = pinned(LOAD_CORE, &command).output().context("cannot run bench-datagrams")?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let took_us = text.trim().strip_prefix("done 0 ").and_then(|us| us.parse::<f64>().ok());
+            let took_us =
+                took_us.with_context(|| format!("datagrams of {} were lost: {text}", gateway.port))?;
+            if by_clock {
+                return Ok(took_us / count as f64);
+            }
+            count as f64
+        }
     };
     let cpu = gateway.process.cpu().saturating_sub(before);
     Ok(cpu.as_secs_f64() * 1e6 / units)
@@ -147,13 +184,15 @@ fn raise_open_files() {
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })
     {
         eprintln!("the limit of open files stays at {:?}: {error}", limit.maximum);
+        // As many as there may be; that is always allowed.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 
 /// Memory of each of `count` sessions that idle on `gateway`, in KiB.
 fn idle(bench: &Bench<'_>, gateway: &Running, count: u32) -> anyhow::Result<f64> {
     // The first use of everything is no session's.
-    load(bench, gateway, Work::Sessions, 80)?;
+    load(bench, gateway, 0, Work::Sessions, 80)?;
     let before = gateway.process.memory_kib();
     let command = [bench.programs.idle.display().to_string(), gateway.port.to_string(), count.to_string()];
     let mut client = pinned(LOAD_CORE, &command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
