@@ -8,10 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sigma_buffer::Chunk;
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::tls::{Facts, TlsStream};
 use crate::uring::{self, UringStream};
@@ -86,9 +87,7 @@ impl Stream {
         if let Some(dialling) = crate::simulation::dial(addr) {
             return dialling.await.map(Stream::Simulated);
         }
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        crate::limits::leave_reserve(&socket)?;
-        let stream = socket.connect(addr).await?;
+        let stream = connect(addr).await?;
         stream.set_nodelay(true)?;
         if uring::is_active() {
             return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
@@ -234,6 +233,12 @@ impl Stream {
         }
     }
 
+    /// Whether dropping the stream tells its peer the end as [`Stream::poll_shutdown`] would, provided that all that
+    /// the peer has sent was read.
+    pub fn ends_when_dropped(&self) -> bool {
+        matches!(self, Stream::Tcp(_) | Stream::Unix(_))
+    }
+
     /// Ends the stream as broken: what was not sent is dropped, and the peer learns that it did not get
     /// everything (RFC 9293 §3.10.5).
     pub fn reset(self) {
@@ -296,6 +301,27 @@ impl Stream {
             Stream::Simulated(_) => None,
         }
     }
+}
+
+/// Connects without asking the system for an error where it has told of none: that is one call less for each
+/// connection to a node.
+async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(addr), kind, Some(Protocol::TCP))?;
+    crate::limits::leave_reserve(&socket)?;
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => return Err(error),
+        _ => {}
+    }
+    let stream = TcpStream::from_std(socket.into())?;
+    let ready = stream.ready(Interest::WRITABLE | Interest::ERROR).await?;
+    // A connection that stands can be written, and nothing else is known of it.
+    if (ready.is_error() || ready.is_write_closed() || ready.is_read_closed())
+        && let Some(error) = stream.take_error()?
+    {
+        return Err(error);
+    }
+    Ok(stream)
 }
 
 impl AsyncRead for Stream {
@@ -377,5 +403,19 @@ mod tests {
         drop(far);
         assert_eq!(poll_fn(|cx| near.poll_fill(cx, &mut chunk)).await.expect("read"), 0);
         assert_eq!(chunk.len(), before + 6);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_reached_says_why() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        for _ in 0..20 {
+            assert!(Stream::dial_tcp(addr).await.is_ok_and(|stream| stream.local_addr().is_some()));
+        }
+        drop(listener);
+        for _ in 0..20 {
+            let error = Stream::dial_tcp(addr).await.expect_err("nobody listens");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        }
     }
 }

@@ -65,8 +65,12 @@ impl Relay {
 
     /// Ready when both sides have ended, or one is broken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let up = self.to_up.poll(&mut self.down, &mut self.up, cx).map_err(|_| Broken::Downstream)?;
-        let down = self.to_down.poll(&mut self.up, &mut self.down, cx).map_err(|_| Broken::Upstream)?;
+        let is_last = self.to_down.is_over();
+        let up =
+            self.to_up.poll(&mut self.down, &mut self.up, is_last, cx).map_err(|_| Broken::Downstream)?;
+        let is_last = self.to_up.is_over();
+        let down =
+            self.to_down.poll(&mut self.up, &mut self.down, is_last, cx).map_err(|_| Broken::Upstream)?;
         match (up, down) {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
@@ -104,12 +108,23 @@ impl Relay {
 }
 
 impl Way {
+    /// Whether the side that it comes from has said all, and the other one has it.
+    fn is_over(&self) -> bool {
+        self.closed && !self.leaving && self.ended
+    }
+
     /// Moves what there is. Ready when the end was passed on, or nobody is there to take more: what the
-    /// one who does not take has sent before still reaches the other.
+    /// one who does not take has sent before still reaches the other. If it `is_last`, both streams are dropped then.
     ///
     /// # Errors
     /// Returns the error of reading.
-    fn poll(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(
+        &mut self,
+        from: &mut Stream,
+        to: &mut Stream,
+        is_last: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         for _ in 0..TURNS {
             if self.closed {
                 return Poll::Ready(Ok(()));
@@ -121,7 +136,9 @@ impl Way {
             if self.ended {
                 // A peer that has left has all that it wanted.
                 let _ = ready!(to.poll_flush(cx));
-                let _ = ready!(to.poll_shutdown(cx));
+                if !(is_last && to.ends_when_dropped()) {
+                    let _ = ready!(to.poll_shutdown(cx));
+                }
                 self.closed = true;
                 continue;
             }
@@ -139,7 +156,6 @@ impl Way {
         cx.waker().wake_by_ref();
         Poll::Pending
     }
-}
 
     /// Writes what was read; false if nobody is there to take it.
     fn poll_give(&mut self, to: &mut Stream, cx: &mut Context<'_>) -> Poll<bool> {
@@ -307,3 +323,4 @@ mod tests {
         }
         assert!(relay.moved().1 >= 7 << 20);
     }
+}
