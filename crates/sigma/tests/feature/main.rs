@@ -38,6 +38,7 @@ mod logs;
 mod managed;
 mod members;
 mod names;
+mod native_histograms;
 mod node_faults;
 mod node_limits;
 mod node_states;

@@ -150,3 +150,27 @@ pub(super) fn write_label(out: &mut String, name: &str, value: &str) {
     }
     out.push('"');
 }
+
+/// The labels of a text that [`write_label`] has made, names and values.
+pub(super) struct Pairs<'t>(pub(super) &'t str);
+
+impl<'t> Iterator for Pairs<'t> {
+    type Item = (&'t str, String);
+
+    fn next(&mut self) -> Option<(&'t str, String)> {
+        let (name, after) = self.0.split_once("=\"")?;
+        let mut value = String::new();
+        let mut chars = after.chars();
+        while let Some(c) = chars.next().filter(|c| *c != '"') {
+            match c {
+                '\\' => match chars.next() {
+                    Some('n') => value.push('\n'),
+                    escaped => value.extend(escaped),
+                },
+                c => value.push(c),
+            }
+        }
+        self.0 = chars.as_str();
+        Some((name.trim_start_matches(','), value))
+    }
+}

@@ -1,8 +1,13 @@
 //! `prometheus`: requests and sessions counted by route, and the page that a Prometheus server scrapes.
 
+mod cell;
 mod exemplars;
 mod gzip;
 mod labels;
+mod latency;
+mod native;
+mod page;
+mod protobuf;
 mod push;
 mod render;
 mod series;
@@ -94,40 +99,50 @@ fn answer(ctx: &mut Context, env: &Env<'_>) -> Step {
     let is_wanted = gzip > 0 && gzip >= coding::weight(headers, "identity").unwrap_or(0);
     let coding = if is_wanted { Coding::Gzip } else { Coding::Identity };
     let (node, registry) = (Arc::clone(env.node), registry(env.node));
-    let has_exemplars = registry.settings.exemplar_series > 0;
-    let form = if has_exemplars { form_of(headers) } else { Form::Text };
-    let look = Look { form, coding };
+    let mut offered = vec![Form::Text];
+    offered.extend((registry.settings.exemplar_series > 0).then_some(Form::OpenMetrics));
+    offered.extend(registry.settings.native.is_some().then_some(Form::Protobuf));
+    let look = Look { form: form_of(headers, &offered), coding };
     let pieces = move || -> Pieces { Box::new(render::pieces(registry, node, look)) };
     let reader = env.node.part(SharedPages::default).read(env.node, look, pieces);
     Step::wait(reader, move |reader, _, _| {
         let body = StreamBody { length: BodyLength::Streamed, source: Box::new(reader) };
-        Step::Stream(Box::new(head(look, has_exemplars)), body)
+        Step::Stream(Box::new(head(look, offered.len() > 1)), body)
     })
 }
 
-/// The form that a scraper wants most. One that does not name OpenMetrics gets text.
-fn form_of(request: &Headers) -> Form {
-    let (mut open, mut text) = (0, 0);
-    for range in request.get_all(HeaderId::Accept).flat_map(list_items) {
-        let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-        let kind = parts.next().unwrap_or_default();
-        let (mut weight, mut is_known) = (1000, true);
-        for part in parts {
-            match part.split_at_checked(2) {
-                Some((name, value)) if name.eq_ignore_ascii_case(b"q=") => {
-                    weight = coding::thousandths(value)
-                }
-                _ if part.starts_with(b"version=") => is_known = matches!(&part[8..], b"1.0.0" | b"0.0.1"),
-                _ => {}
-            }
-        }
-        if kind.eq_ignore_ascii_case(b"application/openmetrics-text") && is_known {
-            open = open.max(weight);
-        } else if kind.eq_ignore_ascii_case(b"text/plain") {
-            text = text.max(weight);
+/// The form that a scraper wants most of those that are offered. One that names none of them gets text.
+fn form_of(request: &Headers, offered: &[Form]) -> Form {
+    let ranges = request.get_all(HeaderId::Accept).flat_map(list_items);
+    let wanted = ranges.filter_map(wanted).filter(|(weight, form)| *weight > 0 && offered.contains(form));
+    wanted.max().map_or(Form::Text, |(_, form)| form)
+}
+
+/// A form that is accepted, and how much it is wanted.
+fn wanted(range: &[u8]) -> Option<(u16, Form)> {
+    let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let form = match parts.next()? {
+        kind if kind.eq_ignore_ascii_case(b"text/plain") => Form::Text,
+        kind if kind.eq_ignore_ascii_case(b"application/openmetrics-text") => Form::OpenMetrics,
+        kind if kind.eq_ignore_ascii_case(b"application/vnd.google.protobuf") => Form::Protobuf,
+        _ => return None,
+    };
+    let (mut weight, mut proto, mut encoding) = (1000, None, None);
+    for part in parts {
+        let mut pair = part.splitn(2, |byte| *byte == b'=').map(<[u8]>::trim_ascii);
+        let (name, value) = (pair.next()?.to_ascii_lowercase(), pair.next().unwrap_or_default());
+        let bare = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        match (&name[..], form) {
+            (b"q", _) => weight = coding::thousandths(value),
+            (b"version", Form::OpenMetrics) if !matches!(bare, b"1.0.0" | b"0.0.1") => return None,
+            (b"proto", Form::Protobuf) => proto = Some(bare),
+            (b"encoding", Form::Protobuf) => encoding = Some(bare),
+            _ => {}
         }
     }
-    if open > 0 && open >= text { Form::OpenMetrics } else { Form::Text }
+    // There are messages of other kinds, and other ways to write this one.
+    let is_family = proto == Some(b"io.prometheus.client.MetricFamily") && encoding == Some(b"delimited");
+    (form != Form::Protobuf || is_family).then_some((weight, form))
 }
 
 /// `may_differ`: by what is accepted.
@@ -135,6 +150,9 @@ fn head(look: Look, may_differ: bool) -> Reply {
     let kind = match look.form {
         Form::Text => "text/plain; charset=utf-8",
         Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        Form::Protobuf => {
+            "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+        }
     };
     let vary = if may_differ { "accept, accept-encoding" } else { "accept-encoding" };
     let head = Reply::new(200).header("content-type", kind).header("vary", vary);

@@ -1,7 +1,6 @@
-//! The text that is scraped.
+//! The page that is scraped.
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt::Display;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,11 +8,13 @@ use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
 use sigma_plugin::traffic::{ListenerTraffic, TrafficBoard};
 
-use super::exemplars::Exemplar;
+use super::cell::Cell;
 use super::labels::write_label;
-use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries};
+use super::latency::write_latency;
+use super::page::Page;
+use super::series::{Bandwidth, Registry, Series, SeriesList, WorkerSeries};
 use super::settings::Metric;
-use super::text::{Form, Look, Repeated, Text};
+use super::text::{Form, Look};
 use crate::batch::{BatchLabels, Batches};
 use crate::limit::Spared;
 use crate::tallies::{Decision, Event, Force, Tallies};
@@ -35,7 +36,7 @@ pub(super) fn pieces(
         }
         let left = sections.as_mut()?;
         while !left.is_empty() {
-            page.fill(left);
+            fill(&mut page, left);
             // Somebody else may need the CPU more.
             std::thread::yield_now();
             let piece = page.text.settle();
@@ -113,103 +114,30 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>, form: Form) -> Vec<Box<dyn Se
     ]
 }
 
-/// The last line.
+/// The last line, or what is left of the last family.
 struct End(Form);
 
 impl Section for End {
     fn write(&mut self, page: &mut Page) -> bool {
-        if self.0 == Form::OpenMetrics {
-            page.text.write(b"# EOF\n");
+        match self.0 {
+            Form::Text => {}
+            Form::OpenMetrics => page.text.write(b"# EOF\n"),
+            Form::Protobuf => page.families.leave(&mut page.text),
         }
         false
     }
 }
 
-/// The page in the making.
-struct Page {
-    prefix: Box<str>,
-    form: Form,
-    /// The metrics that were begun, where names may not stand there twice.
-    begun: HashSet<String>,
-    text: Text,
-    /// Name and labels of a line.
-    head: Repeated,
-    /// The same of histograms' lines, up to the bound for those of buckets.
-    bucket: Repeated,
-    count: Repeated,
-    sum: Repeated,
-    /// The ends of heads of buckets, by bound.
-    bounds: Vec<Repeated>,
-    /// The buckets of the histogram at hand, added up over workers.
-    sums: Vec<u64>,
-}
-
-impl Page {
-    fn new(registry: &Registry, look: Look) -> Page {
-        let bounds = registry.settings.buckets.iter().map(|bound| bound.to_string());
-        let bounds =
-            bounds.chain(["+Inf".to_owned()]).map(|bound| Repeated::of(format!(",le=\"{bound}\"}} ")));
-        Page {
-            prefix: registry.settings.prefix.as_str().into(),
-            form: look.form,
-            begun: HashSet::new(),
-            text: Text::new(look.coding),
-            head: Repeated::default(),
-            bucket: Repeated::default(),
-            count: Repeated::default(),
-            sum: Repeated::default(),
-            bounds: bounds.collect(),
-            sums: Vec::new(),
+/// Writes so much that the CPU is held for a fraction of a millisecond.
+fn fill(page: &mut Page, sections: &mut Vec<Box<dyn Section>>) {
+    /// Bytes of text.
+    const TURN_BYTES: usize = 64 * 1024;
+    while page.text.unsettled() < TURN_BYTES
+        && let Some(section) = sections.last_mut()
+    {
+        if !section.write(page) {
+            sections.pop();
         }
-    }
-
-    /// Writes so much that the CPU is held for a fraction of a millisecond.
-    fn fill(&mut self, sections: &mut Vec<Box<dyn Section>>) {
-        /// Bytes of text.
-        const TURN_BYTES: usize = 64 * 1024;
-        while self.text.unsettled() < TURN_BYTES
-            && let Some(section) = sections.last_mut()
-        {
-            if !section.write(self) {
-                sections.pop();
-            }
-        }
-    }
-
-    fn begin(&mut self, name: &str, kind: &str, help: &str) {
-        let (name, kind) = match self.form {
-            Form::Text => (name, kind),
-            Form::OpenMetrics => self.named(name, kind),
-        };
-        let prefix = &self.prefix;
-        self.text.show(format_args!("# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}\n"));
-    }
-
-    /// A metric as OpenMetrics calls it, so that its series keep their names: a counter is called without `_total`, and
-    /// one whose series have none is `unknown`, as is one that would be called as another metric is.
-    fn named<'n>(&mut self, name: &'n str, kind: &'n str) -> (&'n str, &'n str) {
-        let (name, kind) = match (kind, name.strip_suffix("_total")) {
-            ("counter", Some(short)) if !self.begun.contains(short) => (short, kind),
-            ("counter", _) => (name, "unknown"),
-            _ => (name, kind),
-        };
-        self.begun.insert(name.to_owned());
-        (name, kind)
-    }
-
-    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
-        match labels {
-            "" => self.head.set(&[&self.prefix, name, " "]),
-            labels => self.head.set(&[&self.prefix, name, "{", labels, "} "]),
-        }
-        self.text.repeat(&mut self.head);
-        self.text.show(value);
-        self.text.write(b"\n");
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.begin(name, "gauge", help);
-        self.line(name, "", value);
     }
 }
 
@@ -284,68 +212,14 @@ fn write_bandwidth(page: &mut Page, kind: &str, same: &[Arc<Series<Bandwidth>>])
     let of =
         |numbers: &Bandwidth| if kind == "egress" { numbers.egress.get() } else { numbers.ingress.get() };
     let bytes: u64 = same.iter().map(|series| of(&series.numbers)).sum();
-    page.head.set(&[&page.prefix, "bandwidth{type=\"", kind, "\",", &same[0].labels, "} "]);
+    let labels = &same[0].labels;
+    if page.form == Form::Protobuf {
+        return page.families.number(&mut page.text, &format!("type=\"{kind}\",{labels}"), bytes);
+    }
+    page.head.set(&[&page.prefix, "bandwidth{type=\"", kind, "\",", labels, "} "]);
     page.text.repeat(&mut page.head);
     page.text.number(bytes);
     page.text.write(b"\n");
-}
-
-fn write_latency(page: &mut Page, kind: &str, same: &[Arc<Series<Latency>>]) {
-    let of: fn(&Latency) -> &Histogram = match kind {
-        "apisix" => |numbers| &numbers.apisix,
-        "request" => |numbers| &numbers.request,
-        _ => |numbers| &numbers.upstream,
-    };
-    let Page { prefix, form, text, bucket, count, sum, bounds, sums, .. } = page;
-    let has_exemplars = *form == Form::OpenMetrics && kind == "request";
-    let mut total = 0.0;
-    sums.clear();
-    sums.resize(bounds.len(), 0);
-    for histogram in same.iter().map(|series| of(&series.numbers)) {
-        sums.iter_mut().zip(&histogram.buckets).for_each(|(sum, cell)| *sum += cell.get());
-        total += histogram.sum();
-    }
-    if sums.iter().all(|count| *count == 0) {
-        // No node answered under these labels.
-        return;
-    }
-    let labels = &*same[0].labels;
-    let mut observed = 0;
-    bucket.set(&[prefix, "http_latency_bucket{type=\"", kind, "\",", labels]);
-    for (at, (bound, of_bucket)) in bounds.iter_mut().zip(&*sums).enumerate() {
-        observed += of_bucket;
-        text.repeat(bucket);
-        text.repeat(bound);
-        text.number(observed);
-        if has_exemplars && let Some(exemplar) = newest(same, at) {
-            write_exemplar(text, &exemplar);
-        }
-        text.write(b"\n");
-    }
-    count.set(&[prefix, "http_latency_count{type=\"", kind, "\",", labels, "} "]);
-    text.repeat(count);
-    text.number(observed);
-    text.write(b"\n");
-    sum.set(&[prefix, "http_latency_sum{type=\"", kind, "\",", labels, "} "]);
-    text.repeat(sum);
-    text.show(total);
-    text.write(b"\n");
-}
-
-/// The newest exemplar that workers have of a bucket.
-fn newest(same: &[Arc<Series<Latency>>], bucket: usize) -> Option<Exemplar> {
-    let all = same.iter().filter_map(|series| series.numbers.exemplars.get(bucket));
-    all.max_by_key(|exemplar| exemplar.at)
-}
-
-fn write_exemplar(text: &mut Text, exemplar: &Exemplar) {
-    text.write(b" # {trace_id=\"");
-    text.write(&exemplar.span.trace.hex());
-    text.write(b"\",span_id=\"");
-    text.write(&exemplar.span.span.hex());
-    text.write(b"\"} ");
-    let at = exemplar.at;
-    text.show(format_args!("{} {}.{:03}", exemplar.value, at.as_secs(), at.subsec_millis()));
 }
 
 /// The metrics that are not of routes. There are so few of them that they are written at once.
@@ -397,7 +271,7 @@ fn buffered(page: &mut Page, buffered: Vec<(BatchLabels, usize)>) {
         *sums.entry(joined(&all.map(|(name, value)| (name, value.as_str())))).or_default() += count;
     }
     for (labels, count) in sums {
-        page.line(name, &labels, count);
+        page.line(name, &labels, count as u64);
     }
 }
 
@@ -440,7 +314,7 @@ fn gateway(page: &mut Page, registry: &Registry, node: &Node, facts: &Facts) {
     page.line(name, "", registry.errors.load(Ordering::Relaxed));
     if let Some(reachable) = facts.store_reachable {
         let help = "Config server etcd reachable from APISIX, 0 is unreachable";
-        page.gauge("etcd_reachable", help, u8::from(reachable));
+        page.gauge("etcd_reachable", help, u64::from(reachable));
     }
     if let Some(revision) = facts.revision {
         revisions(page, facts, revision);
@@ -554,11 +428,11 @@ fn upstreams(page: &mut Page, facts: &Facts) {
         })
         .collect();
     for (labels, (healthy, _)) in &nodes {
-        page.line("upstream_status", labels, u8::from(*healthy));
+        page.line("upstream_status", labels, u64::from(*healthy));
     }
     page.begin("upstream_node_out", "gauge", "Whether a node gets no requests, and why");
     for (labels, (_, reason)) in &nodes {
         let labels = format!("{labels},{}", joined(&[("reason", reason)]));
-        page.line("upstream_node_out", &labels, u8::from(!reason.is_empty()));
+        page.line("upstream_node_out", &labels, u64::from(!reason.is_empty()));
     }
 }

@@ -13,49 +13,37 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use sigma_plugin::Context;
 
+use super::cell::Cell;
 use super::exemplars::{Exemplar, Exemplars, Places};
 use super::labels::{ExtraValues, Labels, extra_values};
+use super::native::Native;
 use super::settings::{Disabled, Metric, Settings};
-
-/// A number that one thread writes.
-#[derive(Debug, Default)]
-pub(super) struct Cell(AtomicU64);
-
-impl Cell {
-    /// Owning thread only: two writers would lose counts.
-    pub(super) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    fn add_float(&self, n: f64) {
-        let sum = f64::from_bits(self.0.load(Ordering::Relaxed)) + n;
-        self.0.store(sum.to_bits(), Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// A histogram that one thread writes.
 #[derive(Debug)]
 pub(super) struct Histogram {
     /// Observations by the first bound that is not below them; the last one is beyond all bounds.
     pub(super) buckets: Box<[Cell]>,
+    /// The same observations, where native histograms are asked for.
+    pub(super) native: Native,
     /// The bits of a float.
     sum: Cell,
 }
 
 impl Histogram {
     fn new(bounds: usize) -> Histogram {
-        Histogram { buckets: (0..=bounds).map(|_| Cell::default()).collect(), sum: Cell::default() }
+        let buckets = (0..=bounds).map(|_| Cell::default()).collect();
+        Histogram { buckets, native: Native::default(), sum: Cell::default() }
     }
 
     /// Returns the bucket.
-    fn observe(&self, bounds: &[f64], value: f64) -> usize {
-        let bucket = bounds.partition_point(|bound| *bound < value);
+    fn observe(&self, settings: &Settings, value: f64) -> usize {
+        let bucket = settings.buckets.partition_point(|bound| *bound < value);
         self.buckets[bucket].add(1);
         self.sum.add_float(value);
+        if let Some(scale) = &settings.native {
+            self.native.observe(scale, value);
+        }
         bucket
     }
 
@@ -286,8 +274,8 @@ impl Table {
     }
 
     fn add(&self, cells: &Cells, sample: &Sample) {
-        let Settings { buckets, expire_ms, .. } = &self.registry.settings;
-        let now_ms = if *expire_ms == [0; 3] { 0 } else { self.registry.now_ms() };
+        let settings = &self.registry.settings;
+        let now_ms = if settings.expire_ms == [0; 3] { 0 } else { self.registry.now_ms() };
         if !cells.is_complete() {
             self.registry.errors.fetch_add(1, Ordering::Relaxed);
         }
@@ -298,15 +286,16 @@ impl Table {
         if let Some(latency) = &cells.latency {
             latency.used_ms.store(now_ms, Ordering::Relaxed);
             let numbers = &latency.numbers;
-            let bucket = numbers.request.observe(buckets, sample.request_ms);
+            let bucket = numbers.request.observe(settings, sample.request_ms);
             if let Some(exemplar) = &sample.exemplar {
-                numbers.exemplars.put(&self.exemplified, buckets.len() + 1, bucket, exemplar);
+                let buckets = settings.buckets.len() + 1;
+                numbers.exemplars.put(&self.exemplified, buckets, bucket, exemplar);
             }
             let upstream_ms = sample.upstream_ms.unwrap_or_default();
             if sample.upstream_ms.is_some() {
-                numbers.upstream.observe(buckets, upstream_ms);
+                numbers.upstream.observe(settings, upstream_ms);
             }
-            numbers.apisix.observe(buckets, (sample.request_ms - upstream_ms).max(0.0));
+            numbers.apisix.observe(settings, (sample.request_ms - upstream_ms).max(0.0));
         }
         if let Some(bandwidth) = &cells.bandwidth {
             bandwidth.used_ms.store(now_ms, Ordering::Relaxed);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::described::schema_of;
 use sigma_config::expr::VarName;
 
+use super::native::Scale;
 use super::push::settings::PushSettings;
 
 /// Upper bounds of latency buckets in milliseconds unless the attribute says otherwise.
@@ -128,8 +129,10 @@ fn disabled_labels(_: &mut SchemaGenerator) -> Schema {
         (metric.name(), labels.map(|label| label.name()).collect::<Vec<_>>())
     });
     let foreign = FOREIGN.map(|(name, labels)| (name, labels.split(' ').collect()));
-    let list = |(name, labels): (&str, Vec<&str>)| {
-        let about = "Labels of this metric that are left empty.";
+    let own = own.map(|(name, labels)| (name, labels, "Labels of this metric that are left empty."));
+    let foreign =
+        foreign.map(|(name, labels)| (name, labels, "Without effect: this gateway has no such metric."));
+    let list = |(name, labels, about): (&str, Vec<&str>, &str)| {
         let items = json!({"type": "string", "enum": labels});
         (name.to_owned(), json!({"type": "array", "items": items, "description": about}))
     };
@@ -182,6 +185,14 @@ pub(super) struct Attributes {
     /// Series of `http_latency` and worker that keep exemplars, shown to scrapers that accept OpenMetrics; 0: none do,
     /// and pages are in the text format for everybody.
     exemplar_series: usize,
+    /// Whether `http_latency` is a native histogram as well, for scrapers that accept the protobuf form of the page.
+    native_histograms: bool,
+    /// How fine native histograms are: 2 to the power of this many buckets for each doubling of the latency.
+    #[schemars(range(min = -4, max = 8))]
+    native_histogram_schema: i32,
+    /// Buckets that a native histogram may span; latencies further apart make it coarser.
+    #[schemars(range(min = 4, max = 4096))]
+    native_histogram_max_buckets: usize,
     /// Single metrics.
     #[schemars(schema_with = "metrics")]
     metrics: Option<HashMap<String, MetricSettings>>,
@@ -205,6 +216,11 @@ impl Default for Attributes {
             // Some 80 MiB of histograms.
             max_series: 100_000,
             exemplar_series: 0,
+            native_histograms: false,
+            // Each bucket ends 9 % above its beginning.
+            native_histogram_schema: 3,
+            // From 0.06 ms to a minute without becoming coarser.
+            native_histogram_max_buckets: 160,
             metrics: None,
             otlp: None,
         }
@@ -263,6 +279,8 @@ pub(super) struct Settings {
     pub(super) max_series: usize,
     /// Series of one worker that keep exemplars.
     pub(super) exemplar_series: usize,
+    /// How values become buckets of native histograms; None: there are none.
+    pub(super) native: Option<Scale>,
     /// Who is sent the metrics.
     pub(super) push: Option<PushSettings>,
 }
@@ -280,6 +298,9 @@ impl Settings {
             default_buckets,
             max_series,
             exemplar_series,
+            native_histograms,
+            native_histogram_schema,
+            native_histogram_max_buckets,
             metrics,
             otlp: push,
             ..
@@ -296,6 +317,8 @@ impl Settings {
             extra,
             max_series,
             exemplar_series,
+            native: native_histograms
+                .then(|| Scale::new(native_histogram_schema, native_histogram_max_buckets)),
             push,
         }
     }

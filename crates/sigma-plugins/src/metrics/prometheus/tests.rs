@@ -1,11 +1,13 @@
 //! Requests counted and shown; `promtool` reads the page.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use prost::Message as _;
 use serde_json::{Value, json};
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::context::RouteFacts;
@@ -13,6 +15,7 @@ use sigma_plugin::facts::{Facts, FactsBoard, Measure, NodeHealth, Websockets};
 use sigma_plugin::record::{Attempt, Source};
 use sigma_plugin::{Env, Local, Node, Roster};
 
+use super::protobuf::Family;
 use super::*;
 use crate::testing::{Case, refusal_in};
 
@@ -495,7 +498,10 @@ fn who_gets_which_form() {
     let check = |accept: &str, expected: Form| {
         let mut headers = Headers::default();
         headers.append("Accept", accept.as_bytes());
-        assert_eq!(form_of(&headers), expected, "{accept}");
+        let offered = [Form::Text, Form::OpenMetrics, Form::Protobuf];
+        assert_eq!(form_of(&headers, &offered), expected, "{accept}");
+        // What is not offered is as if nobody had named it.
+        assert_eq!(form_of(&headers, &[Form::Text]), Form::Text, "{accept}");
     };
     check(OPEN, Form::OpenMetrics);
     check("application/openmetrics-text", Form::OpenMetrics);
@@ -505,10 +511,209 @@ fn who_gets_which_form() {
     check("text/plain;q=0.9, application/openmetrics-text;q=0.5", Form::Text);
     check("*/*", Form::Text);
     check("", Form::Text);
-    // Nobody gets it where no exemplars are kept.
+    check(NATIVE, Form::Protobuf);
+    let family = "application/vnd.google.protobuf; proto=\"io.prometheus.client.MetricFamily\"; encoding=\"delimited\"";
+    check(family, Form::Protobuf);
+    check(&format!("{family};q=0"), Form::Text);
+    check(&format!("text/plain, {family}"), Form::Protobuf);
+    check(&format!("text/plain, {family}; q=0.9"), Form::Text);
+    check(&format!("application/openmetrics-text; Q=0.7, {family}; q=0.6"), Form::OpenMetrics);
+    check("application/vnd.google.protobuf", Form::Text);
+    check(&family.replace("delimited", "text"), Form::Text);
+    check(&family.replace("MetricFamily", "Metric"), Form::Text);
+    check("application/vnd.google.protobuf;proto;encoding=;;=;q", Form::Text);
+    // Nobody gets them where no exemplars are kept and no native histograms are asked for.
     let world = World::new(json!({}), Value::Null, Value::Null);
-    let reply = scraped_as(&world.case.node, "identity", OPEN);
-    assert_eq!(crate::testing::field(&reply, "content-type").unwrap(), "text/plain; charset=utf-8");
+    for accept in [OPEN, NATIVE] {
+        let reply = scraped_as(&world.case.node, "identity", accept);
+        let field = |name| crate::testing::field(&reply, name).unwrap();
+        let expected = ("text/plain; charset=utf-8", "accept-encoding");
+        assert_eq!((&*field("content-type"), &*field("vary")), expected);
+    }
+}
+
+/// Whatever a client accepts, it gets one of the forms.
+#[test]
+fn any_accept_is_read() {
+    const PARTS: [&str; 16] = [
+        "text/plain",
+        "application/openmetrics-text",
+        "application/vnd.google.protobuf",
+        "*/*",
+        ";",
+        ",",
+        "=",
+        "\"",
+        " ",
+        "q",
+        "0.5",
+        "proto",
+        "io.prometheus.client.MetricFamily",
+        "encoding",
+        "delimited",
+        "version",
+    ];
+    let mut seed = 1_u64;
+    for _ in 0..20_000 {
+        let mut accept = Vec::new();
+        for _ in 0..seed >> 59 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            match PARTS.get((seed >> 58) as usize % 17) {
+                Some(part) => accept.extend_from_slice(part.as_bytes()),
+                None => accept.push((seed >> 40) as u8),
+            }
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let mut headers = Headers::default();
+        headers.append("Accept", &accept);
+        assert_eq!(form_of(&headers, &[Form::Text]), Form::Text);
+        form_of(&headers, &[Form::Text, Form::OpenMetrics, Form::Protobuf]);
+    }
+}
+
+/// What Prometheus asks with when it takes native histograms.
+const NATIVE: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,\
+    application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,\
+    text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+
+impl World {
+    /// The messages that a scraper gets that wants them.
+    fn families(&self, coding: &str) -> Vec<Family> {
+        let reply = scraped_as(&self.case.node, coding, NATIVE);
+        let field = |name| crate::testing::field(&reply, name);
+        let kind =
+            "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+        assert_eq!(
+            (field("content-type").as_deref(), field("vary").as_deref()),
+            (Some(kind), Some("accept, accept-encoding"))
+        );
+        let mut body = reply.body.clone().unwrap();
+        if field("content-encoding").is_some() {
+            let mut plain = Vec::new();
+            std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&body[..]), &mut plain).unwrap();
+            assert!(body.len() < plain.len() / 3, "{} of {}", body.len(), plain.len());
+            body = plain;
+        }
+        let mut rest = &body[..];
+        let mut families = Vec::new();
+        while !rest.is_empty() {
+            families.push(Family::decode_length_delimited(&mut rest).unwrap());
+        }
+        families
+    }
+}
+
+/// Messages as the lines of text that say the same.
+fn lines(families: &[Family]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for family in families {
+        let name = family.name.as_deref().unwrap();
+        all.insert(format!("# HELP {name} {}", family.help.as_deref().unwrap()));
+        all.insert(format!("# TYPE {name} {}", format!("{:?}", family.r#type()).to_lowercase()));
+        for metric in &family.metric {
+            let mut labels = String::new();
+            for pair in &metric.label {
+                labels::write_label(
+                    &mut labels,
+                    pair.name.as_deref().unwrap(),
+                    pair.value.as_deref().unwrap(),
+                );
+            }
+            let line = |part: &str, more: &str, value: f64| {
+                let labels = [&labels, more].into_iter().filter(|labels| !labels.is_empty());
+                let labels = labels.collect::<Vec<_>>().join(",");
+                let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+                format!("{name}{part}{braces} {value}")
+            };
+            let number = metric.counter.as_ref().or(metric.gauge.as_ref());
+            all.extend(number.map(|number| line("", "", number.value.unwrap())));
+            let Some(histogram) = &metric.histogram else { continue };
+            for bucket in &histogram.bucket {
+                let bound = format!("le=\"{}\"", bucket.upper_bound.unwrap());
+                all.insert(line("_bucket", &bound, bucket.cumulative_count.unwrap() as f64));
+            }
+            let count = histogram.sample_count.unwrap() as f64;
+            all.insert(line("_bucket", "le=\"+Inf\"", count));
+            all.insert(line("_count", "", count));
+            all.insert(line("_sum", "", histogram.sample_sum.unwrap()));
+        }
+    }
+    all
+}
+
+/// Every family and every number is in both forms, however long the page is.
+#[test]
+fn messages_tell_what_the_text_tells() {
+    let attribute = json!({"native_histograms": true, "exemplar_series": 1});
+    let mut world = World::new(json!({}), Value::Null, attribute);
+    for id in 0..300_usize {
+        // Escaped, empty and long ones.
+        let name = ["a\"b\\c\n,=\"", "", "ü"][id % 3].repeat(1 + id % 5);
+        world.request(&format!("{name}{id}"), 200 + (id % 3) as u16);
+    }
+    world.sampled("x");
+    world.finish(404);
+    let page = world.page();
+    let text: BTreeSet<String> = page.lines().map(str::to_owned).collect();
+    for coding in ["identity", "gzip"] {
+        let families = world.families(coding);
+        let told = lines(&families);
+        // A heading without series is told by text only.
+        let missing: Vec<&String> = text.difference(&told).filter(|line| !line.starts_with("# ")).collect();
+        assert!(missing.is_empty(), "{missing:#?}");
+        let more: Vec<&String> = told.difference(&text).collect();
+        assert!(more.is_empty(), "{more:#?}");
+        let of_latency =
+            families.iter().filter(|family| family.name.as_deref() == Some("apisix_http_latency"));
+        assert!(of_latency.count() > 1, "a long family leaves in parts");
+        let exemplars =
+            families.iter().flat_map(|family| &family.metric).flat_map(|metric| &metric.histogram);
+        let exemplars =
+            exemplars.flat_map(|histogram| &histogram.bucket).filter_map(|bucket| bucket.exemplar.as_ref());
+        let [exemplar] = exemplars.collect::<Vec<_>>()[..] else { panic!("one request was sampled") };
+        assert_eq!(exemplar.label[0].value.as_deref(), Some(&*"ab".repeat(16)));
+    }
+}
+
+/// The sparse buckets hold what the classic ones hold, of all workers.
+#[test]
+fn native_buckets_are_those_of_the_latencies() {
+    let attribute = json!({"native_histograms": true, "native_histogram_schema": 1});
+    let mut world = World::new(json!({}), Value::Null, attribute);
+    for worker in 0..3 {
+        world.case.local = Rc::new(Local::new(worker, 1));
+        world.request("1", 200);
+    }
+    let families = world.families("identity");
+    let histograms: Vec<&protobuf::Histogram> = families
+        .iter()
+        .flat_map(|family| &family.metric)
+        .filter_map(|metric| metric.histogram.as_ref())
+        .collect();
+    assert_eq!(histograms.len(), 3, "apisix, request, upstream");
+    for histogram in &histograms {
+        assert_eq!(
+            (histogram.schema, histogram.sample_count, histogram.zero_count),
+            (Some(1), Some(3), Some(0))
+        );
+        let mut before = 0;
+        let counts: Vec<i64> = histogram
+            .positive_delta
+            .iter()
+            .map(|delta| {
+                before += delta;
+                before
+            })
+            .collect();
+        assert_eq!(counts.iter().sum::<i64>(), 3, "{histogram:?}");
+        let spans: u32 = histogram.positive_span.iter().map(|span| span.length.unwrap()).sum();
+        assert_eq!(spans as usize, counts.len());
+    }
+    // 1.5 ms are above √2 and at most 2.
+    assert_eq!(histograms[2].positive_span, [protobuf::Span { offset: Some(2), length: Some(1) }]);
+    assert_eq!(histograms[2].positive_delta, [3]);
+    // The text has no more than it had.
+    assert!(!world.page().contains("schema"));
 }
 
 /// Prometheus itself reads the page in OpenMetrics, exemplars and all.

@@ -3,6 +3,9 @@
 use std::fmt::Display;
 use std::io::Write as _;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
 use super::gzip::{Gzip, SHORTEST, WINDOW};
 
 /// Bytes of a piece that leaves, about.
@@ -15,13 +18,15 @@ pub(super) struct Look {
     pub(super) coding: Coding,
 }
 
-/// What a page is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a page is written in. Of two that are wanted as much, the later one is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
     /// The text format of Prometheus.
     Text,
     /// OpenMetrics 1.0, with exemplars.
     OpenMetrics,
+    /// Messages of Protocol Buffers, with native histograms.
+    Protobuf,
 }
 
 /// How a page is sent.
@@ -36,18 +41,31 @@ pub(super) struct Text {
     plain: Vec<u8>,
     /// Where `plain` begins in the whole text.
     start: u64,
-    gzip: Option<Gzip>,
+    packing: Packing,
+}
+
+/// How text becomes what leaves.
+enum Packing {
+    None,
+    /// By what is told of its repetitions.
+    Told(Gzip),
+    /// By a search for them: messages are short, and where they repeat each other is nothing that their encoder knows.
+    Found(GzEncoder<Vec<u8>>),
 }
 
 impl Text {
-    pub(super) fn new(coding: Coding) -> Text {
-        let gzip = (coding == Coding::Gzip).then(Gzip::new);
-        Text { plain: Vec::with_capacity(PIECE_BYTES), start: 0, gzip }
+    pub(super) fn new(look: Look) -> Text {
+        let packing = match (look.coding, look.form) {
+            (Coding::Identity, _) => Packing::None,
+            (Coding::Gzip, Form::Text | Form::OpenMetrics) => Packing::Told(Gzip::new()),
+            (Coding::Gzip, Form::Protobuf) => Packing::Found(GzEncoder::new(Vec::new(), Compression::fast())),
+        };
+        Text { plain: Vec::with_capacity(PIECE_BYTES), start: 0, packing }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.plain.extend_from_slice(bytes);
-        if let Some(gzip) = &mut self.gzip {
+        if let Packing::Told(gzip) = &mut self.packing {
             gzip.literals(bytes);
         }
     }
@@ -57,7 +75,7 @@ impl Text {
         let from = self.plain.len();
         // Writing to a Vec cannot fail.
         let _ = write!(self.plain, "{value}");
-        if let Some(gzip) = &mut self.gzip {
+        if let Packing::Told(gzip) = &mut self.packing {
             gzip.literals(&self.plain[from..]);
         }
     }
@@ -71,7 +89,7 @@ impl Text {
         let here = self.start + self.plain.len() as u64;
         let text = part.text.as_bytes();
         self.plain.extend_from_slice(text);
-        if let Some(gzip) = &mut self.gzip {
+        if let Packing::Told(gzip) = &mut self.packing {
             let known = part.known;
             known.write(gzip, here, text);
         }
@@ -86,26 +104,36 @@ impl Text {
 
     /// Sums up what was written. A piece of what leaves, once there is enough for one.
     pub(super) fn settle(&mut self) -> Option<Vec<u8>> {
-        let out = match &mut self.gzip {
-            Some(gzip) => {
+        let out = match &mut self.packing {
+            Packing::Told(gzip) => {
                 gzip.sum_up(&self.plain);
                 self.start += self.plain.len() as u64;
                 self.plain.clear();
                 gzip.made()
             }
-            None => &mut self.plain,
+            Packing::Found(gzip) => {
+                // Writing to a Vec cannot fail.
+                let _ = gzip.write_all(&self.plain);
+                self.plain.clear();
+                gzip.get_mut()
+            }
+            Packing::None => &mut self.plain,
         };
         (out.len() >= PIECE_BYTES).then(|| std::mem::replace(out, Vec::with_capacity(PIECE_BYTES + 8192)))
     }
 
     /// The last piece, which may be empty. Everything was settled before.
     pub(super) fn finish(&mut self) -> Vec<u8> {
-        match &mut self.gzip {
-            Some(gzip) => {
+        match &mut self.packing {
+            Packing::Told(gzip) => {
                 gzip.finish();
                 std::mem::take(gzip.made())
             }
-            None => std::mem::take(&mut self.plain),
+            Packing::Found(gzip) => {
+                let _ = gzip.try_finish();
+                std::mem::take(gzip.get_mut())
+            }
+            Packing::None => std::mem::take(&mut self.plain),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A collector that scrapes does just this. The page is the one list of all metrics, and its labels are text from
 //! the beginning; so what is pushed is what is scraped, today and with the next metric.
 
+use super::super::labels::Pairs;
 use super::messages::{CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Sum};
 use crate::trace::otlp::{Attributes, KeyValue};
 
@@ -178,26 +179,13 @@ impl Reader {
 
 /// The labels of a line that have a value, and apart from them the bound of a bucket.
 fn attributes(labels: &str) -> (Vec<KeyValue>, Option<String>) {
-    let (mut all, mut bound, mut rest) = (Attributes::default(), None, labels);
-    while let Some((name, after)) = rest.split_once("=\"") {
-        let mut value = String::new();
-        let mut chars = after.chars();
-        while let Some(c) = chars.next().filter(|c| *c != '"') {
-            match c {
-                '\\' => match chars.next() {
-                    Some('n') => value.push('\n'),
-                    escaped => value.extend(escaped),
-                },
-                c => value.push(c),
-            }
-        }
-        let name = name.trim_start_matches(',');
+    let (mut all, mut bound) = (Attributes::default(), None);
+    for (name, value) in Pairs(labels) {
         match name {
             "le" => bound = Some(value),
             _ if value.is_empty() => {}
             name => all.add(name, &*value),
         }
-        rest = chars.as_str();
     }
     (all.0, bound)
 }
