@@ -32,6 +32,38 @@ pub(crate) struct Try<'r> {
     pub(crate) events: Vec<(&'static str, Nanos)>,
     /// Why there is no answer, in the words of RFC 9209 where they are known.
     pub(crate) failure: Option<&'static str>,
+    /// Whether TLS came between the transport and the request.
+    is_encrypted: bool,
+}
+
+/// What an attempt spent its time with, in milliseconds; None for what it had nothing to do with, did not come to, or
+/// shared with others.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Times {
+    /// Until the transport of a new connection stood.
+    pub(crate) connect_ms: Option<f64>,
+    /// For its handshake.
+    pub(crate) tls_ms: Option<f64>,
+    /// From there until the whole request had left.
+    pub(crate) send_ms: Option<f64>,
+    /// From there until the head of the answer was there.
+    pub(crate) wait_ms: Option<f64>,
+}
+
+impl Try<'_> {
+    /// What it spent its time with.
+    pub(crate) fn times(&self) -> Times {
+        let Attempt { linked_ms, connect_ms, sent_ms, reused, .. } = *self.attempt;
+        let is_new = !reused;
+        let from = |begun: Option<f64>, ended: Option<f64>| Some((ended? - begun?).max(0.0));
+        let linked = if self.is_encrypted { linked_ms } else { linked_ms.or(connect_ms) };
+        Times {
+            connect_ms: linked.filter(|_| is_new),
+            tls_ms: from(linked_ms, connect_ms).filter(|_| is_new && self.is_encrypted),
+            send_ms: from(connect_ms, sent_ms),
+            wait_ms: self.attempt.waited_ms().map(|ms| ms.max(0.0)),
+        }
+    }
 }
 
 /// A hook that waited.
@@ -68,7 +100,8 @@ impl<'r> Course<'r> {
                 0 => Some(fault.map_or("_OTHER", |fault| fault.kind.error_type())),
                 _ => None,
             };
-            Try { attempt, number, began, ended, events: self.events(attempt, after), failure }
+            let is_encrypted = self.is_encrypted();
+            Try { attempt, number, began, ended, events: self.events(attempt, after), failure, is_encrypted }
         })
     }
 
@@ -81,9 +114,12 @@ impl<'r> Course<'r> {
         })
     }
 
+    fn is_encrypted(&self) -> bool {
+        self.record.upstream_scheme.is_some_and(|scheme| scheme.ends_with('s'))
+    }
+
     fn events(&self, attempt: &Attempt, after: impl Fn(f64) -> Nanos) -> Vec<(&'static str, Nanos)> {
-        let is_encrypted = self.record.upstream_scheme.is_some_and(|scheme| scheme.ends_with('s'));
-        let secured = attempt.connect_ms.filter(|_| is_encrypted && attempt.linked_ms.is_some());
+        let secured = attempt.connect_ms.filter(|_| self.is_encrypted() && attempt.linked_ms.is_some());
         let connected = match secured {
             Some(_) => attempt.linked_ms,
             None => attempt.connect_ms.or(attempt.linked_ms),
@@ -184,10 +220,33 @@ mod tests {
         );
         let names: Vec<&str> = tries[1].events.iter().map(|(name, _)| *name).collect();
         assert_eq!((names, tries[1].failure), (vec!["request sent"], Some("connection_refused")));
+        let times =
+            Times { connect_ms: Some(1.0), tls_ms: Some(2.0), send_ms: Some(1.0), wait_ms: Some(1.0) };
+        assert_eq!(tries[0].times(), times);
+        // A kept connection cost nothing, and there was no answer.
+        assert_eq!(tries[1].times(), Times { send_ms: Some(1.0), ..Times::default() });
         let waits: Vec<Waited<'_>> = course.waits().collect();
         assert_eq!((ms(waits[0].began), ms(waits[0].ended)), (1, 9));
         assert_eq!(waits[0].name(), "apisix.phase.access.plugins.opa");
         assert!(course.ended - course.began >= 100_000_000);
+    }
+
+    #[test]
+    fn without_tls_all_of_a_connection_is_its_transport() {
+        let began = Instant::now();
+        let times = |attempt: Attempt, is_encrypted: bool| {
+            let (events, failure) = (Vec::new(), None);
+            Try { attempt: &attempt, number: 0, began: 0, ended: 0, events, failure, is_encrypted }.times()
+        };
+        let clear = times(attempt(began, 200), false);
+        assert_eq!((clear.connect_ms, clear.tls_ms), (Some(1.0), None));
+        let unknown = times(Attempt { linked_ms: None, ..attempt(began, 200) }, false);
+        assert_eq!((unknown.connect_ms, unknown.tls_ms), (Some(3.0), None));
+        // One that was opened for several, or never stood.
+        let shared = times(Attempt { linked_ms: None, ..attempt(began, 200) }, true);
+        assert_eq!((shared.connect_ms, shared.tls_ms), (None, None));
+        let refused = Attempt { linked_ms: None, connect_ms: None, sent_ms: None, ..attempt(began, 0) };
+        assert_eq!(times(refused, true), Times::default());
     }
 
     #[test]

@@ -204,6 +204,12 @@ impl From<i64> for Value {
     }
 }
 
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        Value::Double(number)
+    }
+}
+
 impl From<bool> for Value {
     fn from(truth: bool) -> Value {
         Value::Bool(truth)

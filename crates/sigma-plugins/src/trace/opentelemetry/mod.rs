@@ -41,7 +41,7 @@ pub(crate) static OPENTELEMETRY: Descriptor = Descriptor {
     priority: 12009,
     doc: include_str!("doc.md"),
     example: include_str!("example.md"),
-    phases: PhaseSet::of(&[Phase::Rewrite, Phase::Log]),
+    phases: PhaseSet::of(&[Phase::Rewrite, Phase::BeforeProxy, Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
     variables: &[VariablePlace::shown("additional_attributes.*", VariableForm::Name)],
     warnings: Some(warnings),
@@ -172,8 +172,22 @@ impl Plugin for Tracing {
         if is_sampled {
             // For whoever tells of the same request.
             ctx.keep(self, own);
-            ctx.keep(self, Sampled { own, parent: parent.map(|parent| parent.span) });
+            let parent = parent.map(|parent| parent.span);
+            ctx.keep(self, Sampled { own, parent, attempts: Vec::new() });
         }
+        Step::Next
+    }
+
+    /// Each node is told the span of its own attempt: what it does for a request that another one gets as well is then
+    /// below the attempt that it was for.
+    fn before_proxy(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let Some(shared) = &self.shared else { return Step::Next };
+        // Attempts are written down when they have begun: this one will be the next.
+        let number = ctx.record.attempts.len();
+        let Some(sampled) = ctx.kept::<_, Sampled>(self) else { return Step::Next };
+        let span = sampled.draw_attempt(number, env);
+        let told = SpanContext { span, ..sampled.own };
+        propagation::tell(&shared.propagators, &mut ctx.request.headers, &told);
         Step::Next
     }
 

@@ -33,18 +33,26 @@ pub(super) fn inject(
 ) {
     for propagator in propagators {
         match propagator {
-            Propagator::TraceContext => {
-                headers.replace(w3c::TRACEPARENT, &own.write());
-                // It belongs to the parent that it came with.
-                if !has_parent || !w3c::has_fit_state(headers) {
-                    headers.remove_name(w3c::TRACESTATE.as_bytes());
-                }
+            // It belongs to the parent that it came with.
+            Propagator::TraceContext if !has_parent || !w3c::has_fit_state(headers) => {
+                headers.remove_name(w3c::TRACESTATE.as_bytes());
             }
-            Propagator::Baggage => {
-                if !is_trusted || !w3c::has_fit_baggage(headers) {
-                    headers.remove_name(w3c::BAGGAGE.as_bytes());
-                }
+            Propagator::Baggage if !is_trusted || !w3c::has_fit_baggage(headers) => {
+                headers.remove_name(w3c::BAGGAGE.as_bytes());
             }
+            Propagator::B3Multi => headers.remove_name(b3::FLAGS.as_bytes()),
+            Propagator::TraceContext | Propagator::Baggage | Propagator::B3 => {}
+        }
+    }
+    tell(propagators, headers, own);
+}
+
+/// Names the span that is the parent of what is done for a request from now on.
+pub(super) fn tell(propagators: &[Propagator], headers: &mut Headers, own: &SpanContext) {
+    for propagator in propagators {
+        match propagator {
+            Propagator::TraceContext => headers.replace(w3c::TRACEPARENT, &own.write()),
+            Propagator::Baggage => {}
             Propagator::B3 => {
                 let wish = if own.is_sampled { Wish::Yes } else { Wish::No };
                 headers.replace(b3::SINGLE, b3::single(own.trace.into(), own.span, wish).as_bytes());
@@ -52,7 +60,6 @@ pub(super) fn inject(
             Propagator::B3Multi => {
                 let context = B3Context { trace: own.trace.into(), span: Some(own.span), parent: None };
                 b3::set_fields(headers, &context, own.is_sampled);
-                headers.remove_name(b3::FLAGS.as_bytes());
             }
         }
     }

@@ -21,10 +21,26 @@ use crate::trace::w3c::{SpanContext, TRACESTATE};
 const FIELD_ATTRIBUTES: usize = 64;
 
 /// A request that is sampled.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Sampled {
     pub(super) own: SpanContext,
     pub(super) parent: Option<SpanId>,
+    /// The spans that nodes were told, by the number of the attempt.
+    pub(super) attempts: Vec<(usize, SpanId)>,
+}
+
+impl Sampled {
+    /// Draws the span of an attempt, in the place of one that was drawn for it and came to nothing.
+    pub(super) fn draw_attempt(&mut self, number: usize, env: &Env<'_>) -> SpanId {
+        let span = SpanId::draw(env);
+        self.attempts.retain(|(known, _)| *known != number);
+        self.attempts.push((number, span));
+        span
+    }
+
+    fn attempt(&self, number: usize) -> Option<SpanId> {
+        self.attempts.iter().find(|(known, _)| *known == number).map(|(_, span)| *span)
+    }
 }
 
 /// Attributes that a configuration adds.
@@ -121,7 +137,10 @@ pub(super) fn spans(
         .waits()
         .map(|wait: Waited<'_>| child(wait.name(), Kind::Internal, (wait.began, wait.ended)).encode_to_vec());
     let tries = course.tries().map(|one| {
-        let span = child(method(ctx).to_owned(), Kind::Client, (one.began, one.ended));
+        let mut span = child(method(ctx).to_owned(), Kind::Client, (one.began, one.ended));
+        if let Some(told) = sampled.attempt(one.number) {
+            span.span_id = told.bytes().to_vec();
+        }
         of_try(ctx, &one, span).encode_to_vec()
     });
     std::iter::once(own.encode_to_vec()).chain(waits).chain(tries).collect()
@@ -247,6 +266,15 @@ fn of_try(ctx: &Context, one: &Try<'_>, span: Span) -> Span {
         out.add("http.request.resend_count", one.number as i64);
     }
     out.add("sigma.connection.reused", attempt.reused);
+    let times = one.times();
+    for (name, ms) in [
+        ("sigma.connection.connect_ms", times.connect_ms),
+        ("sigma.connection.tls_ms", times.tls_ms),
+        ("sigma.request.send_ms", times.send_ms),
+        ("sigma.response.wait_ms", times.wait_ms),
+    ] {
+        out.add_some(name, ms);
+    }
     let error = |message: &str| Some(Status { message: message.to_owned(), code: StatusCode::Error.into() });
     let mut status = None;
     if let Some(failure) = one.failure {

@@ -2,6 +2,8 @@
 
 use prost::Message as _;
 use serde_json::json;
+use sigma_plugin::address::NodeAddr;
+use sigma_plugin::record::Attempt;
 use sigma_plugin::{Entry, Phase};
 
 use super::config::usual;
@@ -181,7 +183,7 @@ fn shown(span: &Span, key: &str) -> String {
 
 fn sampled() -> Sampled {
     let own = SpanContext::parse(format!("00-{TRACE}-{PARENT}-01").as_bytes()).unwrap();
-    Sampled { own, parent: SpanId::parse(b"1111111111111111") }
+    Sampled { own, parent: SpanId::parse(b"1111111111111111"), attempts: Vec::new() }
 }
 
 #[test]
@@ -238,6 +240,77 @@ fn the_span_of_a_request() {
     }
     let status = span.status.as_ref().unwrap();
     assert_eq!((&*status.message, status.code), ("apisix error: 503", 2));
+}
+
+fn attempt() -> Attempt {
+    Attempt {
+        addr: NodeAddr::Tcp(([127, 0, 0, 1], 1980).into()),
+        host: "node.test".to_owned(),
+        began: Some(std::time::Instant::now()),
+        reused: false,
+        linked_ms: Some(1.0),
+        status: 200,
+        connect_ms: Some(3.5),
+        sent_ms: Some(4.0),
+        header_ms: Some(5.0),
+        carried: None,
+        response_ms: Some(6.0),
+    }
+}
+
+/// A node's parent is the attempt on it, and no other one.
+#[test]
+fn each_node_is_told_the_span_of_its_attempt() {
+    for (propagators, name) in
+        [(json!(["tracecontext"]), "traceparent"), (json!(["b3"]), "b3"), (json!(["b3multi"]), "x-b3-spanid")]
+    {
+        let plugin = plugin(always(), json!({ "propagators": propagators }));
+        let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\ntraceparent: 00-{TRACE}-{PARENT}-01"));
+        case.ctx.record.started = Some(std::time::Instant::now());
+        case.run(&plugin, Phase::Rewrite);
+        let mut told = vec![case.sent(name).unwrap()];
+        for _ in 0..2 {
+            // The first time comes to nothing: the node had no room, for example.
+            case.run(&plugin, Phase::BeforeProxy);
+            case.run(&plugin, Phase::BeforeProxy);
+            told.push(case.sent(name).unwrap());
+            case.ctx.record.attempts.push(attempt());
+        }
+        let mut sampled = case.ctx.kept_by_any::<Sampled>().unwrap().clone();
+        assert_eq!(sampled.attempts.len(), 2);
+        let all = spans_of(&mut case, &sampled, &Additional::default());
+        let ids: Vec<String> =
+            all.iter().map(|span| span.span_id.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+        assert_eq!(ids.len(), 3);
+        for (told, id) in told.iter().zip(&ids) {
+            assert!(told.contains(id), "{told} {ids:?}");
+        }
+        assert!(all[1..].iter().all(|span| span.parent_span_id == all[0].span_id));
+        // Attempts without a hook before them have spans as well.
+        sampled.attempts.clear();
+        assert_eq!(spans_of(&mut case, &sampled, &Additional::default()).len(), 3);
+    }
+    let never = plugin(json!({"name": "always_off"}), json!({}));
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    case.run(&never, Phase::Rewrite);
+    let told = case.sent("traceparent");
+    case.run(&never, Phase::BeforeProxy);
+    assert_eq!(case.sent("traceparent"), told, "nobody hears of its attempts");
+}
+
+#[test]
+fn the_times_of_an_attempt_are_shown() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    case.ctx.record.started = Some(std::time::Instant::now());
+    case.ctx.record.upstream_scheme = Some("https");
+    case.ctx.record.attempts = vec![attempt(), Attempt { reused: true, ..attempt() }];
+    let all = spans_of(&mut case, &sampled(), &Additional::default());
+    let times = |span: &Span| {
+        ["connection.connect", "connection.tls", "request.send", "response.wait"]
+            .map(|name| shown(span, &format!("sigma.{name}_ms")))
+    };
+    assert_eq!(times(&all[1]), ["Double(1.0)", "Double(2.5)", "Double(0.5)", "Double(1.0)"]);
+    assert_eq!(times(&all[2]), ["-", "-", "Double(0.5)", "Double(1.0)"]);
 }
 
 #[test]

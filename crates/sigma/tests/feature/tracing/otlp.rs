@@ -195,7 +195,8 @@ fn a_request_and_its_attempt_reach_a_collector_and_the_logs() {
         (&*own.name, own.kind, hex(&own.trace), hex(&own.parent)),
         ("GET /orders/*", 2, TRACE.into(), PARENT.into())
     );
-    let told = format!("00-{TRACE}-{}-01", hex(&own.id));
+    // The node's parent is the attempt, whose parent is the request.
+    let told = format!("00-{TRACE}-{}-01", hex(&attempt.id));
     assert_eq!((seen(&answer, "traceparent"), seen(&answer, "tracestate")), (told, "v=1".to_owned()));
     for (key, value) in [
         ("http.request.method", "GET"),
@@ -221,6 +222,10 @@ fn a_request_and_its_attempt_reach_a_collector_and_the_logs() {
         (of("http.response.status_code"), of("http.request.resend_count")),
         ("200".into(), "-".into())
     );
+    for time in ["connection.connect", "request.send", "response.wait"] {
+        assert_ne!(of(&format!("sigma.{time}_ms")), "-", "{time}");
+    }
+    assert_eq!(of("sigma.connection.tls_ms"), "-", "there was no TLS");
     let events: Vec<&str> = attempt.events.iter().map(|event| &*event.name).collect();
     assert_eq!(events, ["connected", "request sent", "response head"]);
     assert!(own.began <= attempt.began && attempt.ended <= own.ended, "{own:?} {attempt:?}");
@@ -256,7 +261,8 @@ fn retries_have_spans_and_a_client_that_is_not_sampled_has_none() {
     assert_eq!(answer.status(), 200);
     assert!(seen(&answer, "traceparent").ends_with("-00"));
     assert!(seen(&ask(&gateway, "/orders/1", ""), "traceparent").ends_with("-00"));
-    assert_eq!(with("01").status(), 200);
+    let answer = with("01");
+    assert_eq!(answer.status(), 200);
     comes(&gateway, || got.spans().len() >= 3);
     let spans = got.spans();
     assert_eq!(spans.len(), 3, "{spans:?}");
@@ -268,6 +274,9 @@ fn retries_have_spans_and_a_client_that_is_not_sampled_has_none() {
         ("200", "1")
     );
     assert_eq!(of(0, "http.response.status_code"), "200");
+    // The second node was told the second attempt.
+    assert_eq!(seen(&answer, "traceparent"), format!("00-{TRACE}-{}-01", hex(&spans[2].id)));
+    assert_ne!(spans[1].id, spans[2].id);
 }
 
 #[test]
@@ -285,7 +294,7 @@ fn hooks_that_waited_have_spans() {
     assert_eq!((&*spans[1].name, spans[1].kind), ("apisix.phase.access.plugins.forward-auth", 1));
     assert!(spans[1].parent == spans[0].id && spans[2].parent == spans[0].id);
     assert!(spans[1].ended <= spans[2].began, "the node was asked when the guard had answered");
-    assert!(seen(&answer, "traceparent").contains(&hex(&spans[0].id)));
+    assert!(seen(&answer, "traceparent").contains(&hex(&spans[2].id)));
 }
 
 /// A collector of spans over gRPC.
@@ -352,7 +361,7 @@ fn b3_travels_where_it_is_wanted() {
     let gateway = gateway(&config(&address, "propagators: [b3, b3multi]", ALWAYS, &nodes));
     let answer = ask(&gateway, "/orders/1", &format!("b3: {TRACE}-{PARENT}-1\r\n"));
     comes(&gateway, || got.spans().len() == 2);
-    let own = hex(&got.spans()[0].id);
+    let own = hex(&got.spans()[1].id);
     let told =
         ["b3", "x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "traceparent"].map(|name| seen(&answer, name));
     assert_eq!(told, [format!("{TRACE}-{own}-1"), TRACE.to_owned(), own, "1".to_owned(), String::new()]);
