@@ -24,7 +24,6 @@ checks: build-tools tools
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
-# Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
 # Servers as they are, by the tests in crates/sigma/tests/feature/servers: registries, providers of identity, databases,
 # brokers, PHP, servers of logs and traces, name servers, systemd (as root), the public suite of caches; and the dashboard
 # in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The tests need
