@@ -48,6 +48,10 @@ pub struct Process {
     /// The largest core dump in bytes; unset: as the system has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_bytes: Option<u64>,
+    /// Lets whoever may call the Control API take profiles of this process (`/v1/profile/…`): which of its functions run
+    /// for how long, and what memory it has. They tell of the traffic what functions tell, and take CPU and memory while
+    /// they last.
+    pub profiling: bool,
 }
 
 /// Whether somebody watches the gateway.
@@ -76,6 +80,7 @@ impl Default for Process {
             working_folder: None,
             max_fds: None,
             core_bytes: None,
+            profiling: false,
         }
     }
 }

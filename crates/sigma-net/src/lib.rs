@@ -11,6 +11,7 @@ pub mod latest;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+pub mod sampling;
 pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;

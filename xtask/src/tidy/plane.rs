@@ -280,6 +280,7 @@ const BANS: &[Ban] = &[
         harmless: &[
             ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
             ("crates/sigma-net/src/memory.rs", "on the control thread, when the start is over"),
+            ("crates/sigma-net/src/sampling.rs", "beside the control thread, while a profile is taken"),
             ("crates/sigma-net/src/tls/connect.rs", "on the control thread, when authorities are read"),
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),

@@ -17,6 +17,7 @@ pub(crate) mod niubix;
 mod nodes;
 mod orders;
 pub(crate) mod pages;
+mod profile;
 mod questions;
 mod registries;
 pub(crate) mod running;
@@ -148,6 +149,7 @@ pub(crate) async fn serve(
         state.history = history;
         state.explainer = Some(explainer);
         state.tapping = Some(tapping);
+        state.profiling = settings.process.profiling.then(Arc::default);
         let router = audited(caller::guarded(control_api::router(state), &trusted), audit);
         listen(control.address, router, &limits, entrances).await?;
     }

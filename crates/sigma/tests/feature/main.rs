@@ -62,6 +62,7 @@ mod plugins_traffic;
 mod policies;
 mod pool;
 mod process;
+mod profiles;
 mod purges;
 mod quarantine;
 mod reader;

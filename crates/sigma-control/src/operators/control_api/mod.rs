@@ -6,6 +6,7 @@
 
 mod health_page;
 mod history;
+mod profiles;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use sigma_upstream::health::NodeState;
 use crate::operators::admin::{plugin_attributes, resource_schemas};
 use crate::operators::explain::{Explainer, Wish};
 use crate::operators::history::HistoryReader;
+use crate::operators::profile::Profiling;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
@@ -153,6 +155,8 @@ pub struct ControlState {
     pub(crate) explainer: Option<Arc<Explainer>>,
     /// Opens taps; None where nothing is served.
     pub(crate) tapping: Option<Arc<Tapping>>,
+    /// Takes profiles; None where they are off.
+    pub(crate) profiling: Option<Arc<Profiling>>,
 }
 
 impl ControlState {
@@ -166,6 +170,7 @@ impl ControlState {
             history: None,
             explainer: None,
             tapping: None,
+            profiling: None,
         }
     }
 }
@@ -195,6 +200,8 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/server_info", get(server_info))
         .route("/v1/explain", get(explain))
         .route("/v1/tap", get(tap))
+        .route("/v1/profile/cpu", get(profiles::cpu))
+        .route("/v1/profile/heap", get(profiles::heap))
         .route("/v1/history", get(history::list))
         .route("/v1/history/{version}", get(history::one))
         .route("/v1/history/{from}/diff/{to}", get(history::difference))
