@@ -1,0 +1,270 @@
+//! The records that an application sends.
+
+use super::{HEADER_BYTES, REQUEST, VERSION, kind};
+use crate::Chunk;
+
+/// A part of an answer.
+#[derive(Debug)]
+pub enum Piece {
+    /// Bytes of the answer, at least one.
+    Stdout(Chunk),
+    /// No more of the answer will come.
+    StdoutEnd,
+    /// Bytes for the log, at least one.
+    Stderr(Chunk),
+    /// The request is over.
+    End(EndKind),
+}
+
+/// Why a request is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndKind {
+    /// It was answered.
+    Complete,
+    /// The application lacks something that it needs to answer.
+    Overloaded,
+    /// It does not do what it was asked for: another role, or several requests at a time.
+    Refused,
+}
+
+/// Takes the pieces of one answer out of the bytes of its connection. Records may come in any pieces.
+#[derive(Debug, Default)]
+pub struct Records {
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum State {
+    /// The header of a record is next.
+    #[default]
+    Header,
+    /// So much of a record is to come, and so much behind it that means nothing.
+    Content { of: Content, left: usize, padding: usize },
+    /// The request is over, and so is the last record if that was there as a whole.
+    Over { is_whole: bool },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Stdout,
+    Stderr,
+    End,
+    /// It is about the connection, and nothing was asked of it.
+    Nothing,
+}
+
+impl Records {
+    /// The next piece in `input`, or `None` if it takes more bytes. After [`Piece::End`] come no others.
+    ///
+    /// # Errors
+    /// Returns an error, which is the broken rule; the connection cannot be used further.
+    pub fn next(&mut self, input: &mut Chunk) -> Result<Option<Piece>, &'static str> {
+        loop {
+            match &mut self.state {
+                State::Header => {
+                    let Some((fields, _)) = input.split_first_chunk::<HEADER_BYTES>() else {
+                        return Ok(None);
+                    };
+                    let (content, left, padding) = parse(fields)?;
+                    input.advance(HEADER_BYTES);
+                    self.state = State::Content { of: content, left, padding };
+                    if content == Content::Stdout && left == 0 {
+                        return Ok(Some(Piece::StdoutEnd));
+                    }
+                }
+                State::Content { left: 0, padding, .. } => {
+                    if skip(input, padding) {
+                        self.state = State::Header;
+                    } else {
+                        return Ok(None);
+                    }
+                }
+                State::Content { of: Content::End, left, padding } => {
+                    let Some(body) = input.get(..*left) else { return Ok(None) };
+                    let kind = ending(body)?;
+                    input.advance(*left);
+                    let is_whole = skip(input, padding);
+                    self.state = State::Over { is_whole };
+                    return Ok(Some(Piece::End(kind)));
+                }
+                State::Content { of: Content::Nothing, left, .. } => {
+                    if !skip(input, left) {
+                        return Ok(None);
+                    }
+                }
+                State::Content { of, left, .. } => {
+                    if input.is_empty() {
+                        return Ok(None);
+                    }
+                    let data = input.split_to(*left);
+                    *left -= data.len();
+                    return Ok(Some(match of {
+                        Content::Stdout => Piece::Stdout(data),
+                        _ => Piece::Stderr(data),
+                    }));
+                }
+                State::Over { .. } => return Err("the application went on after the end of the request"),
+            }
+        }
+    }
+
+    /// Whether the request is over, and no part of its last record is still to come.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over { is_whole: true })
+    }
+}
+
+/// Removes `left` bytes from the front of `input`, as far as they are there; whether all were.
+fn skip(input: &mut Chunk, left: &mut usize) -> bool {
+    let there = input.len().min(*left);
+    if there > 0 {
+        input.advance(there);
+    }
+    *left -= there;
+    *left == 0
+}
+
+/// What a record has, and the lengths of that and of its padding.
+fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'static str> {
+    let [version, of, number_high, number_low, high, low, padding, _] = *fields;
+    if version != VERSION {
+        return Err("no record of FastCGI");
+    }
+    let number = u16::from_be_bytes([number_high, number_low]);
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    let content = match (of, number) {
+        (kind::STDOUT, REQUEST) => Content::Stdout,
+        (kind::STDERR, REQUEST) => Content::Stderr,
+        (kind::END_REQUEST, REQUEST) => Content::End,
+        // About the connection; some applications tell unasked.
+        (kind::GET_VALUES_RESULT | kind::UNKNOWN_TYPE, 0) => Content::Nothing,
+        (kind::STDOUT | kind::STDERR | kind::END_REQUEST, _) => {
+            return Err("a record of a request that was not asked");
+        }
+        _ => return Err("a record that no application sends"),
+    };
+    if content == Content::End && length != 8 {
+        return Err("the end of a request that is not eight bytes long");
+    }
+    Ok((content, length, usize::from(padding)))
+}
+
+/// The status of the protocol in the end of a request. That of the application is a matter of its own.
+fn ending(body: &[u8]) -> Result<EndKind, &'static str> {
+    match body.get(4) {
+        Some(0) => Ok(EndKind::Complete),
+        Some(1 | 3) => Ok(EndKind::Refused),
+        Some(2) => Ok(EndKind::Overloaded),
+        _ => Err("the end of a request with an unknown status"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record(kind: u8, number: u16, content: &[u8], padding: u8) -> Vec<u8> {
+        let (number, length) = (number.to_be_bytes(), (content.len() as u16).to_be_bytes());
+        let mut wire = vec![1, kind, number[0], number[1], length[0], length[1], padding, 0];
+        wire.extend_from_slice(content);
+        wire.extend(std::iter::repeat_n(7, padding.into()));
+        wire
+    }
+
+    fn end(status: u8) -> Vec<u8> {
+        record(3, 1, &[0, 0, 0, 9, status, 0, 0, 0], 0)
+    }
+
+    /// All that is read of `wire` in steps: the answer, the log, and how it ended.
+    fn read(wire: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, Option<EndKind>), &'static str> {
+        let (mut records, mut input) = (Records::default(), Chunk::empty());
+        let (mut out, mut log, mut ended) = (Vec::new(), Vec::new(), None);
+        for piece in wire.chunks(step.max(1)) {
+            input = Chunk::copy_of(&[&input[..], piece].concat());
+            loop {
+                if ended.is_some() && input.is_empty() {
+                    break;
+                }
+                match records.next(&mut input)? {
+                    Some(Piece::Stdout(data)) => out.extend_from_slice(&data),
+                    Some(Piece::Stderr(data)) => log.extend_from_slice(&data),
+                    Some(Piece::StdoutEnd) => {}
+                    Some(Piece::End(kind)) => ended = Some(kind),
+                    None => break,
+                }
+            }
+        }
+        Ok((out, log, ended))
+    }
+
+    #[test]
+    fn answers_in_any_pieces() {
+        let wire = [
+            record(6, 1, b"ab", 6),
+            record(7, 1, b"oh", 0),
+            record(10, 0, b"values", 2),
+            record(6, 1, b"c", 0),
+            record(6, 1, b"", 8),
+            end(0),
+        ]
+        .concat();
+        for step in 1..wire.len() + 1 {
+            let expected = (b"abc".to_vec(), b"oh".to_vec(), Some(EndKind::Complete));
+            assert_eq!(read(&wire, step), Ok(expected), "steps of {step}");
+        }
+    }
+
+    #[test]
+    fn ends() {
+        let check = |wire: &[u8], expected: Result<Option<EndKind>, &'static str>| {
+            assert_eq!(read(wire, 3).map(|(_, _, ended)| ended), expected, "{wire:?}");
+        };
+        check(&end(0), Ok(Some(EndKind::Complete)));
+        check(&end(1), Ok(Some(EndKind::Refused)));
+        check(&end(2), Ok(Some(EndKind::Overloaded)));
+        check(&end(3), Ok(Some(EndKind::Refused)));
+        check(&end(4), Err("the end of a request with an unknown status"));
+        check(&record(3, 1, b"short", 0), Err("the end of a request that is not eight bytes long"));
+        check(&[end(0), end(0)].concat(), Err("the application went on after the end of the request"));
+        check(&record(6, 2, b"a", 0), Err("a record of a request that was not asked"));
+        check(&record(10, 1, b"a", 0), Err("a record that no application sends"));
+        check(&record(4, 1, b"a", 0), Err("a record that no application sends"));
+        check(b"HTTP/1.1 200 OK", Err("no record of FastCGI"));
+        check(&record(6, 1, b"a", 0)[..8], Ok(None));
+    }
+
+    #[test]
+    fn a_last_record_that_is_cut_is_not_the_end_of_all() {
+        let wire = record(3, 1, &[0; 8], 3);
+        for (there, expected) in [(16, false), (18, false), (19, true)] {
+            let (mut records, mut input) = (Records::default(), Chunk::copy_of(&wire[..there]));
+            assert!(!records.is_over());
+            assert!(matches!(records.next(&mut input), Ok(Some(Piece::End(EndKind::Complete)))));
+            assert_eq!(records.is_over(), expected, "{there} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_nothing_made_up(
+            contents in proptest::collection::vec((any::<bool>(), 0..70usize, any::<u8>()), 0..20),
+            step in 1..100usize,
+        ) {
+            let (mut wire, mut out, mut log) = (Vec::new(), Vec::new(), Vec::new());
+            for (number, (is_log, length, padding)) in contents.into_iter().enumerate() {
+                let content = vec![number as u8; length];
+                wire.extend(record(if is_log { 7 } else { 6 }, 1, &content, padding));
+                if is_log { &mut log } else { &mut out }.extend(content);
+            }
+            wire.extend(end(0));
+            prop_assert_eq!(read(&wire, step), Ok((out, log, Some(EndKind::Complete))));
+        }
+
+        #[test]
+        fn no_bytes_break_it(wire in proptest::collection::vec(any::<u8>(), 0..200), step in 1..50usize) {
+            let _ = read(&wire, step);
+        }
+    }
+}
