@@ -36,6 +36,7 @@ test-servers: build-tools tools
 	command -v knotd >/dev/null || missing+=(knot); \
 	ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql); \
 	command -v psql >/dev/null || missing+=(postgresql-client); \
+	compgen -G '/usr/sbin/php-fpm*' >/dev/null || missing+=(php-fpm); \
 	command -v chromium >/dev/null || missing+=(chromium); \
 	command -v chromedriver >/dev/null || missing+=(chromium-driver); \
 	command -v node >/dev/null || missing+=(nodejs); \

@@ -7,6 +7,7 @@
 pub(crate) mod acme;
 mod balancing;
 mod cache;
+mod fastcgi;
 pub(crate) mod hosts;
 pub(crate) mod listeners;
 mod node_states;
@@ -149,6 +150,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
     }
     found.extend(balancing::rules(upstream));
     found.extend(node_states::rules(upstream));
+    found.extend(fastcgi::rules(upstream));
     found.extend(resilience::breaches(upstream));
     found
 }

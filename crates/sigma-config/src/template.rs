@@ -75,6 +75,17 @@ impl Template {
         })
     }
 
+    /// As [`Template::unknown`], where these variables are known too.
+    #[must_use]
+    pub fn unknown_beside(&self, known: &[&str]) -> Option<String> {
+        let is_known = |part: &&Part| match part {
+            Part::Variable { name: VarName::Other(name), .. } => known.contains(&name.as_str()),
+            _ => false,
+        };
+        let parts = self.parts.iter().filter(|part| !is_known(part)).cloned().collect();
+        Template { parts }.unknown()
+    }
+
     /// The text, if it is the same for all: it has no variable.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {

@@ -16,6 +16,7 @@ mod datagrams;
 mod drain;
 mod exchange;
 mod explain;
+mod fastcgi;
 mod flow;
 pub mod gateway;
 mod guards;

@@ -16,7 +16,7 @@ use crate::endpoint::Address;
 /// How a node is to be reached.
 #[derive(Debug, Clone, Copy)]
 pub struct Dial<'d> {
-    /// Decides what is spoken: `grpc` is HTTP/2 by prior knowledge.
+    /// Decides what is spoken: `grpc` is HTTP/2 by prior knowledge, `fcgi` FastCGI.
     pub scheme: Scheme,
     /// For the connection and what it takes until a request may be sent.
     pub timeout_ms: u64,
@@ -91,7 +91,10 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
         let opening = SharedConnection::open(stream, &dial.shared);
         return in_time(deadline.bound(opening).await).map(Dialled::Shared);
     }
-    Ok(Dialled::Single(Connection::single(stream, deadline)))
+    Ok(Dialled::Single(match dial.scheme {
+        Scheme::Fcgi => Connection::fcgi(stream, deadline, &addr.to_string()),
+        _ => Connection::single(stream, deadline),
+    }))
 }
 
 /// Connects to `addr` as `dial` says, for bytes of any kind, before `deadline`.

@@ -282,6 +282,8 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
     match scheme {
         Scheme::Http | Scheme::Grpc => Some(80),
         Scheme::Https | Scheme::Grpcs => Some(443),
+        // Nobody has registered one; PHP's process manager listens there.
+        Scheme::Fcgi => Some(9000),
         Scheme::Tcp | Scheme::Tls | Scheme::Udp | Scheme::Kafka => None,
     }
 }

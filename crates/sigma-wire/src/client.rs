@@ -10,6 +10,7 @@ use sigma_http::h1::HeadLimits;
 use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
+use crate::fcgi;
 use crate::h1;
 use crate::h2::{ClientStream, Reused, SharedConnection};
 use crate::rules;
@@ -21,6 +22,8 @@ pub enum Connection {
     H1(Box<h1::Client>),
     /// One stream of an HTTP/2 connection that others share.
     H2(Box<ClientStream>),
+    /// FastCGI
+    Fcgi(Box<fcgi::Client>),
 }
 
 macro_rules! each {
@@ -28,6 +31,7 @@ macro_rules! each {
         match $self {
             Connection::H1($c) => $call,
             Connection::H2($c) => $call,
+            Connection::Fcgi($c) => $call,
         }
     };
 }
@@ -38,9 +42,21 @@ impl Connection {
         Connection::H1(Box::new(h1::Client::new(stream, deadline)))
     }
 
+    /// A fresh connection to an application that speaks FastCGI, which logs call `node`.
+    pub fn fcgi(stream: Stream, deadline: Deadline, node: &str) -> Connection {
+        Connection::Fcgi(Box::new(fcgi::Client::new(stream, deadline, node)))
+    }
+
     /// A place for one exchange on a connection that has room for it.
     pub fn on(shared: &Rc<SharedConnection>, reused: Reused) -> Connection {
         Connection::H2(Box::new(ClientStream::new(Rc::clone(shared), reused)))
+    }
+
+    /// Says of the next request what its head does not, for a node that wants to know.
+    pub fn describe(&mut self, terms: fcgi::Terms) {
+        if let Connection::Fcgi(c) = self {
+            c.describe(terms);
+        }
     }
 
     /// Queues a request head. `rewritten` is what to ask for in place of the head's own target;
@@ -54,7 +70,12 @@ impl Connection {
         length: BodyLength,
         upgrade: Option<&[u8]>,
     ) {
-        each!(self, c => c.send_head(head, rewritten, length, upgrade))
+        match self {
+            Connection::H1(c) => c.send_head(head, rewritten, length, upgrade),
+            Connection::H2(c) => c.send_head(head, rewritten, length, upgrade),
+            // It knows no other protocol to change to.
+            Connection::Fcgi(c) => c.send_head(head, rewritten, length),
+        }
     }
 
     /// Whether another frame may be queued.
@@ -88,6 +109,7 @@ impl Connection {
             Connection::H1(c) => c.poll_head(cx, method, limits, head),
             // Its heads come with those of others: the limits of its connection hold.
             Connection::H2(c) => c.poll_head(cx, method, head),
+            Connection::Fcgi(c) => c.poll_head(cx, method, limits, head),
         }
     }
 
@@ -97,6 +119,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.poll_answer(cx, limits),
             Connection::H2(c) => c.poll_answer(cx),
+            Connection::Fcgi(c) => c.poll_answer(cx),
         }
     }
 
@@ -116,8 +139,8 @@ impl Connection {
     pub fn upgrade(&mut self) {
         match self {
             Connection::H1(c) => c.upgrade(),
-            // No answer of this version is a 101, so nobody gets here.
-            Connection::H2(_) => {}
+            // No answer of these is a 101, so nobody gets here.
+            Connection::H2(_) | Connection::Fcgi(_) => {}
         }
     }
 
@@ -126,8 +149,8 @@ impl Connection {
     pub fn begin_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.begin_bytes(),
-            // Whoever asks for bytes dials no shared connection; nothing comes over one.
-            Connection::H2(_) => {}
+            // Whoever asks for bytes dials no such connection; nothing comes over one.
+            Connection::H2(_) | Connection::Fcgi(_) => {}
         }
     }
 
@@ -135,8 +158,8 @@ impl Connection {
     pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
-            Connection::H2(_) => {
-                Poll::Ready(Err(rules::bad_response("a shared connection carries no bytes")))
+            Connection::H2(_) | Connection::Fcgi(_) => {
+                Poll::Ready(Err(rules::bad_response("the connection carries messages and no bytes")))
             }
         }
     }
@@ -145,7 +168,7 @@ impl Connection {
     pub fn end_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.end_bytes(),
-            Connection::H2(_) => {}
+            Connection::H2(_) | Connection::Fcgi(_) => {}
         }
     }
 
@@ -187,6 +210,7 @@ impl Connection {
             Connection::H1(c) => c.is_reusable(requests_max),
             // The stream is over with its exchange; the connection under it was never taken out.
             Connection::H2(_) => false,
+            Connection::Fcgi(c) => c.is_reusable(requests_max),
         }
     }
 
@@ -196,6 +220,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.is_quiet(),
             Connection::H2(_) => false,
+            Connection::Fcgi(c) => c.is_quiet(),
         }
     }
 }

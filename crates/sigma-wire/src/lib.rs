@@ -1,11 +1,12 @@
-//! The ends of connections, towards nodes and towards clients, in every version of HTTP: streams of
-//! bytes on one side, heads and frames on the other.
+//! The ends of connections, towards nodes and towards clients, in every version of HTTP, and towards nodes in
+//! FastCGI: streams of bytes on one side, heads and frames on the other.
 //!
-//! Behind [`Connection`] and [`Downstream`] nobody knows which version is spoken. What both ends of a
+//! Behind [`Connection`] and [`Downstream`] nobody knows what is spoken. What both ends of a
 //! version share is written once, beside them. Limits and times are arguments: nothing here reads a
 //! configuration, chooses a node or knows what a request is for.
 
 mod client;
+pub mod fcgi;
 pub mod h1;
 pub mod h2;
 mod nobody;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::balancing::{SessionAffinity, SlowStart, StickTable, Subsets, UpstreamMember, ZoneAware};
+use super::fastcgi::FastCgi;
 use super::node_states::NodeState;
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
@@ -80,6 +81,8 @@ pub enum Scheme {
     Udp,
     /// Kafka bridge.
     Kafka,
+    /// FastCGI.
+    Fcgi,
 }
 
 /// The Host header sent to a node.
@@ -330,6 +333,9 @@ resource! {
         pub keepalive_pool: Option<Box<KeepalivePool>>,
         /// Protocol towards the nodes.
         pub scheme: Scheme,
+        /// What applications are told with `scheme: fcgi`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub fastcgi: Option<Box<FastCgi>>,
         /// Host header sent to a node.
         pub pass_host: PassHost,
         /// The Host header with `pass_host: rewrite`.

@@ -36,6 +36,7 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
 pub(crate) fn strangers(upstream: &Object) -> Vec<String> {
     let port_of_scheme = match word(upstream, "scheme") {
         Some("https" | "grpcs") => 443,
+        Some("fcgi") => 9000,
         _ => 80,
     };
     let full = |host: &str, port: Option<u16>| match host.starts_with("unix:") {

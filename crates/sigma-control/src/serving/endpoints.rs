@@ -405,14 +405,14 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
     let is_of = |kind: &str| key.strip_prefix("/apisix/").unwrap_or(key).starts_with(kind);
     let for_requests = !is_of("upstreams/") && !is_of("services/") && !is_of("stream_routes/");
     match scheme {
-        Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => return Ok(()),
+        Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi => return Ok(()),
         Scheme::Tcp | Scheme::Tls | Scheme::Udp if !for_requests => return Ok(()),
         _ => {}
     }
     let text = match for_requests {
-        true => "routes speak http, https, grpc and grpcs to nodes",
+        true => "routes speak http, https, grpc, grpcs and fcgi to nodes",
         false => {
-            "this version speaks http, https, grpc and grpcs to nodes, and tcp, tls and udp in stream routes"
+            "this version speaks http, https, grpc, grpcs and fcgi to nodes, and tcp, tls and udp in stream routes"
         }
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))

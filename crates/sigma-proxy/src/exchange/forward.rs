@@ -15,6 +15,7 @@ use sigma_upstream::dial::{Dial, Notice};
 use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{InUse, Target};
 use sigma_wire::Connection;
+use sigma_wire::fcgi::Terms;
 
 use super::delivery::Delivery;
 use super::hedge::Raced;
@@ -22,7 +23,7 @@ use super::local_reply::Draft;
 use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, cache, grpc, headers, reply, told, tunnel, upgrade};
+use super::{Exchange, Scratch, answer, cache, client, grpc, headers, reply, told, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::judge::is_to_blame;
 use crate::retry::Missing;
@@ -154,7 +155,7 @@ impl Exchange<'_, '_> {
     /// Finds the protocol that the connection to a node is to change to. A client of HTTP/1 is served
     /// without it where the route does not let it through (RFC 9110 §7.8).
     fn choose_upgrade(&mut self, route: &Route, upstream: &Upstream) -> Result<(), Fault> {
-        let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs);
+        let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi);
         self.scratch.upgrade.clear();
         let asked = self.asks_upgrade && can;
         let protocol = if asked { upgrade::admitted(&self.scratch.ctx.request, route) } else { None };
@@ -258,6 +259,7 @@ impl Exchange<'_, '_> {
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
         let mut idle_allowed = true;
         loop {
+            let terms = self.terms(plan.upstream()).inspect_err(|_| state.decision = Decision::GiveUp)?;
             let mut connection = match idle_allowed.then(|| self.worker.checkout(&target())).flatten() {
                 Some(connection) => {
                     self.scratch.ctx.record.connected(true);
@@ -269,7 +271,7 @@ impl Exchange<'_, '_> {
                     Box::pin(async { self.dial(target()).await }).await?
                 }
             };
-            self.send_head(&mut connection);
+            self.send_head(&mut connection, terms);
             if let Some(hedging) = self.hedging(plan) {
                 // Boxed, as few exchanges have any.
                 match Box::pin(self.hedge(plan, node, connection, (hedging, state))).await? {
@@ -368,7 +370,22 @@ impl Exchange<'_, '_> {
         }
     }
 
-    pub(super) fn send_head(&mut self, connection: &mut Connection) {
+    /// What nodes of this upstream are told of the request beside its head; None for nodes that are told nothing else.
+    ///
+    /// # Errors
+    /// Returns an error if it names nothing that a node may be asked for.
+    pub(super) fn terms(&mut self, upstream: &Upstream) -> Result<Option<Box<Terms>>, Fault> {
+        let Some(fastcgi) = &upstream.fastcgi else { return Ok(None) };
+        if !self.stage.is_guided() {
+            self.scratch.ctx.client = client(&self.down, &self.view);
+        }
+        fastcgi.terms(&self.scratch.ctx).map(|terms| Some(Box::new(terms)))
+    }
+
+    pub(super) fn send_head(&mut self, connection: &mut Connection, terms: Option<Box<Terms>>) {
+        if let Some(terms) = terms {
+            connection.describe(*terms);
+        }
         let length = self.scratch.framing.unwrap_or_default();
         let Scratch { ctx, upgrade, .. } = &mut *self.scratch;
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);

@@ -126,6 +126,7 @@ impl Exchange<'_, '_> {
         let in_flight = plan.attempts.begin(&other);
         let asked = self.scratch.ctx.record.started.map(|_| Instant::now());
         self.address(plan, &other, state);
+        let terms = self.terms(plan.upstream())?;
         let limits = &plan.view.answer_limits;
         let demands = self.demands(plan, plan.timeouts.connect_ms);
         let target = target::target(&plan.view.snapshot, plan.upstream(), &other, &demands);
@@ -147,7 +148,7 @@ impl Exchange<'_, '_> {
                 }
             }
         };
-        self.send_head(&mut dialled);
+        self.send_head(&mut dialled, terms);
         let drain = &self.worker.drain;
         let first =
             poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), (limits, patience)) {

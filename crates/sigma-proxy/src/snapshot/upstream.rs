@@ -16,6 +16,7 @@ use super::Timeouts;
 use super::affinity::Affinity;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
+use crate::fastcgi::FastCgi;
 use crate::guards::{Guards, Limit};
 use crate::retry::RetryPolicy;
 use crate::time_limit::TimeLimit;
@@ -79,6 +80,8 @@ pub struct Upstream {
     pub(crate) bare_host: bool,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
+    /// What its nodes are told if they speak FastCGI.
+    pub(crate) fastcgi: Option<Box<FastCgi>>,
 }
 
 impl Upstream {
@@ -126,6 +129,7 @@ impl Upstream {
             Scheme::Https => "https",
             Scheme::Grpc => "grpc",
             Scheme::Grpcs => "grpcs",
+            Scheme::Fcgi => "fcgi",
             _ => "http",
         }
     }
@@ -173,6 +177,8 @@ impl Upstream {
             bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
+            fastcgi: (config.scheme == Scheme::Fcgi)
+                .then(|| Box::new(FastCgi::new(config.fastcgi.as_deref().unwrap_or(&Default::default())))),
             config: Arc::clone(config),
         })
     }
@@ -187,9 +193,12 @@ impl Upstream {
         Upstream { guards, affinity, is_guarded, ..self }
     }
 
-    /// Whether its nodes speak HTTP, and not only bytes.
+    /// Whether its nodes take requests, and not only bytes.
     pub(crate) fn is_for_requests(&self) -> bool {
-        matches!(self.config.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs)
+        matches!(
+            self.config.scheme,
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi
+        )
     }
 
     /// The value by which hashing chooses a node for what has these variables; `address` is the client's,

@@ -20,7 +20,11 @@ pub use server::{NoRequest, Server, ServerLimits};
 ///
 /// # Errors
 /// Returns an error if the operating system refuses the bytes.
-fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+pub(crate) fn flush(
+    stream: &mut Stream,
+    output: &mut Output,
+    cx: &mut Context<'_>,
+) -> Poll<std::io::Result<()>> {
     while !output.is_empty() {
         let written = match output.single() {
             Some(bytes) => stream.poll_write(cx, bytes),

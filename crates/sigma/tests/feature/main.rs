@@ -21,6 +21,7 @@ mod discovery;
 mod docs;
 mod drain;
 mod explain;
+mod fastcgi;
 mod go;
 mod h2;
 mod h2_grpc;

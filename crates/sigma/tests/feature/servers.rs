@@ -12,6 +12,7 @@ mod knot;
 mod numbered;
 mod opa;
 mod opensearch;
+mod php_fpm;
 mod postgres;
 mod rocketmq;
 mod systemd;

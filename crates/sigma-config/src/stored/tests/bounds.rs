@@ -342,7 +342,7 @@ fn fields_of_upstreams() {
     upstream("type", &words(&["roundrobin", "ewma", "least_conn", "random"]), &[(json!("robin"), NO_CHOICE)]);
     upstream(
         "scheme",
-        &words(&["grpc", "grpcs", "http", "https", "tcp", "tls", "udp", "kafka"]),
+        &words(&["grpc", "grpcs", "http", "https", "tcp", "tls", "udp", "kafka", "fcgi"]),
         &[(json!("ftp"), NO_CHOICE)],
     );
     upstream(

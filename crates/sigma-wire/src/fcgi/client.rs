@@ -1,0 +1,471 @@
+//! A connection to an application.
+
+use std::task::{Context, Poll, ready};
+
+use sigma_http::fcgi::{self, EndKind, Piece, Records};
+use sigma_http::h1::{self, HeadLimits, Output};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
+use sigma_net::{Deadline, Stream};
+
+use super::{Terms, complaints};
+use crate::h1::flush;
+use crate::rules::bad_response;
+
+/// Reads of one poll that yield nothing, after which others have their turn: an application may complain without end.
+const READS_MAX: u32 = 16;
+
+/// A connection to an application, with at most one request on it.
+#[derive(Debug)]
+pub struct Client {
+    stream: Stream,
+    /// As logs name the application.
+    node: Box<str>,
+    input: Chunk,
+    output: Output,
+    terms: Terms,
+    /// The terms are those of the next request, and not of the last one.
+    described: bool,
+    /// A body whose length is not known yet, with the bytes that are there.
+    held: Option<Vec<u8>>,
+    /// What is longer than a record of it.
+    pending: Chunk,
+    /// Why the request cannot be sent.
+    unfit: Option<Fault>,
+    /// The end of the request's body was queued.
+    asked: bool,
+    /// The client waits for leave to send its body, which no application gives.
+    leave_awaited: bool,
+    records: Records,
+    /// The head of the answer, as far as it has come.
+    text: Vec<u8>,
+    /// The length of `text` that was looked at for its end.
+    looked_at: usize,
+    /// Bytes of the body that came with the head.
+    rest: Chunk,
+    length: BodyLength,
+    /// Bytes that the declared length leaves to come.
+    left: u64,
+    answer: Answer,
+    pub(crate) deadline: Deadline,
+    requests: u32,
+    /// Bytes that were written before the current request.
+    sent_before: u64,
+    /// Bytes of the current answer.
+    received: u64,
+}
+
+/// How far the answer to the current request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    /// Nothing came.
+    Awaited,
+    /// Something of it.
+    Begun,
+    /// Its head.
+    Headed,
+    /// The application has no more of it, and has not ended the request.
+    Said,
+    /// It is over.
+    Over,
+}
+
+impl Client {
+    /// A fresh connection to the application that logs call `node`.
+    pub fn new(stream: Stream, deadline: Deadline, node: &str) -> Client {
+        Client {
+            stream,
+            node: node.into(),
+            input: Chunk::empty(),
+            output: Output::default(),
+            terms: Terms::default(),
+            described: false,
+            held: None,
+            pending: Chunk::empty(),
+            unfit: None,
+            asked: false,
+            leave_awaited: false,
+            records: Records::default(),
+            text: Vec::new(),
+            looked_at: 0,
+            rest: Chunk::empty(),
+            length: BodyLength::None,
+            left: 0,
+            answer: Answer::Awaited,
+            deadline,
+            requests: 0,
+            sent_before: 0,
+            received: 0,
+        }
+    }
+
+    /// See [`crate::Connection::describe`].
+    pub(crate) fn describe(&mut self, terms: Terms) {
+        (self.terms, self.described) = (terms, true);
+    }
+
+    pub(crate) fn send_head(&mut self, head: &mut RequestHead, rewritten: Option<&[u8]>, length: BodyLength) {
+        if !std::mem::take(&mut self.described) {
+            self.terms = Terms::default();
+        }
+        self.requests += 1;
+        self.sent_before = self.output.total();
+        self.received = 0;
+        (self.held, self.unfit) = (None, None);
+        self.pending = Chunk::empty();
+        self.asked = false;
+        self.records = Records::default();
+        self.text.clear();
+        self.looked_at = 0;
+        self.rest = Chunk::empty();
+        self.answer = Answer::Awaited;
+        h1::frame_request(&mut head.headers, length);
+        self.leave_awaited = head.headers.has(HeaderId::Expect);
+        head.headers.remove(HeaderId::Expect);
+        tell_head(head, rewritten, &mut self.terms);
+        match length {
+            BodyLength::Streamed | BodyLength::UntilClose => self.held = Some(Vec::new()),
+            BodyLength::None => self.begin(None),
+            BodyLength::Known(bytes) => self.begin(Some(bytes)),
+        }
+        if length.is_empty() {
+            self.end_body();
+        }
+    }
+
+    /// Queues all that is before the body, which has so many bytes.
+    fn begin(&mut self, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.terms.params.set(b"CONTENT_LENGTH", bytes.to_string().as_bytes());
+        }
+        let front = self.output.front();
+        fcgi::begin(self.terms.keep, front);
+        if self.terms.params.write(front).is_err() {
+            let reason = "a field of the request is too long for FastCGI";
+            self.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
+            // Nothing of it leaves.
+            front.clear();
+        }
+    }
+
+    fn end_body(&mut self) {
+        if self.unfit.is_none() {
+            fcgi::stdin(0, self.output.front());
+            self.asked = true;
+        }
+    }
+
+    /// Queues as many records of the body as there is room for: the last of them may be a large one.
+    fn push_body(&mut self) {
+        while !self.pending.is_empty() && self.output.has_room() {
+            let piece = self.pending.split_to(fcgi::CONTENT_MAX);
+            fcgi::stdin(piece.len(), self.output.front());
+            self.output.push(Frame::Data(piece));
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.unfit.is_none() && self.pending.is_empty() && self.output.has_room()
+    }
+
+    pub(crate) fn send(&mut self, frame: Frame) {
+        let Some(held) = &mut self.held else {
+            match frame {
+                Frame::Data(_) if self.unfit.is_some() => {}
+                Frame::Data(data) => {
+                    self.pending = data;
+                    self.push_body();
+                }
+                Frame::End | Frame::Trailers(_) => self.end_body(),
+            }
+            return;
+        };
+        match frame {
+            Frame::Data(data) if held.len() + data.len() > self.terms.unsized_body_bytes => {
+                let reason = "a body without a declared length is over its limit for FastCGI";
+                self.unfit = Some(Fault::new(FaultKind::RequestBodyTooLarge, reason));
+                self.held = None;
+            }
+            Frame::Data(data) => held.extend_from_slice(&data),
+            Frame::End | Frame::Trailers(_) => {
+                let body = std::mem::take(held);
+                self.held = None;
+                self.begin(Some(body.len() as u64));
+                if self.unfit.is_none() {
+                    let front = self.output.front();
+                    for piece in body.chunks(fcgi::CONTENT_MAX) {
+                        fcgi::stdin(piece.len(), front);
+                        front.extend_from_slice(piece);
+                    }
+                }
+                self.end_body();
+            }
+        }
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        if let Some(fault) = self.unfit {
+            return Poll::Ready(Err(fault));
+        }
+        loop {
+            if ready!(flush(&mut self.stream, &mut self.output, cx)).is_err() {
+                return Poll::Ready(Err(terminated()));
+            }
+            if self.pending.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.push_body();
+        }
+    }
+
+    pub(crate) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        method: Method,
+        limits: &HeadLimits,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Fault>> {
+        if let Some(fault) = self.unfit {
+            return Poll::Ready(Err(fault));
+        }
+        if std::mem::take(&mut self.leave_awaited) && !self.asked {
+            head.start(100);
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let piece = match ready!(self.poll_piece(cx)) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Poll::Ready(Err(terminated())),
+                Err(fault) => return Poll::Ready(Err(fault)),
+            };
+            match piece {
+                Piece::Stdout(data) => match self.take_head(data, method, limits, head) {
+                    Ok(true) => return Poll::Ready(Ok(())),
+                    Ok(false) => {}
+                    Err(fault) => return Poll::Ready(Err(fault)),
+                },
+                Piece::End(EndKind::Overloaded) if self.text.is_empty() => {
+                    // What a server of HTTP says in a status.
+                    head.start(503);
+                    self.length = BodyLength::None;
+                    return Poll::Ready(Ok(()));
+                }
+                Piece::End(EndKind::Refused) => {
+                    return Poll::Ready(Err(bad_response(
+                        "the application does not answer requests of this kind",
+                    )));
+                }
+                Piece::StdoutEnd | Piece::End(_) => {
+                    return Poll::Ready(Err(bad_response(
+                        "the application ended the request without a head",
+                    )));
+                }
+                Piece::Stderr(_) => {}
+            }
+        }
+    }
+
+    /// Takes more bytes of the head; whether it is whole.
+    fn take_head(
+        &mut self,
+        mut data: Chunk,
+        method: Method,
+        limits: &HeadLimits,
+        head: &mut ResponseHead,
+    ) -> Result<bool, Fault> {
+        let before = self.text.len();
+        self.text.extend_from_slice(&data);
+        let Some(end) = fcgi::head_end(&self.text, self.looked_at) else {
+            self.looked_at = self.text.len();
+            if self.text.len() > limits.head_bytes {
+                return Err(h1::ParseError::HeadTooLarge.of_response());
+            }
+            return Ok(false);
+        };
+        let declared =
+            fcgi::parse_head(&self.text[..end], limits, head).map_err(|error| error.of_response())?;
+        self.text = Vec::new();
+        data.advance(end - before);
+        self.answer = Answer::Headed;
+        self.length = fcgi::body_length(declared, head.status, method);
+        self.left = match self.length {
+            BodyLength::None => 0,
+            BodyLength::Known(bytes) => bytes,
+            BodyLength::Streamed | BodyLength::UntilClose => u64::MAX,
+        };
+        if self.length.is_empty() {
+            // Nobody asks for a body that is not there, so the end of the request is looked for now.
+            self.skip_to_end();
+        } else {
+            self.rest = data;
+        }
+        Ok(true)
+    }
+
+    /// Takes what has come behind an answer without a body.
+    fn skip_to_end(&mut self) {
+        while let Ok(Some(piece)) = self.records.next(&mut self.input) {
+            match piece {
+                Piece::Stderr(text) => complaints::log(&self.node, &text),
+                Piece::End(_) => {
+                    self.answer = Answer::Over;
+                    return;
+                }
+                Piece::Stdout(_) | Piece::StdoutEnd => {}
+            }
+        }
+    }
+
+    /// The next piece; None if the application closed the connection. What it says for the log is written there.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Fault>> {
+        for _ in 0..READS_MAX {
+            loop {
+                let piece = match self.records.next(&mut self.input) {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break,
+                    Err(reason) => return Poll::Ready(Err(bad_response(reason))),
+                };
+                match piece {
+                    Piece::Stderr(text) => complaints::log(&self.node, &text),
+                    Piece::End(kind) => {
+                        self.answer = Answer::Over;
+                        return Poll::Ready(Ok(Some(Piece::End(kind))));
+                    }
+                    piece => return Poll::Ready(Ok(Some(piece))),
+                }
+            }
+            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
+                Ok(n) => {
+                    self.received += n as u64;
+                    self.answer = self.answer.max(Answer::Begun);
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// See [`crate::Connection::poll_answer`].
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        if let Some(fault) = self.unfit {
+            return Poll::Ready(Err(fault));
+        }
+        if !self.input.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+            Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
+            Ok(n) => {
+                self.received += n as u64;
+                self.answer = self.answer.max(Answer::Begun);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    pub(crate) fn body_length(&self) -> BodyLength {
+        self.length
+    }
+
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        loop {
+            if !self.rest.is_empty() {
+                let mut data = std::mem::take(&mut self.rest);
+                // What is beyond the declared length is nobody's.
+                data.truncate(usize::try_from(self.left).map_or(data.len(), |left| left.min(data.len())));
+                if self.length != BodyLength::Streamed {
+                    self.left -= data.len() as u64;
+                }
+                if !data.is_empty() {
+                    return Poll::Ready(Ok(Frame::Data(data)));
+                }
+            }
+            // A connection that is not kept has done its work: the application may take its time to end.
+            if self.answer == Answer::Over || (self.left == 0 && !self.terms.keep) {
+                return Poll::Ready(self.end());
+            }
+            match ready!(self.poll_piece(cx)) {
+                Ok(Some(Piece::Stdout(_))) if self.answer == Answer::Said => {
+                    return Poll::Ready(Err(bad_response(
+                        "the application went on after the end of its answer",
+                    )));
+                }
+                Ok(Some(Piece::Stdout(data))) => self.rest = data,
+                Ok(Some(Piece::StdoutEnd)) => self.answer = self.answer.max(Answer::Said),
+                Ok(Some(Piece::End(EndKind::Complete))) => {}
+                Ok(Some(Piece::End(_))) => return Poll::Ready(Err(incomplete())),
+                Ok(Some(Piece::Stderr(_))) => {}
+                // It may close in place of the last record.
+                Ok(None) if self.answer == Answer::Said || self.left == 0 => return Poll::Ready(self.end()),
+                Ok(None) => return Poll::Ready(Err(incomplete())),
+                Err(fault) => return Poll::Ready(Err(fault)),
+            }
+        }
+    }
+
+    /// The end of the body, unless something of it is missing.
+    fn end(&self) -> Result<Frame, Fault> {
+        match self.length {
+            BodyLength::Known(_) if self.left > 0 => Err(incomplete()),
+            _ => Ok(Frame::End),
+        }
+    }
+
+    pub(crate) fn may_be_stale(&self) -> bool {
+        self.requests > 1 && self.answer == Answer::Awaited
+    }
+
+    /// See [`crate::Connection::carried`].
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.output.total() - self.sent_before, self.received)
+    }
+
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.output.total()
+    }
+
+    pub(crate) fn is_unsent(&self) -> bool {
+        // As with HTTP/1: what waits in the queue does not count.
+        self.output.total() == self.sent_before
+    }
+
+    pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
+        self.terms.keep
+            && self.asked
+            && self.answer == Answer::Over
+            && self.rest.is_empty()
+            && self.records.is_over()
+            && self.input.is_empty()
+            && self.pending.is_empty()
+            && self.output.is_empty()
+            && self.requests < requests_max
+    }
+
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.stream.is_quiet()
+    }
+}
+
+/// Adds what the head of a request says to what the application is told already.
+fn tell_head(head: &RequestHead, rewritten: Option<&[u8]>, terms: &mut Terms) {
+    let params = &mut terms.params;
+    let target = rewritten.unwrap_or(head.path_and_query());
+    let query = target.iter().position(|byte| *byte == b'?').map_or(&b""[..], |at| &target[at + 1..]);
+    params.set_default(b"GATEWAY_INTERFACE", b"CGI/1.1");
+    params.set_default(b"REQUEST_METHOD", head.method_token());
+    params.set_default(b"REQUEST_URI", target);
+    params.set_default(b"QUERY_STRING", query);
+    params.set_default(b"SERVER_PROTOCOL", head.version.as_str().as_bytes());
+    if let Some(value) = head.headers.get(HeaderId::ContentType) {
+        params.set_default(b"CONTENT_TYPE", value);
+    }
+    params.add_fields(&head.headers);
+}
+
+fn terminated() -> Fault {
+    Fault::new(FaultKind::ConnectionTerminated, "the application closed the connection before its answer")
+}
+
+fn incomplete() -> Fault {
+    Fault::new(FaultKind::ResponseIncomplete, "the application ended the request within its answer")
+}

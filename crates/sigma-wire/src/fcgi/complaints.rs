@@ -1,0 +1,82 @@
+//! What applications write for the log, at a limited rate.
+
+use std::cell::Cell;
+
+use sigma_net::deadline;
+
+/// Lines of a thread in one second. An application that complains of each request would fill a disk.
+const LINES_MAX: u32 = 10;
+/// Bytes of one complaint that are shown.
+const SHOWN_BYTES: usize = 1024;
+
+thread_local! {
+    /// Of this thread: when the present second began, and what was said in it and left out since.
+    static RATE: Cell<Rate> = const { Cell::new(Rate { since_ms: 0, lines: 0, left_out: 0 }) };
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Rate {
+    since_ms: u64,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Rate {
+    /// Whether another line may be written now, and how many were left out before it.
+    fn admit(&mut self, now_ms: u64) -> Option<u64> {
+        if now_ms >= self.since_ms + 1000 {
+            (self.since_ms, self.lines) = (now_ms, 0);
+        }
+        if self.lines >= LINES_MAX {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// Writes what the application at `node` has to say into the error log.
+pub(super) fn log(node: &str, text: &[u8]) {
+    let mut rate = RATE.get();
+    let admitted = rate.admit(deadline::now_ms());
+    RATE.set(rate);
+    let Some(left_out) = admitted else { return };
+    let shown = shown(text);
+    if left_out > 0 {
+        tracing::warn!(node, left_out, "an application complains, after others that were left out: {shown}");
+    } else {
+        tracing::warn!(node, "an application complains: {shown}");
+    }
+}
+
+/// The beginning of a complaint, as one line.
+fn shown(text: &[u8]) -> String {
+    let cut = &text[..text.len().min(SHOWN_BYTES)];
+    let line: String =
+        String::from_utf8_lossy(cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let more = if cut.len() < text.len() { " …" } else { "" };
+    format!("{}{more}", line.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_in_a_second() {
+        let mut rate = Rate::default();
+        let admitted = |rate: &mut Rate, now_ms| (0..15).filter(|_| rate.admit(now_ms).is_some()).count();
+        assert_eq!(admitted(&mut rate, 5_000), 10);
+        assert_eq!(rate.admit(5_999), None);
+        assert_eq!(rate.admit(6_000), Some(6));
+        assert_eq!(rate.admit(6_000), Some(0));
+    }
+
+    #[test]
+    fn a_complaint_is_one_line() {
+        assert_eq!(shown(b"PHP message: a\nforged line\x1b[31m\n"), "PHP message: a forged line [31m");
+        let long = shown(&[b'x'; SHOWN_BYTES + 1]);
+        assert_eq!(long, format!("{} …", "x".repeat(SHOWN_BYTES)));
+    }
+}
