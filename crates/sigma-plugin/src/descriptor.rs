@@ -14,7 +14,7 @@ use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Proto;
 
 use crate::places::VariablePlace;
-use crate::{Context, Entry, Env, Flow, Kind, Node, Plugin, Resident, Step};
+use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, Plugin, Resident, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,6 +232,8 @@ pub struct Descriptor {
     pub flow: Option<Flow>,
     /// Makes what it does for the process as a whole; see [`crate::Kind::resident`].
     pub resident: Option<MakeResident>,
+    /// The upstreams that it serves in the place of nodes; None for none.
+    pub bridge: Option<Bridge>,
 }
 
 /// Makes what a plugin does for the process as a whole.
@@ -262,6 +264,7 @@ impl Descriptor {
         build: |_| Err("the plugin cannot be built".to_owned()),
         flow: None,
         resident: None,
+        bridge: None,
     };
 }
 

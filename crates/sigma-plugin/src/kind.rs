@@ -9,7 +9,9 @@ use sigma_config::plugins::PluginScope;
 
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream};
 use crate::places::VariablePlace;
-use crate::{Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, Resident, RunPolicy, Step};
+use crate::{
+    Bridge, Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, Resident, RunPolicy, Step,
+};
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
 /// what makes instances.
@@ -130,6 +132,11 @@ pub trait Kind: Send + Sync {
         Err(format!("plugin {} is not for stream routes", self.name()))
     }
 
+    /// The upstreams that it serves in the place of nodes; None for none.
+    fn bridge(&self) -> Option<Bridge> {
+        None
+    }
+
     /// Makes what it does for the process as a whole, of its metadata with defaults filled in (`null` if there are
     /// none); None if that is nothing, whatever they say. Must neither block nor reach out.
     ///
@@ -238,6 +245,10 @@ impl Kind for Descriptor {
 
     fn endpoints(&self) -> &[Endpoint] {
         self.endpoints
+    }
+
+    fn bridge(&self) -> Option<Bridge> {
+        self.bridge
     }
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {

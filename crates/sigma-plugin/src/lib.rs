@@ -21,6 +21,7 @@
 //! | [`cache`] | having answers kept and used again |
 //! | [`outbound`] | calling other services |
 //! | [`takeover`] | having a connection for itself |
+//! | [`bridge`] | serving upstreams that speak no HTTP |
 //! | [`flow`] | the same for sessions over TCP and UDP |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
@@ -31,6 +32,7 @@
 pub mod address;
 pub mod body;
 pub mod body_fields;
+pub mod bridge;
 pub mod cache;
 pub mod chain;
 pub mod client_chain;
@@ -60,6 +62,7 @@ pub mod traffic;
 pub mod variables;
 
 pub use body::{BodyFilter, Frames, Pieces, Transform};
+pub use bridge::{Bridge, Far};
 pub use chain::{Chain, Entry};
 pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context, Slot};

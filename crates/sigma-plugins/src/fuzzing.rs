@@ -5,6 +5,7 @@ use sigma_config::expr::VarName;
 use sigma_plugin::body_fields::BodyFields;
 
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
+pub use crate::kafka::fuzzing::kafka_fetch;
 pub use crate::ldap::fuzzing::ldap;
 pub use crate::rewrite::fuzzing::body_formats;
 pub use crate::t1k::fuzzing::t1k;
@@ -34,6 +35,7 @@ mod tests {
         check("authorization", super::authorization);
         check("body_fields", super::body_fields);
         check("body_formats", super::body_formats);
+        check("kafka_fetch", super::kafka_fetch);
         check("ldap", super::ldap);
         check("saml", super::saml);
         check("structured_fields", super::structured_fields);

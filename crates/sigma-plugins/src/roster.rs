@@ -63,6 +63,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::JWE_DECRYPT,
     &crate::auth::JWT_AUTH,
     &crate::log::KAFKA_LOGGER,
+    &crate::traffic::kafka_proxy::KAFKA_PROXY,
     &crate::auth::KEY_AUTH,
     &crate::log::LAGO,
     &crate::auth::LDAP_AUTH,

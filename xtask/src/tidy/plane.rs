@@ -120,9 +120,10 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
             ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "taken when a worker meets new labels, and by the page of metrics",
@@ -135,6 +136,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/rewrite/grpc_transcode/definitions.rs",
                 "taken when an instance is built",
             ),
+            ("crates/sigma-plugins/src/traffic/kafka_proxy/consumer.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/redis/",
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
@@ -228,11 +230,12 @@ const BANS: &[Ban] = &[
                 "only for those whose configuration names a variable of time",
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
             ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
             ("crates/sigma-plugins/src/metrics/prometheus/push/", "on the control thread"),
             ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
-            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",
@@ -296,7 +299,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",
                 "a file is read in spawn_blocking",
             ),
-            ("crates/sigma-plugins/src/log/server.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
             ("crates/sigma-plugins/src/metrics/agent.rs", "on the control thread"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (

@@ -407,13 +407,12 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
     match scheme {
         Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi => return Ok(()),
         Scheme::Tcp | Scheme::Tls | Scheme::Udp if !for_requests => return Ok(()),
+        Scheme::Kafka if !is_of("stream_routes/") => return Ok(()),
         _ => {}
     }
     let text = match for_requests {
-        true => "routes speak http, https, grpc, grpcs and fcgi to nodes",
-        false => {
-            "this version speaks http, https, grpc, grpcs and fcgi to nodes, and tcp, tls and udp in stream routes"
-        }
+        true => "routes speak http, https, grpc, grpcs, fcgi and kafka to nodes",
+        false => "stream routes speak tcp, tls and udp to nodes",
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
 }

@@ -17,8 +17,8 @@ use super::entry::{EntryConfig, Formats, Logger, Sink};
 use super::format::text_of;
 use super::http_sender::{Address, Fields, HttpSender, Transport};
 use super::rfc5424;
-use super::server::{Host, Place, UdpServer};
 use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
+use crate::server::{Host, Place, UdpServer};
 use crate::service;
 
 const NAME: &str = "loggly";

@@ -18,7 +18,6 @@ mod loki_logger;
 mod message;
 mod rfc5424;
 mod rocketmq;
-mod server;
 mod skywalking_logger;
 mod sls_logger;
 mod splunk_hec_logging;

@@ -13,8 +13,8 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
 
 use super::entry::{EntryConfig, Logger, Sink};
 use super::rfc5424;
-use super::server::{Host, Place, Security, TcpServer};
 use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
+use crate::server::{Host, Place, Security, TcpServer};
 use crate::service;
 
 const NAME: &str = "sls-logger";

@@ -12,8 +12,8 @@ use sigma_net::tls::is_server_name;
 use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
-use super::server::{self, Host, Place, Security, TcpServer};
 use crate::batch::{self, BatchSettings, Destination, Processor, Sending};
+use crate::server::{self, Host, Place, Security, TcpServer};
 
 const NAME: &str = "tcp-logger";
 

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
-use super::server::{Host, Place, UdpServer};
 use crate::batch::{self, BatchSettings, Destination, Processor, Refusal, Sending};
+use crate::server::{Host, Place, UdpServer};
 
 const NAME: &str = "udp-logger";
 

@@ -172,6 +172,7 @@ impl Compiler {
             geography,
             challenges,
             residents: Arc::new(residents),
+            bridges: self.roster.kinds().filter_map(|kind| kind.bridge()).collect(),
             ..empty(config, formats)
         };
         state.place_all(&mut snapshot, config);
@@ -437,6 +438,7 @@ fn empty(
         sessions: None,
         geography: None,
         residents: Arc::default(),
+        bridges: Arc::default(),
     }
 }
 

@@ -87,7 +87,12 @@ impl NodeTls {
     ) -> Result<Option<Arc<NodeTls>>, String> {
         let probes = upstream.checks.as_deref().and_then(|checks| checks.active.as_ref());
         let probes = probes.and_then(Probes::of);
-        let encrypted = matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs | Scheme::Tls);
+        let encrypted = match upstream.scheme {
+            Scheme::Https | Scheme::Grpcs | Scheme::Tls => true,
+            // APISIX: that there is anything about TLS asks for it.
+            Scheme::Kafka => upstream.tls.is_some(),
+            Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => false,
+        };
         if !encrypted && probes.is_none() {
             return Ok(None);
         }
@@ -122,7 +127,7 @@ impl Inputs {
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
             (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
             // What is spoken above is not known.
-            (Scheme::Tls, _) => &[],
+            (Scheme::Tls | Scheme::Kafka, _) => &[],
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };

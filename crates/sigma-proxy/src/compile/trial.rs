@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::reference::is_reference;
-use sigma_config::resources::{Plugins, Scheme, Ssl, Upstream};
+use sigma_config::resources::{Plugins, Ssl, Upstream};
 use sigma_config::stored::AnyResource;
 use sigma_config::tls::Tls;
 use sigma_config::{Config, Problem};
@@ -59,13 +59,7 @@ fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
             keep_known(&mut service.plugins, roster);
             service.upstream.iter_mut().for_each(without_others);
         }
-        AnyResource::Upstream(upstream) => {
-            without_others(upstream);
-            // Such ones are another version's.
-            if upstream.scheme == Scheme::Kafka {
-                Arc::make_mut(upstream).scheme = Scheme::Http;
-            }
-        }
+        AnyResource::Upstream(upstream) => without_others(upstream),
         AnyResource::StreamRoute(route) => {
             let route = Arc::make_mut(route);
             keep_known(&mut route.plugins, roster);

@@ -35,6 +35,9 @@ impl Exchange<'_, '_> {
         let Some(upstream) = view.snapshot.upstream(number) else {
             return self.forward(view, route, number).await;
         };
+        if let Some(bridge) = view.snapshot.bridge_of(upstream) {
+            return self.cross(view, upstream, bridge).await;
+        }
         if !upstream.is_for_requests() {
             let reason = "the upstream is for stream routes, and not for requests";
             return Err(Fault::new(FaultKind::NoUpstream, reason));

@@ -3,6 +3,7 @@
 mod among;
 mod answer;
 mod ask;
+mod bridge;
 mod cache;
 mod choice;
 mod delivery;
@@ -50,6 +51,7 @@ use crate::worker::{View, Worker};
 use local_reply::Draft;
 use request::RequestView;
 use stage::Stage;
+use tunnel::Leave;
 use via::Onward;
 
 #[cfg(test)]
@@ -309,7 +311,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             return Ok(());
         }
         if let Some(peer) = draft.peer.take() {
-            return Box::pin(self.hand_over(draft.reply, peer)).await;
+            return Box::pin(self.hand_over(draft.reply, peer, Leave::OfRoute)).await;
         }
         if self.down.asks_tunnel() && (200..300).contains(&draft.reply.status) {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).

@@ -156,7 +156,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Follows a step to its end.
-    async fn settle(&mut self, mut step: Step, view: &View) -> Result<Option<Box<Draft>>, Fault> {
+    pub(super) async fn settle(&mut self, mut step: Step, view: &View) -> Result<Option<Box<Draft>>, Fault> {
         loop {
             step = match step {
                 Step::Next => return Ok(None),

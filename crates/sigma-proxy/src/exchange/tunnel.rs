@@ -12,7 +12,7 @@ use sigma_plugin::{Context, Reply, Takeover};
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
 use super::{Exchange, upgrade};
-use crate::drain::{Leave, Turn};
+use crate::drain::{self, Turn};
 use crate::withdrawal::Withdrawal;
 use crate::worker::Worker;
 
@@ -64,7 +64,7 @@ pub(super) async fn run<S: FarEnd>(
     withdrawal: Option<&Withdrawal>,
 ) -> Result<(), Fault> {
     open(transfer, ctx);
-    let mut leave = Leave::default();
+    let mut leave = drain::Leave::default();
     poll_fn(|task| {
         match leave.turn(&worker.drain, || worker.random(), task) {
             Turn::Stay => {}
@@ -89,13 +89,34 @@ fn open<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, ctx: &mut Context) {
     transfer.open_tunnel();
 }
 
+/// Who says which protocols a connection may change to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// Its route, as for a node.
+    OfRoute,
+    /// Its upstream is served over WebSocket and by nothing else.
+    OfUpstream,
+}
+
 impl Exchange<'_, '_> {
-    /// The connection is a plugin's from here on, if it could be a node's.
-    pub(super) async fn hand_over(&mut self, reply: Reply, peer: Box<dyn Takeover>) -> Result<(), Fault> {
+    /// The connection is a plugin's from here on, if it may be.
+    pub(super) async fn hand_over(
+        &mut self,
+        reply: Reply,
+        peer: Box<dyn Takeover>,
+        leave: Leave,
+    ) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
         let ctx = &mut self.scratch.ctx;
-        let route = self.stage.route(&view.snapshot).filter(|_| self.asks_upgrade);
-        let Some(protocol) = route.and_then(|route| upgrade::admitted(&ctx.request, route)) else {
+        let protocol = match leave {
+            _ if !self.asks_upgrade => None,
+            Leave::OfRoute => {
+                let route = self.stage.route(&view.snapshot);
+                route.and_then(|route| upgrade::admitted(&ctx.request, route))
+            }
+            Leave::OfUpstream => upgrade::websocket(&ctx.request),
+        };
+        let Some(protocol) = protocol else {
             let reason = "a plugin takes the connection over, and the route lets no other protocol through";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         };

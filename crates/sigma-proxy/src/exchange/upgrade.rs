@@ -19,15 +19,25 @@ pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
         && head.headers.has_token(HeaderId::Connection, b"upgrade")
 }
 
+/// The one protocol that is asked for.
+fn offer(head: &RequestHead) -> Option<&[u8]> {
+    let mut offers = head.headers.get_all(HeaderId::Upgrade);
+    offers.next().filter(|_| offers.next().is_none())
+}
+
+/// The protocol that is asked for, if it is WebSocket.
+pub(super) fn websocket(head: &RequestHead) -> Option<&[u8]> {
+    // Without a key it is no handshake of RFC 6455 §4.2.1, whatever a node makes of it.
+    let shakes = head.headers.find(b"sec-websocket-key").is_some();
+    offer(head).filter(|offer| shakes && offer.eq_ignore_ascii_case(WEBSOCKET))
+}
+
 /// The protocol that is asked for, if the route lets it through.
 pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [u8]> {
-    let mut offers = head.headers.get_all(HeaderId::Upgrade);
-    let (offer, None) = (offers.next()?, offers.next()) else { return None };
+    let offer = offer(head)?;
     let named = |name: &str| offer.eq_ignore_ascii_case(name.as_bytes());
     if offer.eq_ignore_ascii_case(WEBSOCKET) {
-        // Without a key it is no handshake of RFC 6455 §4.2.1, whatever a node makes of it.
-        let shakes = head.headers.find(b"sec-websocket-key").is_some();
-        return (shakes && route.websocket).then_some(offer);
+        return websocket(head).filter(|_| route.websocket);
     }
     route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }

@@ -23,7 +23,7 @@ use sigma_observe::access::AccessFormat;
 use sigma_plugin::cache::CacheOrder;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::{Chain, Consumers, Residents};
+use sigma_plugin::{Bridge, Chain, Consumers, Residents};
 
 use crate::challenges::Challenges;
 use crate::compile::Sessions;
@@ -80,6 +80,8 @@ pub struct Snapshot {
     pub(crate) geography: Option<Geography>,
     /// What plugins do for the process as a whole.
     pub residents: Arc<Residents>,
+    /// What plugins do in the place of nodes that speak no HTTP.
+    pub(crate) bridges: Arc<[Bridge]>,
 }
 
 /// A compiled route.

@@ -130,6 +130,7 @@ impl Upstream {
             Scheme::Grpc => "grpc",
             Scheme::Grpcs => "grpcs",
             Scheme::Fcgi => "fcgi",
+            Scheme::Kafka => "kafka",
             _ => "http",
         }
     }

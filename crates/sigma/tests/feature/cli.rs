@@ -71,11 +71,12 @@ fn problems_of_the_compilation_come_with_the_others() {
         }
     }
     let log = "access_log: { path: a.log, format: \"$stats\" }\n";
-    let kafka = "upstreams:\n  - id: k\n    scheme: kafka\n    nodes: { \"127.0.0.1:1\": 1 }\n";
-    let route = "routes:\n  - uri: 7\n    upstream_id: k\n";
-    let (log_problem, kafka_problem) = ("line 1: access_log.format: ", "upstreams[0].scheme: ");
-    check(&format!("{log}{kafka}"), &[log_problem, &format!("line 4: {kafka_problem}")]);
-    check(&format!("{log}{kafka}{route}"), &[log_problem, kafka_problem, "routes[0].uri: "]);
+    let tcp =
+        "routes:\n  - id: k\n    uri: /k\n    upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } }\n";
+    let route = "  - uri: 7\n";
+    let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes/k.scheme: ");
+    check(&format!("{log}{tcp}"), &[log_problem, tcp_problem]);
+    check(&format!("{log}{tcp}{route}"), &[log_problem, tcp_problem, "routes[1].uri: "]);
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn nothing_starts_from_an_invalid_file() {
     }
     check("workers: none", "workers");
     check("access_log: { path: a.log, format: \"$stats\" }", "stats");
-    check("upstreams: [ { id: k, scheme: kafka, nodes: { \"127.0.0.1:1\": 1 } } ]", "scheme");
+    check("routes: [ { uri: /k, upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } } } ]", "scheme");
     check("access_log: { path: . }", "log file");
 }
 

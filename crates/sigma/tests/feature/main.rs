@@ -51,6 +51,7 @@ mod plugins_admin;
 mod plugins_auth;
 mod plugins_cache;
 mod plugins_compose;
+mod plugins_kafka_proxy;
 mod plugins_limit;
 mod plugins_log;
 mod plugins_log_errors;

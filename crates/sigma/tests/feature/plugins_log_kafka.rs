@@ -155,29 +155,29 @@ impl Told {
     }
 }
 
-struct Reader<'q>(&'q [u8]);
+pub(crate) struct Reader<'q>(pub(crate) &'q [u8]);
 
 impl Reader<'_> {
-    fn take(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, length: usize) -> Vec<u8> {
         let (taken, rest) = self.0.split_at(length);
         self.0 = rest;
         taken.to_vec()
     }
 
-    fn i16(&mut self) -> i16 {
+    pub(crate) fn i16(&mut self) -> i16 {
         i16::from_be_bytes(self.take(2).try_into().unwrap())
     }
 
-    fn i32(&mut self) -> i32 {
+    pub(crate) fn i32(&mut self) -> i32 {
         i32::from_be_bytes(self.take(4).try_into().unwrap())
     }
 
-    fn text(&mut self) -> String {
+    pub(crate) fn text(&mut self) -> String {
         let length = self.i16();
         String::from_utf8(self.take(length as usize)).unwrap()
     }
 
-    fn bytes(&mut self) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
         let length = self.i32();
         self.take(length as usize)
     }
@@ -195,7 +195,7 @@ impl Reader<'_> {
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as i16).to_be_bytes());
     out.extend(text.as_bytes());
 }

@@ -89,7 +89,7 @@ fn an_invalid_file_keeps_the_old_configuration() {
         "routes: [".to_string(),
         "routes:\n  - uri: /a\n    upstrem: {}\n".to_string(),
         String::new(),
-        catch_all("", &nodes(&[&origin]), "      scheme: kafka"),
+        catch_all("", &nodes(&[&origin]), "      scheme: tcp"),
         catch_all("access_log: { path: a.log, format: $stats }", &nodes(&[&origin]), ""),
         catch_all("access_log: { path: \"{dir}\" }", &nodes(&[&origin]), ""),
         good.replace("\"{listen}\"", &other),

@@ -204,13 +204,22 @@ impl Socket {
         Socket::open_at(gateway.address().port().unwrap(), by)
     }
 
+    /// By an upgrade, at `/<name>`.
+    pub(crate) fn open_path(gateway: &Gateway, name: &str) -> Socket {
+        Socket::upgrade(gateway.address().port().unwrap(), name)
+    }
+
     fn open_at(port: u16, by: By) -> Socket {
-        if by == By::Connect {
-            return Socket::Stream(Box::new(Stream::open(port)));
+        match by {
+            By::Connect => Socket::Stream(Box::new(Stream::open(port))),
+            By::Upgrade => Socket::upgrade(port, "ws"),
         }
+    }
+
+    fn upgrade(port: u16, name: &str) -> Socket {
         let mut peer = Peer::connect(&Address::loopback(port)).unwrap().with_deadline(PATIENCE);
         let answer = peer
-            .ask("GET /ws HTTP/1.1\r\nHost: h.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+            .ask(format!("GET /{name} HTTP/1.1\r\nHost: h.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"))
             .unwrap();
         assert_eq!(answer.status(), 101);
         assert_eq!(answer.head.get("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));

@@ -142,9 +142,9 @@ async fn no_member(state: &AdminState, key: &str) -> Result<(), Refusal> {
 /// Routes and services are for HTTP; an upstream of another kind would serve nothing there.
 fn http_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
     match upstream.get("scheme").and_then(Value::as_str) {
-        Some(scheme @ ("tcp" | "udp" | "tls" | "kafka")) => Err(Refusal::bad(format_args!(
+        Some(scheme @ ("tcp" | "udp" | "tls")) => Err(Refusal::bad(format_args!(
             "upstream [{id}] speaks {scheme}, which no route for HTTP can use: choose an upstream with \
-             http, https, grpc or grpcs"
+             http, https, grpc, grpcs or kafka"
         ))),
         _ => Ok(()),
     }

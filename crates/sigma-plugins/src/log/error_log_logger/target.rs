@@ -11,11 +11,12 @@ use sigma_net::tls::is_server_name;
 
 use super::NAME;
 use crate::batch::{self, Destination, Refusal, Sending};
+use crate::kafka::cluster::Broker;
 use crate::log::entry::json_list;
 use crate::log::format::text_of;
 use crate::log::http_sender::{Address, Fields, HttpSender, Transport};
 use crate::log::kafka::{self, BrokerConfig, Producer, TlsConfig};
-use crate::log::server::{self, Host, Place, Security, TcpServer};
+use crate::server::{self, Host, Place, Security, TcpServer};
 use crate::service;
 
 /// Connections over TCP that are kept: as many batches may be on their way at once.
@@ -224,7 +225,7 @@ impl Kafka {
         kafka::check(&self.kafka_topic, &self.brokers).map_err(|reason| format!("kafka.{reason}"))?;
         Ok(Target::Kafka(Producer::new(kafka::Settings {
             plugin: NAME,
-            brokers: self.brokers.iter().map(kafka::Broker::from).collect(),
+            brokers: self.brokers.iter().map(Broker::from).collect(),
             security: TlsConfig::security(self.tls.as_ref()),
             topic: self.kafka_topic,
             key: self.key,

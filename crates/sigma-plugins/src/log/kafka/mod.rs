@@ -2,8 +2,6 @@
 
 mod producer;
 mod queue;
-mod sasl;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +16,15 @@ use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
 use super::message::{self, Messages, MetaFormat};
-use super::server::{Host, Security};
 use crate::batch::{self, BatchSettings, Destination, Refusal, Sending};
-pub(super) use producer::{Broker, Producer, Settings};
+use crate::kafka::cluster::Broker;
+use crate::kafka::is_topic;
+use crate::kafka::sasl::{Mechanism, Sasl};
+use crate::server::{Host, Security};
+pub(super) use producer::{Producer, Settings};
 use queue::{Bounds, Message, Queue};
-use sasl::{Mechanism, Sasl};
 
 const NAME: &str = "kafka-logger";
-
-/// The longest name that a topic has, and what is in one.
-const LONGEST_TOPIC: usize = 249;
 
 /// `kafka-logger`.
 pub(crate) static KAFKA_LOGGER: Descriptor = Descriptor {
@@ -187,8 +184,7 @@ impl Configuration for Config {
 /// # Errors
 /// Returns an error, which is a sentence, if no topic has such a name, or no broker takes such a login.
 pub(super) fn check(topic: &str, brokers: &[BrokerConfig]) -> Result<(), String> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if topic.is_empty() || topic.len() > LONGEST_TOPIC || !topic.chars().all(is_part) {
+    if !is_topic(topic) {
         return Err("kafka_topic: a name has at most 249 letters, digits and `.`, `_`, `-`".to_owned());
     }
     brokers.iter().filter_map(|broker| broker.sasl_config.as_ref()).try_for_each(Sasl::check)

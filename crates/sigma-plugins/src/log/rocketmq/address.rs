@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::super::server::Host;
+use crate::server::Host;
 
 /// A host and its port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]

@@ -16,8 +16,8 @@ use sigma_plugin::{Build, Configuration, Descriptor};
 
 use super::entry::{self, EntryConfig, Logger};
 use super::message::{self, Messages, MetaFormat};
-use super::server::Security;
 use crate::batch::{self, BatchSettings, Destination, Refusal, Sending};
+use crate::server::Security;
 use address::Address;
 use producer::{Producer, Settings};
 use wire::Login;

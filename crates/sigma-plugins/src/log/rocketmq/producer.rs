@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::super::server::{Place, Security, TcpServer};
 use super::NAME;
 use super::address::Address;
 use super::wire::{self, Answer, Envelope, Login, Route};
+use crate::server::{Place, Security, TcpServer};
 
 /// Bytes of an answer: the brokers of a topic, some 200 bytes each, are the most.
 const LONGEST_ANSWER: usize = 4 << 20;

@@ -17,9 +17,9 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Flow, FlowPlu
 use super::entry::{EntryConfig, Logger, Sink};
 use super::format::{Bodies, LogFormat};
 use super::rfc5424;
-use super::server::{self, Host, Place, Security, TcpServer, UdpServer};
 use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Sending};
 use crate::log_throttle::LogThrottle;
+use crate::server::{self, Host, Place, Security, TcpServer, UdpServer};
 
 const NAME: &str = "syslog";
 

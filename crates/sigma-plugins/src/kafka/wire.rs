@@ -1,11 +1,14 @@
-//! The messages of Kafka's protocol that a producer needs, in versions that brokers from 0.11 on know.
+//! The messages of Kafka's protocol that a producer and a reader need, in versions that brokers from 0.11 on know, and
+//! those of 4 still do.
 
 use bytes::BufMut;
 
 /// Which question a message asks, and in which version.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Api {
+pub(crate) enum Api {
     Produce,
+    Fetch,
+    ListOffsets,
     Metadata,
     SaslHandshake,
     SaslAuthenticate,
@@ -15,6 +18,8 @@ impl Api {
     fn key_and_version(self) -> (i16, i16) {
         match self {
             Api::Produce => (0, 3),
+            Api::Fetch => (1, 4),
+            Api::ListOffsets => (2, 1),
             Api::Metadata => (3, 4),
             Api::SaslHandshake => (17, 1),
             Api::SaslAuthenticate => (36, 0),
@@ -49,31 +54,40 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Asks for the partitions of a topic, which a broker may make if it is not there.
-pub(super) fn metadata(topic: &str) -> Vec<u8> {
+/// Asks for the partitions of a topic, which a broker may make if it is not there and `absent` says so.
+pub(crate) fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
     let mut out = question(Api::Metadata);
     out.put_i32(1);
     put_text(&mut out, topic);
-    out.put_u8(1);
+    out.put_u8((absent == Absent::Made).into());
     out
 }
 
+/// What becomes of a topic that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It is made, if the brokers do that.
+    Made,
+    /// It stays away.
+    Missing,
+}
+
 /// Asks to log in by a mechanism.
-pub(super) fn handshake(mechanism: &str) -> Vec<u8> {
+pub(crate) fn handshake(mechanism: &str) -> Vec<u8> {
     let mut out = question(Api::SaslHandshake);
     put_text(&mut out, mechanism);
     out
 }
 
 /// Sends a message of the mechanism.
-pub(super) fn authenticate(message: &[u8]) -> Vec<u8> {
+pub(crate) fn authenticate(message: &[u8]) -> Vec<u8> {
     let mut out = question(Api::SaslAuthenticate);
     put_bytes(&mut out, message);
     out
 }
 
 /// Asks to append records to a partition.
-pub(super) fn produce(
+pub(crate) fn produce(
     (topic, partition): (&str, i32),
     acks: i16,
     timeout_ms: i32,
@@ -92,87 +106,56 @@ pub(super) fn produce(
     out
 }
 
-/// A batch of records in the format of version 2, uncompressed.
-pub(super) fn records(key: Option<&[u8]>, values: &[&[u8]], unix_ms: i64) -> Vec<u8> {
-    let last = i32::try_from(values.len()).unwrap_or(i32::MAX) - 1;
-    let mut body = Vec::new();
-    // No compression, times of creation, no transaction.
-    body.put_i16(0);
-    body.put_i32(last);
-    body.put_i64(unix_ms);
-    body.put_i64(unix_ms);
-    // No producer that is known by a number.
-    body.put_i64(-1);
-    body.put_i16(-1);
-    body.put_i32(-1);
-    body.put_i32(last + 1);
-    for (at, value) in values.iter().enumerate() {
-        let mut record = vec![0];
-        put_varint(&mut record, 0);
-        put_varint(&mut record, at as i64);
-        match key {
-            Some(key) => {
-                put_varint(&mut record, key.len() as i64);
-                record.put_slice(key);
-            }
-            None => put_varint(&mut record, -1),
-        }
-        put_varint(&mut record, value.len() as i64);
-        record.put_slice(value);
-        // No headers.
-        put_varint(&mut record, 0);
-        put_varint(&mut body, record.len() as i64);
-        body.put_slice(&record);
-    }
-    let mut out = Vec::new();
-    out.put_i64(0);
-    // What follows: the epoch of the leader, the version, the checksum, and the body.
-    out.put_i32(i32::try_from(4 + 1 + 4 + body.len()).unwrap_or(i32::MAX));
-    out.put_i32(-1);
-    out.put_u8(2);
-    out.put_u32(crc32c(&body));
-    out.put_slice(&body);
+/// Who asks is a client, and no other broker.
+const NO_REPLICA: i32 = -1;
+
+/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset that there will be,
+/// -2 for the first that there is.
+pub(crate) fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
+    let mut out = question(Api::ListOffsets);
+    out.put_i32(NO_REPLICA);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_i32(1);
+    out.put_i32(partition);
+    out.put_i64(timestamp);
     out
 }
 
-/// A number of changing length, small ones first whatever their sign.
-fn put_varint(out: &mut Vec<u8>, number: i64) {
-    let mut rest = ((number << 1) ^ (number >> 63)) as u64;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
+/// How long a broker may wait for records, and how many bytes of them it may send; one batch in any case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) wait_ms: i32,
+    pub(crate) bytes: i32,
 }
 
-/// The checksum of Castagnoli (RFC 3720, B.4).
-fn crc32c(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            let (mut sum, mut bit) = (byte as u32, 0);
-            while bit < 8 {
-                sum = if sum & 1 == 1 { sum >> 1 ^ 0x82f6_3b78 } else { sum >> 1 };
-                bit += 1;
-            }
-            table[byte] = sum;
-            byte += 1;
-        }
-        table
-    };
-    !bytes.iter().fold(!0, |sum: u32, byte| TABLE[usize::from(sum as u8 ^ byte)] ^ sum >> 8)
+/// Asks for records from an offset on, committed or not.
+pub(crate) fn fetch((topic, partition): (&str, i32), offset: i64, wish: Wish) -> Vec<u8> {
+    let mut out = question(Api::Fetch);
+    out.put_i32(NO_REPLICA);
+    out.put_i32(wish.wait_ms);
+    // It waits if there is none.
+    out.put_i32(1);
+    out.put_i32(wish.bytes);
+    out.put_u8(0);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_i32(1);
+    out.put_i32(partition);
+    out.put_i64(offset);
+    out.put_i32(wish.bytes);
+    out
 }
 
 /// What a broker says that is no message of its protocol.
 const GARBAGE: &str = "the broker's answer cannot be read";
 
 /// An answer, from which values are taken one after the other.
-pub(super) struct Answer<'a>(&'a [u8]);
+pub(crate) struct Answer<'a>(&'a [u8]);
 
 impl<'a> Answer<'a> {
     /// Of a whole message.
-    pub(super) fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
+    pub(crate) fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
         let mut answer = Answer(message);
         if answer.i32()? == CORRELATION { Ok(answer) } else { Err(GARBAGE.to_owned()) }
     }
@@ -197,6 +180,10 @@ impl<'a> Answer<'a> {
         self.array().map(i32::from_be_bytes)
     }
 
+    fn i64(&mut self) -> Result<i64, String> {
+        self.array().map(i64::from_be_bytes)
+    }
+
     /// Text, or nothing.
     fn text(&mut self) -> Result<&'a str, String> {
         // -1 is nothing.
@@ -216,7 +203,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The partitions of a topic, and where they are.
-    pub(super) fn partitions(&mut self) -> Result<Topic, String> {
+    pub(crate) fn partitions(&mut self) -> Result<Topic, String> {
         self.i32()?;
         let brokers = self.list(|of| {
             let broker = (of.i32()?, of.text()?.to_owned(), of.i32()?);
@@ -239,35 +226,60 @@ impl<'a> Answer<'a> {
             Ok((error, partitions))
         })?;
         let (error, mut partitions) = topics.pop().ok_or(GARBAGE)?;
-        failure(error)?;
         partitions.sort_unstable();
-        match partitions.is_empty() {
-            true => Err("the topic has no partitions".to_owned()),
-            false => Ok(Topic { brokers, partitions }),
-        }
+        Ok(Topic { error, brokers, partitions })
     }
 
-    /// What came of records; a code, 0 for success.
-    pub(super) fn outcome(&mut self) -> Result<i16, String> {
+    /// The one item of a list, in the one of a list around it.
+    fn only<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, String>) -> Result<T, String> {
         let mut topics = self.list(|of| {
             of.text()?;
-            of.list(|of| {
-                of.i32()?;
-                let error = of.i16()?;
-                of.take(8 + 8)?;
-                Ok(error)
-            })
+            of.list(&mut item)
         })?;
         topics.pop().and_then(|mut partitions| partitions.pop()).ok_or_else(|| GARBAGE.to_owned())
     }
 
+    /// The offset that was asked for, or a code.
+    pub(crate) fn offset(&mut self) -> Result<Result<i64, i16>, String> {
+        self.only(|of| {
+            of.i32()?;
+            let (error, _, offset) = (of.i16()?, of.i64()?, of.i64()?);
+            Ok(if error == 0 { Ok(offset) } else { Err(error) })
+        })
+    }
+
+    /// The records that were asked for, in batches of which the last may be cut off, or a code.
+    pub(crate) fn fetched(&mut self) -> Result<Result<&'a [u8], i16>, String> {
+        // How long the broker held the answer back.
+        self.i32()?;
+        self.only(|of| {
+            of.i32()?;
+            let error = of.i16()?;
+            // What is replicated, and what is committed.
+            of.take(8 + 8)?;
+            of.list(|of| of.take(8 + 8).map(drop))?;
+            let records = of.bytes()?;
+            Ok(if error == 0 { Ok(records) } else { Err(error) })
+        })
+    }
+
+    /// What came of records; a code, 0 for success.
+    pub(crate) fn outcome(&mut self) -> Result<i16, String> {
+        self.only(|of| {
+            of.i32()?;
+            let error = of.i16()?;
+            of.take(8 + 8)?;
+            Ok(error)
+        })
+    }
+
     /// Whether the broker knows the mechanism.
-    pub(super) fn agreed(&mut self) -> Result<(), String> {
+    pub(crate) fn agreed(&mut self) -> Result<(), String> {
         failure(self.i16()?)
     }
 
     /// The mechanism's message of the broker.
-    pub(super) fn authenticated(&mut self) -> Result<&'a [u8], String> {
+    pub(crate) fn authenticated(&mut self) -> Result<&'a [u8], String> {
         let (error, said) = (self.i16()?, self.text()?);
         failure(error).map_err(|reason| format!("{reason}: {}", shown(said)))?;
         self.bytes()
@@ -276,11 +288,13 @@ impl<'a> Answer<'a> {
 
 /// A topic's partitions.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Topic {
+pub(crate) struct Topic {
+    /// What is wrong with it; 0 for nothing.
+    pub(crate) error: i16,
     /// Number, host and port.
-    pub(super) brokers: Vec<(i32, String, i32)>,
-    /// Their numbers, and those of the brokers that lead them; in order, at least one.
-    pub(super) partitions: Vec<(i32, i32)>,
+    pub(crate) brokers: Vec<(i32, String, i32)>,
+    /// Their numbers, and those of the brokers that lead them; in order.
+    pub(crate) partitions: Vec<(i32, i32)>,
 }
 
 /// Something that a broker says, for the error log: it must not look like a line of its own.
@@ -289,14 +303,15 @@ fn shown(text: &str) -> String {
 }
 
 /// Codes that say that another attempt may succeed, once the partitions are known again.
-pub(super) fn may_pass(code: i16) -> bool {
-    matches!(code, 2 | 3 | 5 | 6 | 7 | 8 | 9 | 13 | 19 | 20)
+pub(crate) fn may_pass(code: i16) -> bool {
+    matches!(code, 2 | 3 | 5 | 6 | 7 | 8 | 9 | 13 | 19 | 20 | 56 | 74 | 75 | 78)
 }
 
 /// What a code means, if it is not success.
-pub(super) fn failure(code: i16) -> Result<(), String> {
+pub(crate) fn failure(code: i16) -> Result<(), String> {
     let name = match code {
         0 => return Ok(()),
+        1 => "OFFSET_OUT_OF_RANGE",
         2 => "CORRUPT_MESSAGE",
         3 => "UNKNOWN_TOPIC_OR_PARTITION",
         5 => "LEADER_NOT_AVAILABLE",
@@ -316,7 +331,14 @@ pub(super) fn failure(code: i16) -> Result<(), String> {
         33 => "UNSUPPORTED_SASL_MECHANISM",
         34 => "ILLEGAL_SASL_STATE",
         35 => "UNSUPPORTED_VERSION",
+        42 => "INVALID_REQUEST",
+        43 => "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        56 => "KAFKA_STORAGE_ERROR",
         58 => "SASL_AUTHENTICATION_FAILED",
+        74 => "FENCED_LEADER_EPOCH",
+        75 => "UNKNOWN_LEADER_EPOCH",
+        76 => "UNSUPPORTED_COMPRESSION_TYPE",
+        78 => "OFFSET_NOT_AVAILABLE",
         _ => return Err(format!("the broker answered with error {code}")),
     };
     Err(name.to_owned())
@@ -325,40 +347,6 @@ pub(super) fn failure(code: i16) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn checksums_are_those_of_the_standard() {
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
-        assert_eq!(crc32c(b""), 0);
-    }
-
-    #[test]
-    fn numbers_are_as_long_as_they_are_large() {
-        let check = |number: i64, expected: &[u8]| {
-            let mut out = Vec::new();
-            put_varint(&mut out, number);
-            assert_eq!(out, expected, "{number}");
-        };
-        check(0, &[0]);
-        check(-1, &[1]);
-        check(63, &[126]);
-        check(64, &[0x80, 1]);
-        check(300, &[0xd8, 4]);
-    }
-
-    #[test]
-    fn a_batch_of_records() {
-        let batch = records(Some(b"k"), &[b"a", b"bc"], 7);
-        assert_eq!(batch.len(), 8 + 4 + i32::from_be_bytes(batch[8..12].try_into().unwrap()) as usize);
-        assert_eq!(batch[16], 2, "the version");
-        assert_eq!(u32::from_be_bytes(batch[17..21].try_into().unwrap()), crc32c(&batch[21..]));
-        let first = [18, 0, 0, 0, 2, b'k', 2, b'a', 0];
-        let records = &batch[61..];
-        assert_eq!(records[..1], [16 /* eight bytes */]);
-        assert_eq!(records[1..9], first[1..]);
-        assert_eq!(records[9..], [18, 0, 0, 2, 2, b'k', 4, b'b', b'c', 0]);
-    }
 
     #[test]
     fn partitions_are_read() {
@@ -388,11 +376,78 @@ mod tests {
         }
         let topic = Answer::new(&answer).unwrap().partitions().unwrap();
         let brokers = vec![(7, "127.0.0.1".to_owned(), 9092)];
-        assert_eq!(topic, Topic { brokers, partitions: vec![(0, 7), (1, 7)] });
+        assert_eq!(topic, Topic { error: 0, brokers, partitions: vec![(0, 7), (1, 7)] });
         for length in 0..answer.len() {
             let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.partitions());
             assert!(cut.is_err(), "{length}");
         }
+    }
+
+    #[test]
+    fn offsets_and_records_are_read() {
+        let around = |inner: &dyn Fn(&mut Vec<u8>), held_back: bool| {
+            let mut answer = CORRELATION.to_be_bytes().to_vec();
+            if held_back {
+                answer.put_i32(0);
+            }
+            answer.put_i32(1);
+            put_text(&mut answer, "logs");
+            answer.put_i32(1);
+            answer.put_i32(3);
+            inner(&mut answer);
+            answer
+        };
+        let offset = |error: i16| {
+            around(
+                &|answer| {
+                    answer.put_i16(error);
+                    answer.put_i64(-1);
+                    answer.put_i64(42);
+                },
+                false,
+            )
+        };
+        let fetched = |error: i16, aborted: i32| {
+            around(
+                &|answer| {
+                    answer.put_i16(error);
+                    answer.put_slice(&[0; 16]);
+                    answer.put_i32(aborted);
+                    answer.put_slice(&[0; 16].repeat(aborted.max(0) as usize));
+                    put_bytes(answer, b"batches");
+                },
+                true,
+            )
+        };
+        assert_eq!(Answer::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
+        assert_eq!(Answer::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
+        for aborted in [-1, 0, 2] {
+            let answer = fetched(0, aborted);
+            assert_eq!(Answer::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
+            for length in 0..answer.len() {
+                let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
+                assert!(cut.is_err(), "{length}");
+            }
+        }
+        assert_eq!(Answer::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
+        assert_eq!(failure(1), Err("OFFSET_OUT_OF_RANGE".to_owned()));
+    }
+
+    #[test]
+    fn questions_are_those_of_the_protocol() {
+        let head =
+            |key: u8, version: u8| [0, key, 0, version, 0, 0, 0, 1, 0, 5, b's', b'i', b'g', b'm', b'a'];
+        let place = [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 2];
+        let last = (-1_i64).to_be_bytes();
+        let expected = [&head(2, 1)[..], &[0xff; 4], &place, &last].concat();
+        assert_eq!(list_offsets(("t", 2), -1), expected);
+        let wish = [&100_i32.to_be_bytes()[..], &1_i32.to_be_bytes(), &4096_i32.to_be_bytes(), &[0]].concat();
+        let expected =
+            [&head(1, 4)[..], &[0xff; 4], &wish, &place, &7_i64.to_be_bytes(), &4096_i32.to_be_bytes()];
+        assert_eq!(fetch(("t", 2), 7, Wish { wait_ms: 100, bytes: 4096 }), expected.concat());
+        let topic = [&head(3, 4)[..], &[0, 0, 0, 1, 0, 1, b't']].concat();
+        assert_eq!(metadata("t", Absent::Made), [&topic[..], &[1]].concat());
+        assert_eq!(metadata("t", Absent::Missing), [&topic[..], &[0]].concat());
     }
 
     /// A count that is larger than what follows takes no memory, and no time.

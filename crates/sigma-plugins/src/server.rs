@@ -1,4 +1,4 @@
-//! Servers that take entries over TCP, TLS or UDP.
+//! Servers that take bytes over TCP, TLS or UDP from plugins. All of it runs beside the traffic, on the control thread.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::log_throttle::LogThrottle;
 /// A server's name or address, an IPv6 address without brackets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-pub(super) struct Host(#[schemars(with = "String")] Box<str>);
+pub(crate) struct Host(#[schemars(with = "String")] Box<str>);
 
 impl TryFrom<String> for Host {
     type Error = String;
@@ -44,13 +44,13 @@ impl fmt::Display for Host {
 }
 
 /// Where a server is.
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The plugin that sends.
-    pub(super) plugin: &'static str,
-    pub(super) host: Host,
-    pub(super) port: u16,
+    pub(crate) plugin: &'static str,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
     /// For each step: connecting, the handshake, sending.
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// What is done at a server, in the words of the error log.
@@ -114,7 +114,7 @@ impl Place {
 
 /// Whether connections are encrypted, and whether the server is known to be the right one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Security {
+pub(crate) enum Security {
     Cleartext,
     Unverified,
     Verified,
@@ -122,7 +122,7 @@ pub(super) enum Security {
 
 impl Security {
     /// As `tls` and `ssl_verify` say.
-    pub(super) fn of(tls: bool, verify: bool) -> Security {
+    pub(crate) fn of(tls: bool, verify: bool) -> Security {
         match (tls, verify) {
             (false, _) => Security::Cleartext,
             (true, false) => Security::Unverified,
@@ -132,7 +132,7 @@ impl Security {
 }
 
 /// What is odd about `tls`, `ssl_verify` and what else is of use only with `tls`.
-pub(super) fn warnings(conf: &Value, with_tls: &[&str]) -> Vec<Problem> {
+pub(crate) fn warnings(conf: &Value, with_tls: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     if is("tls") && !is("ssl_verify") {
@@ -151,7 +151,7 @@ fn says(value: &Value) -> bool {
 }
 
 /// A server that takes bytes over TCP.
-pub(super) struct TcpServer {
+pub(crate) struct TcpServer {
     place: Place,
     security: Security,
     /// The name that the server has in TLS.
@@ -167,7 +167,7 @@ pub(super) struct TcpServer {
 
 impl TcpServer {
     /// A server that is connected to anew for each batch.
-    pub(super) fn new(place: Place, security: Security) -> TcpServer {
+    pub(crate) fn new(place: Place, security: Security) -> TcpServer {
         if security == Security::Cleartext {
             place.warn_of_cleartext();
         }
@@ -175,36 +175,41 @@ impl TcpServer {
     }
 
     /// The same, of which nobody is warned.
-    pub(super) fn quiet(place: Place, security: Security) -> TcpServer {
+    pub(crate) fn quiet(place: Place, security: Security) -> TcpServer {
         let server_name = place.host.0.clone();
         let (tls, waiting) = (OnceCell::new(), Mutex::default());
         TcpServer { place, security, server_name, tls, waiting, pool_size: 0, idle: Duration::MAX }
     }
 
     /// Keeps so many connections for the next batches.
-    pub(super) fn keeping(self, pool_size: usize) -> TcpServer {
+    pub(crate) fn keeping(self, pool_size: usize) -> TcpServer {
         TcpServer { pool_size, ..self }
     }
 
     /// The same for no longer than this.
-    pub(super) fn keeping_for(self, pool_size: usize, idle: Duration) -> TcpServer {
+    pub(crate) fn keeping_for(self, pool_size: usize, idle: Duration) -> TcpServer {
         TcpServer { idle, ..self.keeping(pool_size) }
     }
 
+    /// Encrypts connections so, whatever the security says beside.
+    pub(crate) fn encrypted_by(self, tls: ClientTls) -> TcpServer {
+        TcpServer { tls: OnceCell::new_with(Some(tls)), ..self }
+    }
+
     /// The name of the server in TLS, where it is not its host.
-    pub(super) fn named(self, server_name: &str) -> TcpServer {
+    pub(crate) fn named(self, server_name: &str) -> TcpServer {
         TcpServer { server_name: server_name.into(), ..self }
     }
 
     /// A connection that waits and was not closed meanwhile.
-    pub(super) fn kept(&self) -> Option<Stream> {
+    pub(crate) fn kept(&self) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|(since, _)| since.elapsed() < self.idle);
         std::iter::from_fn(|| waiting.pop()).find_map(|(_, mut stream)| stream.is_quiet().then_some(stream))
     }
 
     /// A new connection.
-    pub(super) async fn connect(&self) -> Result<Stream, String> {
+    pub(crate) async fn connect(&self) -> Result<Stream, String> {
         let stream = self.place.in_time(Act::ConnectTcp, self.place.connect()).await?;
         if self.security == Security::Cleartext {
             return Ok(stream);
@@ -217,7 +222,7 @@ impl TcpServer {
     }
 
     /// Sends all of it on one connection.
-    pub(super) async fn send(&self, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) async fn send(&self, bytes: &[u8]) -> Result<(), Refusal> {
         let mut stream = match self.kept() {
             Some(stream) => stream,
             None => self.connect().await?,
@@ -232,7 +237,7 @@ impl TcpServer {
     }
 
     /// Writes it to a connection.
-    pub(super) async fn write(&self, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) async fn write(&self, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
         let sent = async {
             stream.write_all(bytes).await.map_err(|error| error.to_string())?;
             stream.flush().await.map_err(|error| error.to_string())
@@ -242,7 +247,7 @@ impl TcpServer {
 
     /// Sends a message, and receives another one of at most `longest` bytes; both begin with their length in
     /// four bytes, which is not in what is given and returned.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         stream: &mut Stream,
         message: &[u8],
@@ -267,7 +272,7 @@ impl TcpServer {
     }
 
     /// Keeps a connection for later.
-    pub(super) fn keep(&self, stream: Stream) {
+    pub(crate) fn keep(&self, stream: Stream) {
         let mut waiting = lock(&self.waiting);
         if waiting.len() < self.pool_size {
             waiting.push((Instant::now(), stream));
@@ -304,7 +309,7 @@ fn lock<T>(waiting: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A server that takes datagrams.
-pub(super) struct UdpServer {
+pub(crate) struct UdpServer {
     place: Place,
     /// Told what is lost.
     node: Arc<Node>,
@@ -312,7 +317,7 @@ pub(super) struct UdpServer {
 }
 
 impl UdpServer {
-    pub(super) fn new(place: Place, node: &Arc<Node>) -> UdpServer {
+    pub(crate) fn new(place: Place, node: &Arc<Node>) -> UdpServer {
         place.warn_of_cleartext();
         UdpServer { place, node: Arc::clone(node), complaint: LogThrottle::new() }
     }
@@ -330,7 +335,7 @@ impl UdpServer {
 
     /// Sends these datagrams. What is too long for one is dropped: another attempt would change nothing.
     /// A refusal says how many datagrams have left.
-    pub(super) async fn send(&self, datagrams: impl Iterator<Item = &[u8]>) -> Result<(), Refusal> {
+    pub(crate) async fn send(&self, datagrams: impl Iterator<Item = &[u8]>) -> Result<(), Refusal> {
         let socket = self.place.in_time(Act::ConnectUdp, self.socket()).await?;
         let mut too_long = 0;
         for (at, datagram) in datagrams.enumerate() {

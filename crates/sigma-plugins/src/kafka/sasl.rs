@@ -13,11 +13,11 @@ use sigma_config::resources::Confidential;
 const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;
 
 /// How the gateway logs in at a broker.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-pub(in crate::log) struct Sasl {
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(crate) struct Sasl {
     /// `PLAIN` sends the password as it is; the others prove that it is known.
     #[schemars(extend("default" = "PLAIN"))]
-    pub(in crate::log) mechanism: Mechanism,
+    pub(crate) mechanism: Mechanism,
     /// The user.
     user: String,
     /// The user's password.
@@ -25,7 +25,7 @@ pub(in crate::log) struct Sasl {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub(in crate::log) enum Mechanism {
+pub(crate) enum Mechanism {
     #[serde(rename = "PLAIN")]
     Plain,
     #[serde(rename = "SCRAM-SHA-256")]
@@ -35,7 +35,7 @@ pub(in crate::log) enum Mechanism {
 }
 
 impl Mechanism {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Mechanism::Plain => "PLAIN",
             Mechanism::Sha256 => "SCRAM-SHA-256",
@@ -45,8 +45,18 @@ impl Mechanism {
 }
 
 impl Sasl {
+    /// A login.
+    pub(crate) fn new(mechanism: Mechanism, user: String, password: Confidential) -> Sasl {
+        Sasl { mechanism, user, password }
+    }
+
+    /// Whether it sends the password as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mechanism == Mechanism::Plain
+    }
+
     /// Begins; None for a mechanism of one message, which is [`Sasl::plain`].
-    pub(super) fn scram(&self) -> Result<Option<Scram<'_>>, String> {
+    pub(crate) fn scram(&self) -> Result<Option<Scram<'_>>, String> {
         let mut random = [0; 18];
         rand::fill(&mut random).map_err(|_| "there are no random bytes".to_owned())?;
         Ok(self.scram_with(STANDARD.encode(random)))
@@ -69,12 +79,12 @@ impl Sasl {
     }
 
     /// The message of PLAIN.
-    pub(super) fn plain(&self) -> Vec<u8> {
+    pub(crate) fn plain(&self) -> Vec<u8> {
         format!("\0{}\0{}", self.user, self.password.reveal()).into_bytes()
     }
 
     /// Why it cannot be used.
-    pub(in crate::log) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         match self.user.contains('\0') || self.password.reveal().contains('\0') {
             true => Err("sasl_config: neither user nor password may have a NUL in it".to_owned()),
             false => Ok(()),
@@ -89,7 +99,7 @@ struct Hash {
 }
 
 /// A conversation by SCRAM, without channel binding.
-pub(super) struct Scram<'s> {
+pub(crate) struct Scram<'s> {
     password: &'s str,
     hash: Hash,
     nonce: String,
@@ -98,19 +108,19 @@ pub(super) struct Scram<'s> {
 }
 
 /// The last message, and what the broker has to answer to it.
-pub(super) struct Proof {
-    pub(super) message: Vec<u8>,
+pub(crate) struct Proof {
+    pub(crate) message: Vec<u8>,
     answer: Vec<u8>,
 }
 
 impl Scram<'_> {
     /// The first message.
-    pub(super) fn first(&self) -> Vec<u8> {
+    pub(crate) fn first(&self) -> Vec<u8> {
         format!("n,,{}", self.first).into_bytes()
     }
 
     /// Proves to the broker, which said `challenge`, that the password is known.
-    pub(super) fn prove(&self, challenge: &[u8]) -> Result<Proof, String> {
+    pub(crate) fn prove(&self, challenge: &[u8]) -> Result<Proof, String> {
         let wrong = |what: &str| format!("the broker's challenge has no usable {what}");
         let challenge = std::str::from_utf8(challenge).map_err(|_| wrong("text"))?;
         let value = |name: &str| challenge.split(',').find_map(|part| part.strip_prefix(name));
@@ -142,7 +152,7 @@ impl Scram<'_> {
 
 impl Proof {
     /// Whether the broker knows the password, too.
-    pub(super) fn verify(&self, answer: &[u8]) -> Result<(), String> {
+    pub(crate) fn verify(&self, answer: &[u8]) -> Result<(), String> {
         let first = answer.split(|byte| *byte == b',').next().unwrap_or_default();
         match aws_lc_rs::constant_time::verify_slices_are_equal(first, &self.answer) {
             Ok(()) => Ok(()),

@@ -1,0 +1,388 @@
+//! Messages of a WebSocket (RFC 6455 §5), for whoever ends one: what a client says, and the frames of a server.
+
+use std::str::from_utf8;
+
+use super::{CLOSE, CONTROL, CONTROL_BYTES, FINAL, MASKED, head_bytes};
+
+const RESERVED: u8 = 0x70;
+const CONTINUES: u8 = 0x00;
+const TEXT: u8 = 0x01;
+const BINARY: u8 = 0x02;
+const PING: u8 = 0x09;
+const PONG: u8 = 0x0a;
+
+/// Longest head of a client's frame, with its mask.
+const MASKED_HEAD_BYTES: usize = 14;
+
+/// Bytes of a message: text, or anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// UTF-8.
+    Text,
+    /// Anything.
+    Binary,
+}
+
+/// What a client has said, once it is there as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// A message; what says that it is text is UTF-8.
+    Message(Kind, Vec<u8>),
+    /// It wants to hear this back in a [`pong`].
+    Ping(Vec<u8>),
+    /// It answers a ping, or nobody.
+    Pong(Vec<u8>),
+    /// Good-bye, with the code if there is one. Nothing follows.
+    Close(Option<u16>),
+}
+
+/// Why a client is not listened to any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    /// These are no frames as a client sends them.
+    Protocol,
+    /// Text that is no UTF-8.
+    Text,
+    /// The message is longer than it may be.
+    TooLong,
+}
+
+impl Violation {
+    /// The code of the close frame that tells it (RFC 6455 §7.4.1).
+    pub fn code(self) -> u16 {
+        match self {
+            Violation::Protocol => 1002,
+            Violation::Text => 1007,
+            Violation::TooLong => 1009,
+        }
+    }
+}
+
+/// A frame that is under way.
+#[derive(Debug)]
+struct Frame {
+    opcode: u8,
+    is_final: bool,
+    left: u64,
+    mask: [u8; 4],
+    /// How many bytes of the payload have come, by which the mask turns.
+    come: usize,
+}
+
+/// Reads what a client says, in pieces of any cut. It holds one message and one control frame at the most.
+#[derive(Debug)]
+pub struct Reader {
+    /// Most bytes of a message, of however many frames.
+    limit: usize,
+    head: [u8; MASKED_HEAD_BYTES],
+    have: usize,
+    frame: Option<Frame>,
+    /// The message that is under way.
+    message: Option<(Kind, Vec<u8>)>,
+    control: Vec<u8>,
+}
+
+impl Reader {
+    /// For messages of at most `limit` bytes.
+    pub fn new(limit: usize) -> Reader {
+        let head = [0; MASKED_HEAD_BYTES];
+        Reader { limit, head, have: 0, frame: None, message: None, control: Vec::new() }
+    }
+
+    /// Reads on in `bytes`: how many it has taken, and what is whole with them. It stops behind that, and takes all
+    /// where nothing is.
+    ///
+    /// # Errors
+    /// Returns an error if the client breaks the protocol. Nothing may be read from there on.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Said>), Violation> {
+        let mut taken = 0;
+        loop {
+            if self.frame.is_none() {
+                taken += self.read_head(&bytes[taken..])?;
+            }
+            let Some(frame) = &mut self.frame else { return Ok((taken, None)) };
+            let rest = &bytes[taken..];
+            let here = usize::try_from(frame.left).map_or(rest.len(), |left| left.min(rest.len()));
+            let into = match (&mut self.message, frame.opcode & CONTROL) {
+                (Some((_, message)), 0) => message,
+                _ => &mut self.control,
+            };
+            let mask = frame.mask.iter().cycle().skip(frame.come % 4);
+            into.extend(rest[..here].iter().zip(mask).map(|(byte, key)| byte ^ key));
+            (frame.left, frame.come, taken) = (frame.left - here as u64, frame.come + here, taken + here);
+            if frame.left > 0 {
+                return Ok((taken, None));
+            }
+            if let Some(said) = self.end_frame()? {
+                return Ok((taken, Some(said)));
+            }
+        }
+    }
+
+    /// Takes bytes of a head; the frame begins with its last one.
+    fn read_head(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
+        let mut taken = 0;
+        for byte in bytes {
+            self.head[self.have] = *byte;
+            (self.have, taken) = (self.have + 1, taken + 1);
+            let [first, second, ..] = self.head;
+            if self.have == 2 && second & MASKED == 0 {
+                return Err(Violation::Protocol);
+            }
+            let length = [0, second, 0, 0, 0, 0, 0, 0, 0, 0];
+            let bare = head_bytes(&length);
+            if self.have >= 2 && self.have == bare + 4 {
+                let left = match bare {
+                    2 => u64::from(second & !MASKED),
+                    _ => self.head[2..bare].iter().fold(0, |n, byte| n << 8 | u64::from(*byte)),
+                };
+                let [.., a, b, c, d] = self.head[..self.have] else { return Err(Violation::Protocol) };
+                self.have = 0;
+                self.begin_frame(first, left, [a, b, c, d])?;
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn begin_frame(&mut self, first: u8, left: u64, mask: [u8; 4]) -> Result<(), Violation> {
+        let (opcode, is_final) = (first & 0x0f, first & FINAL != 0);
+        if first & RESERVED != 0 || left >> 63 != 0 {
+            return Err(Violation::Protocol);
+        }
+        match (opcode, self.message.is_some()) {
+            (TEXT, false) => self.message = Some((Kind::Text, Vec::new())),
+            (BINARY, false) => self.message = Some((Kind::Binary, Vec::new())),
+            (CONTINUES, true) => {}
+            (CLOSE | PING | PONG, _) if is_final && left <= CONTROL_BYTES => {}
+            _ => return Err(Violation::Protocol),
+        }
+        if opcode & CONTROL == 0 {
+            let held = self.message.as_ref().map_or(0, |(_, message)| message.len());
+            if left > (self.limit - held) as u64 {
+                return Err(Violation::TooLong);
+            }
+        }
+        self.frame = Some(Frame { opcode, is_final, left, mask, come: 0 });
+        Ok(())
+    }
+
+    /// A frame is there as a whole; what is said with it, if that is whole, too.
+    fn end_frame(&mut self) -> Result<Option<Said>, Violation> {
+        let Some(Frame { opcode, is_final, .. }) = self.frame.take() else { return Ok(None) };
+        if opcode & CONTROL != 0 {
+            let payload = std::mem::take(&mut self.control);
+            return match opcode {
+                PING => Ok(Some(Said::Ping(payload))),
+                PONG => Ok(Some(Said::Pong(payload))),
+                _ => close_code(&payload).map(|code| Some(Said::Close(code))),
+            };
+        }
+        if !is_final {
+            return Ok(None);
+        }
+        match self.message.take() {
+            Some((Kind::Text, text)) if from_utf8(&text).is_err() => Err(Violation::Text),
+            message => Ok(message.map(|(kind, bytes)| Said::Message(kind, bytes))),
+        }
+    }
+}
+
+/// The code in a close frame (RFC 6455 §5.5.1, §7.4).
+fn close_code(payload: &[u8]) -> Result<Option<u16>, Violation> {
+    let (code, reason) = match payload {
+        [] => return Ok(None),
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+        _ => return Err(Violation::Protocol),
+    };
+    if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Err(Violation::Protocol);
+    }
+    if from_utf8(reason).is_err() {
+        return Err(Violation::Text);
+    }
+    Ok(Some(code))
+}
+
+/// A message of the server, in one frame.
+pub fn message(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    frame(if kind == Kind::Text { TEXT } else { BINARY }, payload)
+}
+
+/// A ping of the server, whose payload is cut to what fits.
+pub fn ping(payload: &[u8]) -> Vec<u8> {
+    control(PING, payload)
+}
+
+/// The answer to a ping.
+pub fn pong(payload: &[u8]) -> Vec<u8> {
+    control(PONG, payload)
+}
+
+/// A close frame of the server with `code` and a reason, which is cut to what fits, between two characters.
+pub fn close(code: u16, reason: &str) -> Vec<u8> {
+    let mut fits = reason.len().min(CONTROL_BYTES as usize - 2);
+    while !reason.is_char_boundary(fits) {
+        fits -= 1;
+    }
+    control(CLOSE, &[&code.to_be_bytes()[..], &reason.as_bytes()[..fits]].concat())
+}
+
+fn control(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    frame(opcode, &payload[..payload.len().min(CONTROL_BYTES as usize)])
+}
+
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(10 + payload.len());
+    out.push(FINAL | opcode);
+    match payload.len() {
+        length @ 0..126 => out.push(length as u8),
+        length @ 126..65_536 => {
+            out.push(126);
+            out.extend((length as u16).to_be_bytes());
+        }
+        length => {
+            out.push(127);
+            out.extend((length as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(payload);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MASK: [u8; 4] = [0x12, 0x34, 0x56, 0x78];
+
+    /// A client's frame with `first` as its first byte.
+    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+        let bare = frame(first & 0x0f, payload);
+        let head = bare.len() - payload.len();
+        let mut out = vec![first, bare[1] | MASKED];
+        out.extend(&bare[2..head]);
+        out.extend(MASK);
+        out.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, key)| byte ^ key));
+        out
+    }
+
+    /// All that is said, in pieces of `cut` bytes.
+    fn all(limit: usize, bytes: &[u8], cut: usize) -> (Vec<Said>, Option<Violation>) {
+        let (mut reader, mut said) = (Reader::new(limit), Vec::new());
+        for mut piece in bytes.chunks(cut) {
+            while !piece.is_empty() {
+                match reader.read(piece) {
+                    Ok((taken, next)) => {
+                        assert!(taken == piece.len() || next.is_some());
+                        piece = &piece[taken..];
+                        said.extend(next);
+                    }
+                    Err(violation) => return (said, Some(violation)),
+                }
+            }
+        }
+        (said, None)
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], expected: &[Said], violation: Option<Violation>) {
+        for cut in [1, 2, 3, 7, 1000] {
+            assert_eq!(all(10, bytes, cut), (expected.to_vec(), violation), "cut at {cut}");
+        }
+    }
+
+    fn text(text: &str) -> Said {
+        Said::Message(Kind::Text, text.into())
+    }
+
+    #[test]
+    fn messages_come_whole() {
+        check(&masked(0x81, b"hi"), &[text("hi")], None);
+        check(&masked(0x81, b""), &[text("")], None);
+        check(&masked(0x82, &[0xff, 0]), &[Said::Message(Kind::Binary, vec![0xff, 0])], None);
+        // In three frames, with a ping between them.
+        let parts = [masked(0x01, b"a"), masked(0x89, b"?"), masked(0x00, b""), masked(0x80, b"b")].concat();
+        check(&parts, &[Said::Ping(b"?".to_vec()), text("ab")], None);
+        let two = [masked(0x81, b"1"), masked(0x8a, b""), masked(0x81, b"2")].concat();
+        check(&two, &[text("1"), Said::Pong(Vec::new()), text("2")], None);
+    }
+
+    #[test]
+    fn good_byes_have_a_code_or_none() {
+        check(&masked(0x88, b""), &[Said::Close(None)], None);
+        check(&masked(0x88, b"\x03\xe8bye"), &[Said::Close(Some(1000))], None);
+        check(&masked(0x88, &4999_u16.to_be_bytes()), &[Said::Close(Some(4999))], None);
+        for code in [999_u16, 1004, 1005, 1006, 1015, 2999, 5000] {
+            check(&masked(0x88, &code.to_be_bytes()), &[], Some(Violation::Protocol));
+        }
+        check(&masked(0x88, b"\x03"), &[], Some(Violation::Protocol));
+        check(&masked(0x88, b"\x03\xe8\xff"), &[], Some(Violation::Text));
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_told() {
+        let protocol = Some(Violation::Protocol);
+        // No mask, bits that nobody agreed on, opcodes that nobody knows.
+        check(b"\x81\x01a", &[], protocol);
+        for first in [0xc1, 0xa1, 0x91, 0x83, 0x8b] {
+            check(&masked(first, b""), &[], protocol);
+        }
+        // Control frames in pieces or too long; a message within another, and the rest of none.
+        check(&masked(0x09, b""), &[], protocol);
+        check(&masked(0x89, &[b'a'; 126]), &[], protocol);
+        check(&[masked(0x01, b"a"), masked(0x81, b"b")].concat(), &[], protocol);
+        check(&masked(0x80, b"a"), &[], protocol);
+        check(&[0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], &[], protocol);
+        check(&masked(0x81, b"\xff"), &[], Some(Violation::Text));
+        check(&[masked(0x01, b"\xe2\x82"), masked(0x80, b"\xac")].concat(), &[text("€")], None);
+    }
+
+    #[test]
+    fn messages_have_a_limit() {
+        let too_long = Some(Violation::TooLong);
+        check(&masked(0x82, &[1; 10]), &[Said::Message(Kind::Binary, vec![1; 10])], None);
+        check(&masked(0x82, &[1; 11]), &[], too_long);
+        // Nothing is held for a length that is only announced.
+        check(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4], &[], too_long);
+        check(&[masked(0x02, &[1; 6]), masked(0x80, &[1; 5])].concat(), &[], too_long);
+        check(
+            &[masked(0x02, &[1; 6]), masked(0x80, &[1; 4])].concat(),
+            &[Said::Message(Kind::Binary, vec![1; 10])],
+            None,
+        );
+    }
+
+    #[test]
+    fn frames_of_the_server() {
+        assert_eq!(message(Kind::Text, b"hi"), b"\x81\x02hi");
+        assert_eq!(message(Kind::Binary, &[7; 126])[..4], [0x82, 126, 0, 126]);
+        assert_eq!(message(Kind::Binary, &[7; 65_536])[..10], [0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(pong(b"x"), b"\x8a\x01x");
+        assert_eq!(ping(&[1; 200]).len(), 2 + 125);
+        assert_eq!(close(1001, "bye"), b"\x88\x05\x03\xe9bye");
+        let long = close(1000, &"€".repeat(60));
+        assert_eq!(long.len(), 2 + 2 + 123);
+        assert_eq!(close(1000, &format!("a{}", "€".repeat(60))).len(), 2 + 2 + 121);
+    }
+
+    proptest! {
+        /// Whatever a client sends, the cuts make no difference, and no more is held than may be.
+        #[test]
+        fn cuts_make_no_difference(
+            frames in prop::collection::vec(
+                (prop::sample::select(vec![0x01, 0x00, 0x80, 0x81, 0x82, 0x88, 0x89, 0x8a]), 0usize..200),
+                0..8,
+            ),
+            noise in prop::collection::vec(any::<u8>(), 0..40),
+            cut in 1usize..50,
+        ) {
+            let mut bytes: Vec<u8> =
+                frames.into_iter().flat_map(|(first, length)| masked(first, &vec![b'a'; length])).collect();
+            bytes.extend(noise);
+            prop_assert_eq!(all(300, &bytes, cut), all(300, &bytes, bytes.len().max(1)));
+        }
+    }
+}

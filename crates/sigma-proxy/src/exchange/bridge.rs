@@ -1,0 +1,60 @@
+//! Upstreams whose nodes speak no HTTP, and which a plugin serves in their place.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_plugin::{Bridge, Far};
+
+use super::Exchange;
+use super::tunnel::Leave;
+use crate::snapshot::{Snapshot, Upstream};
+use crate::worker::View;
+
+impl Snapshot {
+    /// What serves an upstream in the place of its nodes.
+    pub(super) fn bridge_of(&self, upstream: &Upstream) -> Option<Bridge> {
+        self.bridges.iter().find(|bridge| bridge.scheme == upstream.config.scheme).copied()
+    }
+}
+
+/// The other side.
+///
+/// # Errors
+/// Returns an error if nobody is known to be there.
+fn far(upstream: &Upstream) -> Result<Far, Fault> {
+    let (set, mut nodes) = (upstream.cell.load(), Vec::new());
+    for endpoint in &set.endpoints {
+        let node = (Box::from(&*endpoint.host), endpoint.port);
+        // A name has an endpoint for each of its addresses.
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+    if nodes.is_empty() {
+        let nobody = Fault::new(FaultKind::NoUpstream, "the upstream has no node");
+        return Err(set.unresolved.unwrap_or(nobody));
+    }
+    let tls = upstream.over_tls().map(|tls| Arc::new(tls.any.clone()) as Arc<dyn Any + Send + Sync>);
+    Ok(Far { key: upstream.key.as_str().into(), upstream: Arc::clone(&upstream.config), nodes, tls })
+}
+
+impl Exchange<'_, '_> {
+    /// Has a request served by a plugin that stands for the nodes of `upstream`.
+    pub(super) async fn cross(
+        &mut self,
+        view: &View,
+        upstream: &Upstream,
+        bridge: Bridge,
+    ) -> Result<(), Fault> {
+        self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
+        let step = (bridge.open)(&far(upstream)?, &mut self.scratch.ctx, &self.worker.env(view));
+        let Some(mut draft) = self.settle(step, view).await? else {
+            return Err(Fault::new(FaultKind::Internal, "a bridge has given no answer"));
+        };
+        match draft.peer.take() {
+            Some(peer) => Box::pin(self.hand_over(draft.reply, peer, Leave::OfUpstream)).await,
+            None => self.reply(draft).await,
+        }
+    }
+}
