@@ -271,6 +271,10 @@ pub trait BodySource {
     /// that to HEAD, and not while the client has yet to take earlier pieces. An error cuts the
     /// response short. Dropped when the client leaves.
     fn poll_piece(&mut self, task: &mut std::task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
+
+    /// The gateway is about to stop. A body that would go on for ever gives its last pieces and its end when it is
+    /// polled next, which is right after this; others have their time, and need do nothing.
+    fn say_goodbye(&mut self) {}
 }
 
 /// How reading the request body ended.

@@ -92,6 +92,8 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::public_api::PUBLIC_API,
     &crate::security::RBAC,
     &crate::rewrite::real_ip::REAL_IP,
+    &crate::traffic::realtime::REALTIME,
+    &crate::traffic::realtime::REALTIME_PUBLISH,
     &crate::rewrite::redirect::REDIRECT,
     &crate::security::REFERER_RESTRICTION,
     &crate::rewrite::request_id::REQUEST_ID,

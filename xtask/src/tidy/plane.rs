@@ -138,6 +138,10 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/traffic/kafka_proxy/consumer.rs", "on the control thread"),
             (
+                "crates/sigma-plugins/src/traffic/realtime/hub.rs",
+                "taken once by each worker, and held while its senders are copied, once for each push",
+            ),
+            (
                 "crates/sigma-plugins/src/redis/",
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
             ),

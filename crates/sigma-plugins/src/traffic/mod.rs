@@ -12,6 +12,7 @@ pub(crate) mod proxy_buffering;
 pub(crate) mod proxy_cache;
 pub(crate) mod proxy_control;
 pub(crate) mod proxy_mirror;
+pub(crate) mod realtime;
 pub(crate) mod text;
 pub(crate) mod traffic_split;
 pub(crate) mod turns;

@@ -13,6 +13,7 @@ use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
 use super::transfer::Transfer;
 use super::{Exchange, grpc, told};
+use crate::drain::{Leave, Turn};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
@@ -188,7 +189,15 @@ impl Exchange<'_, '_> {
         let timeouts = &view.snapshot.settings.timeouts;
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
-        poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx)).await
+        let (mut leave, worker) = (Leave::default(), self.worker);
+        poll_fn(|task| {
+            // One that goes on for ever leaves when tunnels do; any other has the time of an exchange.
+            if leave.turn(&worker.drain, || worker.random(), task) == Turn::Begin {
+                transfer.tell_source();
+            }
+            transfer.poll_body(task, &mut delivery, ctx)
+        })
+        .await
     }
 }
 

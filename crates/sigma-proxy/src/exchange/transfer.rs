@@ -191,6 +191,13 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
     ) -> Poll<Result<(), Fault>> {
         self.poll_delivery(task, false, delivery, ctx)
     }
+
+    /// The gateway is about to stop.
+    pub(super) fn tell_source(&mut self) {
+        if let OwnBody::Made(source) = self.up {
+            source.say_goodbye();
+        }
+    }
 }
 
 impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {

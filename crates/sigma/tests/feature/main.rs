@@ -59,6 +59,7 @@ mod plugins_log_kafka;
 mod plugins_log_rocketmq;
 mod plugins_log_sockets;
 mod plugins_mirror;
+mod plugins_realtime;
 mod plugins_rewrite;
 mod plugins_traffic;
 mod policies;

@@ -1,0 +1,28 @@
+//! What is pushed, and to whom.
+
+use std::sync::Arc;
+
+use sigma_http::websocket::messages::Kind;
+
+/// Whom an item is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Connection(Box<str>),
+    Channel(Box<str>),
+}
+
+/// What a connection gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Pushed {
+    Message(Kind, Arc<[u8]>),
+    /// Its end, with a code and a reason.
+    End(u16, Box<str>),
+}
+
+/// One push, in the forms of all media.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) target: Target,
+    pub(super) websocket: Option<Pushed>,
+    pub(super) events: Option<Pushed>,
+}
