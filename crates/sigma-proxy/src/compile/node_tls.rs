@@ -91,7 +91,7 @@ impl NodeTls {
             Scheme::Https | Scheme::Grpcs | Scheme::Tls => true,
             // APISIX: that there is anything about TLS asks for it.
             Scheme::Kafka => upstream.tls.is_some(),
-            Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => false,
+            Scheme::Http | Scheme::Grpc | Scheme::Fcgi | Scheme::Tcp | Scheme::Udp => false,
         };
         if !encrypted && probes.is_none() {
             return Ok(None);

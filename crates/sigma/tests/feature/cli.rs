@@ -74,7 +74,7 @@ fn problems_of_the_compilation_come_with_the_others() {
     let tcp =
         "routes:\n  - id: k\n    uri: /k\n    upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } }\n";
     let route = "  - uri: 7\n";
-    let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes/k.scheme: ");
+    let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes[0].scheme: ");
     check(&format!("{log}{tcp}"), &[log_problem, tcp_problem]);
     check(&format!("{log}{tcp}{route}"), &[log_problem, tcp_problem, "routes[1].uri: "]);
 }
@@ -142,7 +142,7 @@ fn nothing_starts_from_an_invalid_file() {
     }
     check("workers: none", "workers");
     check("access_log: { path: a.log, format: \"$stats\" }", "stats");
-    check("routes: [ { uri: /k, upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } } } ]", "scheme");
+    check("stream_routes: [ { upstream: { scheme: kafka, nodes: { \"127.0.0.1:1\": 1 } } } ]", "scheme");
     check("access_log: { path: . }", "log file");
 }
 
