@@ -24,10 +24,16 @@ const WAITING_BYTES: usize = 64 << 10;
 /// How long a client may take to answer the gateway's good-bye.
 const GOODBYE_MS: u64 = 1000;
 
-/// The answer that opens a WebSocket; what another request is answered is the error: 400, or 426 with the version that
-/// there is.
+/// The answer that opens a WebSocket (RFC 6455 §4.2).
+///
+/// # Errors
+/// Returns the answer to a request that is no handshake, 400.
 pub(crate) fn handshake(head: &RequestHead) -> Result<Reply, Reply> {
     let fields = &head.headers;
+    // The exchange shows an extended CONNECT as such a GET, too.
+    if head.method_token() != b"GET" {
+        return Err(Reply::new(400));
+    }
     let mut keys = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"sec-websocket-key"));
     let key = match (keys.next(), keys.next()) {
         (Some((_, key)), None) if fields.has_token(HeaderId::Upgrade, b"websocket") => key,
@@ -227,6 +233,7 @@ mod tests {
 
     fn request(fields: &[(&str, &str)]) -> RequestHead {
         let mut head = RequestHead::default();
+        head.set_method("GET");
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
         head
     }
@@ -253,6 +260,9 @@ mod tests {
         ] {
             assert_eq!(handshake(&request(fields)).unwrap_err().status, 400, "{fields:?}");
         }
+        let mut posted = request(&[UPGRADE, KEY, THIRTEEN]);
+        posted.set_method("POST");
+        assert_eq!(handshake(&posted).unwrap_err().status, 400);
     }
 
     /// A client's frame, masked by zeros.

@@ -184,7 +184,7 @@ fn what_could_not_be_served_is_not_stored() {
     for (resource, value, words) in [
         ("ssls/1", issued.ssl(client), "version"),
         ("ssls/1", unlike, "key"),
-        ("routes/1", limited, "http, https, grpc and grpcs"),
+        ("routes/1", limited, "http, https, grpc, grpcs, fcgi and kafka"),
         (
             "consumers",
             json!({ "username": "jack", "plugins": { "key-auth": { "key": "" } } }),
