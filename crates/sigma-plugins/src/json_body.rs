@@ -1,6 +1,10 @@
 //! JSON that somebody sends, read into memory.
 
-use serde_json::Value;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 /// Why a body was not read as JSON.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +27,22 @@ pub(crate) fn read(text: &[u8], most_values: usize) -> Result<Value, Unread> {
     serde_json::from_slice(text).map_err(|error| Unread::Invalid(error.to_string()))
 }
 
+/// As [`read`], for whoever passes the text on as it came: an object that has a name twice is no JSON, since of
+/// two values a reader behind may take the other one.
+pub(crate) fn read_unambiguous(text: &[u8], most_values: usize) -> Result<Value, Unread> {
+    if values(text) > most_values {
+        return Err(Unread::TooMany);
+    }
+    unambiguous(text).map_err(|error| Unread::Invalid(error.to_string()))
+}
+
+/// The value of a JSON text of a length that is bounded already, in which no object has a name twice.
+pub(crate) fn unambiguous(text: &[u8]) -> serde_json::Result<Value> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let value = Unambiguous.deserialize(&mut reader)?;
+    reader.end().map(|()| value)
+}
+
 /// No fewer than the values of a JSON text. It is looked at without being held.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
@@ -36,6 +56,68 @@ fn values(text: &[u8]) -> usize {
         }
     }
     count
+}
+
+/// Reads a value whose objects have no name twice.
+struct Unambiguous;
+
+impl<'de> DeserializeSeed<'de> for Unambiguous {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unambiguous {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(name) = access.next_key::<String>()? {
+            let value = access.next_value_seed(Unambiguous)?;
+            if members.insert(name, value).is_some() {
+                return Err(de::Error::custom("a name stands twice in an object"));
+            }
+        }
+        Ok(Value::Object(members))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element_seed(Unambiguous)? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +141,14 @@ mod tests {
         check(b"\xef\xbb\xbf{}", 9, invalid("expected value at line 1 column 1"));
         check(b"\"\xff\"", 9, invalid("invalid unicode code point at line 1 column 2"));
         check(b"1e999", 9, invalid("number out of range at line 1 column 5"));
+        let twice = |text: &[u8]| read_unambiguous(text, 9);
+        assert_eq!(twice(b"{\"a\":{\"b\":1},\"b\":[1]}"), Ok(json!({"a": {"b": 1}, "b": [1]})));
+        assert_eq!(
+            twice(b"[{\"a\":1,\"\\u0061\":2}]"),
+            invalid("a name stands twice in an object at line 1 column 19")
+        );
+        assert_eq!(twice(b"{} x"), invalid("trailing characters at line 1 column 4"));
+        assert_eq!(twice(b"[1,2,3,4,5,6,7,8,9]"), Err(Unread::TooMany));
         let deep = [vec![b'['; 200], vec![b']'; 200]].concat();
         check(&deep, 999, invalid("recursion limit exceeded at line 1 column 128"));
     }

@@ -9,6 +9,8 @@ mod batch;
 mod compose;
 mod condition;
 mod decisions;
+mod fetched;
+mod freshness;
 mod functions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -22,6 +24,7 @@ mod log_throttle;
 mod metrics;
 mod networks;
 mod redis;
+mod registry;
 mod rewrite;
 pub mod roster;
 mod security;
@@ -35,6 +38,7 @@ pub(crate) mod testing;
 mod trace;
 mod traffic;
 mod utc;
+mod web;
 mod websocket;
 
 pub(crate) use roster::built_in;

@@ -95,9 +95,9 @@ const BANS: &[Ban] = &[
                 "taken for the first session of a listener on a worker; the page copies pointers under it",
             ),
             ("crates/sigma-plugins/src/auth/openid_connect/questions.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/auth/tokens/fetched.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/fetched.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/auth/tokens/registry.rs",
+                "crates/sigma-plugins/src/registry.rs",
                 "taken when an instance is built or first used, and on the control thread",
             ),
             (

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 use sigma_plugin::{Env, Node};
 
-use super::fetched::{Document, Fetched, Turn};
-use super::registry::Registry;
 use super::source::{Ages, KeySource, SourceSettings, Sources};
-use super::web::{Address, Web, WebSettings, object_of};
+use crate::fetched::{Document, Fetched, Turn};
+use crate::registry::Registry;
+use crate::web::{Address, Web, WebSettings, object_of};
 
 /// What stands behind an issuer in the address of its document.
 const SUFFIX: &str = "/.well-known/openid-configuration";

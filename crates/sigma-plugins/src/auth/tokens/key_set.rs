@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::algorithm::Algorithm;
 use super::key::{Key, RSA_BITS, bits_of};
 use super::token::Token;
-use super::web::object_of;
+use crate::web::object_of;
 
 /// Most keys of a set. An issuer has two or three; each costs a signature that is verified in vain.
 const MOST_KEYS: usize = 100;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use sigma_plugin::{Env, Node};
 
 use super::algorithm::Algorithm;
-use super::fetched::{Document, Fetched, Turn, uptime_ms};
-use super::freshness::Freshness;
 use super::key_set::{Found, KeySet};
-use super::registry::Registry;
 use super::token::Token;
 use super::verdicts::Verdicts;
-use super::web::{Address, Web, WebSettings};
+use crate::fetched::{Document, Fetched, Turn, uptime_ms};
+use crate::freshness::Freshness;
+use crate::registry::Registry;
+use crate::web::{Address, Web, WebSettings};
 
 /// How long what an issuer publishes is used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

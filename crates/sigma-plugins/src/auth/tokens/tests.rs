@@ -14,8 +14,8 @@ use super::key_set::{Found, KeySet};
 use super::signing::{Signer, hs256, set_of};
 use super::source::{Ages, KeySource, Lookup, SourceSettings};
 use super::token::Token;
-use super::web::{Address, Proxy, Web, WebSettings};
 use crate::testing::Beside;
+use crate::web::{Address, Proxy, Web, WebSettings};
 
 const ALL: [Algorithm; 10] = Algorithm::PUBLIC;
 

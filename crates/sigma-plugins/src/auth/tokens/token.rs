@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
-use super::web::object_of;
+use crate::web::object_of;
 
 /// A token that was read, and not verified yet.
 pub(in crate::auth) struct Token {

@@ -1,5 +1,5 @@
-//! Something that is fetched from an issuer when it is needed: one fetch at a time for the whole gateway, and
-//! kept as [`Freshness`] says.
+//! Something that is fetched when it is needed: one fetch at a time for the whole gateway, and kept as
+//! [`Freshness`] says.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,12 +10,12 @@ use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::{Env, Node};
 use tokio::sync::watch;
 
-use super::freshness::{Advice, Freshness, History};
-use super::web::beside;
+use crate::freshness::{Advice, Freshness, History};
 use crate::log_throttle::LogThrottle;
+use crate::web::beside;
 
 /// What is fetched, and how.
-pub(super) trait Document: Send + Sync + Sized + 'static {
+pub(crate) trait Document: Send + Sync + Sized + 'static {
     /// Who holds the cell, and knows where the document is.
     type Holder: Send + Sync + 'static;
 
@@ -33,7 +33,7 @@ pub(super) trait Document: Send + Sync + Sized + 'static {
 }
 
 /// The cell for it.
-pub(super) struct Fetched<T> {
+pub(crate) struct Fetched<T> {
     rule: Freshness,
     published: watch::Sender<Published<T>>,
     /// Held while it is fetched, on the control thread.
@@ -43,9 +43,9 @@ pub(super) struct Fetched<T> {
 }
 
 /// What was fetched last.
-pub(super) struct Published<T> {
-    pub(super) value: Option<Arc<T>>,
-    pub(super) history: History,
+pub(crate) struct Published<T> {
+    pub(crate) value: Option<Arc<T>>,
+    pub(crate) history: History,
     /// Grows with each fetch.
     attempts: u64,
 }
@@ -63,7 +63,7 @@ impl<T> Default for Published<T> {
 }
 
 /// What becomes of a request that needs the document.
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// It has it.
     Use,
     /// It waits.
@@ -73,7 +73,7 @@ pub(super) enum Turn {
 }
 
 impl<T: Document> Fetched<T> {
-    pub(super) fn new(rule: Freshness) -> Fetched<T> {
+    pub(crate) fn new(rule: Freshness) -> Fetched<T> {
         Fetched {
             rule,
             published: watch::Sender::new(Published::default()),
@@ -83,12 +83,12 @@ impl<T: Document> Fetched<T> {
     }
 
     /// What is there.
-    pub(super) fn read(&self) -> Published<T> {
+    pub(crate) fn read(&self) -> Published<T> {
         self.published.borrow().clone()
     }
 
     /// What to do with what was read. `is_enough`: it has what is looked for. `is_last`: the request has waited.
-    pub(super) fn turn(
+    pub(crate) fn turn(
         holder: &Arc<T::Holder>,
         read: &Published<T>,
         is_enough: bool,
@@ -159,6 +159,6 @@ impl<T: Document> Fetched<T> {
 }
 
 /// Milliseconds of the clock that never goes back; the same for workers and the control thread.
-pub(super) fn uptime_ms(machine: &dyn Machine) -> u64 {
+pub(crate) fn uptime_ms(machine: &dyn Machine) -> u64 {
     u64::try_from(machine.uptime().as_millis()).unwrap_or(u64::MAX)
 }

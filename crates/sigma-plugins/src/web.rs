@@ -1,5 +1,5 @@
-//! How documents are fetched from issuers, and questions put to them: beside the traffic, on the control
-//! thread's runtime. A worker waits for the answer as a task.
+//! How documents are fetched, from issuers of tokens for instance, and questions put to them: beside the traffic, on
+//! the control thread's runtime. A worker waits for the answer as a task.
 //!
 //! Where they are is known from the configuration and from what the provider says of itself, and so no earlier
 //! than a request needs it: that is why these calls are none to an upstream of the gateway.
@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderValue};
 use schemars::JsonSchema;
-use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::resources::Confidential;
 use sigma_plugin::Node;
 use tokio::sync::{OnceCell, oneshot};
 
-/// Most bytes of an answer. Sets of keys and documents of providers have a few thousand.
+use crate::json_body;
+
+/// Most bytes of an answer unless more are wanted. Sets of keys and documents of providers have a few thousand.
 const ANSWER_BYTES: usize = 256 << 10;
 
 /// A URL with `http` or `https`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-pub(in crate::auth) struct Address(#[schemars(with = "String")] reqwest::Url);
+pub(crate) struct Address(#[schemars(with = "String")] reqwest::Url);
 
 impl TryFrom<String> for Address {
     type Error = String;
@@ -48,29 +49,29 @@ impl fmt::Display for Address {
 
 impl Address {
     /// Whether nobody can listen or answer in its place.
-    pub(in crate::auth) fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.0.scheme() == "https"
     }
 
     /// Its text.
-    pub(in crate::auth) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
     /// Its path.
-    pub(in crate::auth) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.path()
     }
 
     /// The address without arguments.
-    pub(in crate::auth) fn without_arguments(&self) -> String {
+    pub(crate) fn without_arguments(&self) -> String {
         let mut url = self.0.clone();
         url.set_query(None);
         url.into()
     }
 
     /// The address with further arguments.
-    pub(in crate::auth) fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
+    pub(crate) fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
         let mut url = self.0.clone();
         url.query_pairs_mut().extend_pairs(pairs);
         url.into()
@@ -79,41 +80,43 @@ impl Address {
 
 /// A question to a provider.
 #[derive(Default)]
-pub(in crate::auth) struct Question {
+pub(crate) struct Question {
     /// The body; a GET without.
-    pub(in crate::auth) form: Option<String>,
+    pub(crate) form: Option<String>,
     /// Fields besides.
-    pub(in crate::auth) fields: Vec<(String, Vec<u8>)>,
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
 /// How an issuer is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::auth) struct WebSettings {
+pub(crate) struct WebSettings {
     /// For all of an exchange.
-    pub(in crate::auth) timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Whether its certificate is verified.
-    pub(in crate::auth) verify: bool,
+    pub(crate) verify: bool,
     /// Through what it is reached.
-    pub(in crate::auth) proxies: Vec<Proxy>,
+    pub(crate) proxies: Vec<Proxy>,
+    /// Most bytes of an answer; one with more is an error.
+    pub(crate) answer_bytes: usize,
 }
 
 /// A proxy on the way to an issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::auth) struct Proxy {
-    pub(in crate::auth) address: Address,
+pub(crate) struct Proxy {
+    pub(crate) address: Address,
     /// Whether it is for addresses with `https`; else for those with `http`.
-    pub(in crate::auth) is_for_tls: bool,
+    pub(crate) is_for_tls: bool,
     /// What it is shown in `Proxy-Authorization`.
-    pub(in crate::auth) authorization: Option<Confidential>,
+    pub(crate) authorization: Option<Confidential>,
     /// Hosts that are reached without it, with commas between them: names with all that end in them, addresses and
     /// networks; `*` for all.
-    pub(in crate::auth) except: Option<String>,
+    pub(crate) except: Option<String>,
 }
 
 impl WebSettings {
     /// Without proxies.
-    pub(in crate::auth) fn new(timeout: Duration, verify: bool) -> WebSettings {
-        WebSettings { timeout, verify, proxies: Vec::new() }
+    pub(crate) fn new(timeout: Duration, verify: bool) -> WebSettings {
+        WebSettings { timeout, verify, proxies: Vec::new(), answer_bytes: ANSWER_BYTES }
     }
 }
 
@@ -133,20 +136,20 @@ impl Proxy {
 }
 
 /// The way to an issuer: it keeps connections.
-pub(in crate::auth) struct Web {
+pub(crate) struct Web {
     settings: WebSettings,
     /// Made when first needed: it reads the system's certificates.
     client: OnceCell<reqwest::Client>,
 }
 
 /// An answer that came whole.
-pub(in crate::auth) struct Reply {
-    pub(in crate::auth) status: u16,
-    pub(in crate::auth) body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Web {
-    pub(in crate::auth) fn new(settings: WebSettings) -> Web {
+    pub(crate) fn new(settings: WebSettings) -> Web {
         Web { settings, client: OnceCell::new() }
     }
 
@@ -173,7 +176,7 @@ impl Web {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
-    pub(in crate::auth) async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
+    pub(crate) async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
         let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
         match self.send(address, request).await?.0 {
             Reply { status: 200, body } => Ok(body),
@@ -185,7 +188,7 @@ impl Web {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if no answer comes whole and in time.
-    pub(in crate::auth) async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
+    pub(crate) async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
         self.put_with_fields(address, question).await.map(|(reply, _)| reply)
     }
 
@@ -193,7 +196,7 @@ impl Web {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if no answer comes whole and in time.
-    pub(in crate::auth) async fn put_with_fields(
+    pub(crate) async fn put_with_fields(
         &self,
         address: &Address,
         question: Question,
@@ -221,8 +224,9 @@ impl Web {
         let mut response = request.send().await.map_err(failed)?;
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(failed)? {
-            if body.len() + piece.len() > ANSWER_BYTES {
-                return Err(format!("{address} answered more than {ANSWER_BYTES} bytes"));
+            let most = self.settings.answer_bytes;
+            if body.len() + piece.len() > most {
+                return Err(format!("{address} answered more than {most} bytes"));
             }
             body.extend_from_slice(&piece);
         }
@@ -244,7 +248,7 @@ fn causes(error: reqwest::Error) -> String {
 }
 
 /// Runs something beside the traffic and waits for it; None if nothing runs there.
-pub(in crate::auth) fn beside<W>(node: &Node, work: W) -> impl Future<Output = Option<W::Output>> + use<W>
+pub(crate) fn beside<W>(node: &Node, work: W) -> impl Future<Output = Option<W::Output>> + use<W>
 where
     W: Future<Output: Send> + Send + 'static,
 {
@@ -258,75 +262,10 @@ where
 
 /// The members of a JSON object; None if the text is anything else, or has a name twice in one object:
 /// readers of such a text differ in what they see.
-pub(in crate::auth) fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
-    let mut reader = serde_json::Deserializer::from_slice(text);
-    let value = Unambiguous.deserialize(&mut reader).ok()?;
-    reader.end().ok()?;
-    match value {
+pub(crate) fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
+    match json_body::unambiguous(text).ok()? {
         Value::Object(members) => Some(members),
         _ => None,
-    }
-}
-
-/// Reads a value whose objects have no name twice.
-struct Unambiguous;
-
-impl<'de> DeserializeSeed<'de> for Unambiguous {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Unambiguous {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some(name) = access.next_key::<String>()? {
-            let value = access.next_value_seed(Unambiguous)?;
-            if members.insert(name, value).is_some() {
-                return Err(de::Error::custom("a name stands twice in an object"));
-            }
-        }
-        Ok(Value::Object(members))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(Unambiguous)? {
-            items.push(item);
-        }
-        Ok(Value::Array(items))
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
     }
 }
 

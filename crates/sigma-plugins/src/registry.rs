@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MOST_IDLE: usize = 64;
 
 /// One value of the whole gateway for each of the settings that stand anywhere.
-pub(super) struct Registry<S, T>(Mutex<HashMap<S, Arc<T>>>);
+pub(crate) struct Registry<S, T>(Mutex<HashMap<S, Arc<T>>>);
 
 impl<S, T> Default for Registry<S, T> {
     fn default() -> Self {
@@ -18,7 +18,7 @@ impl<S, T> Default for Registry<S, T> {
 
 impl<S: Clone + Eq + Hash, T> Registry<S, T> {
     /// The one with these settings. For instances to keep, not to be called per request.
-    pub(super) fn get(&self, settings: S, make: impl FnOnce(S) -> T) -> Arc<T> {
+    pub(crate) fn get(&self, settings: S, make: impl FnOnce(S) -> T) -> Arc<T> {
         // A panic elsewhere leaves a table as good as before.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = known.get(&settings) {

@@ -3,27 +3,27 @@
 
 /// How long keys are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Freshness {
+pub(crate) struct Freshness {
     /// From this age on they are fetched anew, while the old ones are used.
-    pub(super) fresh_ms: u64,
+    pub(crate) fresh_ms: u64,
     /// How much longer they are used where the issuer gives no new ones.
-    pub(super) stale_ms: u64,
+    pub(crate) stale_ms: u64,
     /// The least time between two fetches, whatever clients send.
-    pub(super) pause_ms: u64,
+    pub(crate) pause_ms: u64,
 }
 
 /// What was fetched when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct History {
+pub(crate) struct History {
     /// When the keys came that are known; None if there are none.
-    pub(super) keys_ms: Option<u64>,
+    pub(crate) keys_ms: Option<u64>,
     /// When the last fetch ended, well or not.
-    pub(super) tried_ms: Option<u64>,
+    pub(crate) tried_ms: Option<u64>,
 }
 
 /// What becomes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Advice {
+pub(crate) enum Advice {
     /// It is verified by the keys that are known.
     Use,
     /// The same, and they are fetched beside that.
@@ -36,7 +36,7 @@ pub(super) enum Advice {
 
 impl Freshness {
     /// What to do at `now` with a token whose key is among the known ones, or is not.
-    pub(super) fn advise(&self, history: History, now_ms: u64, is_known: bool) -> Advice {
+    pub(crate) fn advise(&self, history: History, now_ms: u64, is_known: bool) -> Advice {
         let age = history.keys_ms.map(|at| now_ms.saturating_sub(at));
         let may_fetch = history.tried_ms.is_none_or(|at| now_ms.saturating_sub(at) >= self.pause_ms);
         let usable = age.is_some_and(|age| age < self.fresh_ms.saturating_add(self.stale_ms));
