@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value};
 
 use super::Schema;
-use super::format::Format;
+use super::dialect::{Anchors, Dialect};
 use super::node::{
-    Additional, AnyOf, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules,
-    ObjectRules, Property, StringRules, Types,
+    Additional, AnyOf, ArrayRules, Condition, Contains, Dependency, Items, JsonType, Node, NodeId,
+    NumberRules, ObjectRules, Property, StringRules, Types, Unevaluated,
 };
 use super::pcre::{InvalidPattern, Pattern};
 
@@ -19,10 +19,9 @@ const MAX_DEPTH: usize = 128;
 pub(super) type Patterns = fn(&str) -> Result<Pattern, InvalidPattern>;
 
 pub(super) fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
-    let mut compiler = Compiler { document: schema, patterns, nodes: Vec::new(), known: HashMap::new() };
-    let root = compiler.schema(&Place { pointer: String::new(), depth: 0 }, schema)?;
-    refuse_loops(&compiler.nodes)?;
-    Ok(Schema { nodes: compiler.nodes, root })
+    let mut compiler = Compiler { patterns, ..Compiler::new(schema, Dialect::Draft7) };
+    let root = compiler.at("")?;
+    Ok(Schema { nodes: compiler.finish()?, root })
 }
 
 /// Keywords that later drafts have added, and how the same is said in draft 7. To a draft that does not know
@@ -40,58 +39,110 @@ const LATER: [(&str, &str); 9] = [
 ];
 
 /// Where a schema stands in the document.
-struct Place {
-    pointer: String,
+pub(super) struct Place {
+    pub(super) pointer: String,
     depth: usize,
 }
 
 impl Place {
-    fn child(&self, part: &str) -> Place {
+    pub(super) fn child(&self, part: &str) -> Place {
         let part = part.replace('~', "~0").replace('/', "~1");
         Place { pointer: format!("{}/{part}", self.pointer), depth: self.depth + 1 }
     }
 
-    fn wrong(&self, keyword: &str, expected: &str) -> String {
+    pub(super) fn wrong(&self, keyword: &str, expected: &str) -> String {
         format!("schema at `{}/{keyword}` must be {expected}", self.pointer)
     }
 }
 
-struct Compiler<'a> {
-    document: &'a Value,
+pub(super) struct Compiler<'a> {
+    pub(super) document: &'a Value,
+    pub(super) dialect: Dialect,
     patterns: Patterns,
+    anchors: Option<Anchors>,
     nodes: Vec<Node>,
     /// The node of each place, so that a schema which is referred to is compiled once.
     known: HashMap<String, NodeId>,
+    /// Schemas that are referred to and not compiled yet: they refer to further ones, and a chain of them may be
+    /// as long as the document.
+    later: Vec<(NodeId, Place, &'a Value)>,
 }
 
 impl<'a> Compiler<'a> {
-    fn schema(&mut self, place: &Place, schema: &Value) -> Result<NodeId, String> {
+    pub(super) fn new(document: &'a Value, dialect: Dialect) -> Compiler<'a> {
+        Compiler {
+            document,
+            dialect,
+            patterns: Pattern::compile,
+            anchors: None,
+            nodes: Vec::new(),
+            known: HashMap::new(),
+            later: Vec::new(),
+        }
+    }
+
+    /// Compiles the schema at a JSON pointer of the document.
+    pub(super) fn at(&mut self, pointer: &str) -> Result<NodeId, String> {
+        let schema =
+            self.document.pointer(pointer).ok_or_else(|| format!("there is no schema at `{pointer}`"))?;
+        self.schema(&Place { pointer: pointer.to_owned(), depth: 0 }, schema)
+    }
+
+    /// The nodes of all schemas, and of those that they refer to.
+    pub(super) fn finish(mut self) -> Result<Vec<Node>, String> {
+        while let Some((id, place, schema)) = self.later.pop() {
+            self.nodes[id] = self.made(&place, schema)?;
+        }
+        refuse_loops(&self.nodes)?;
+        Ok(self.nodes)
+    }
+
+    pub(super) fn schema(&mut self, place: &Place, schema: &'a Value) -> Result<NodeId, String> {
         if let Some(id) = self.known.get(&place.pointer) {
             return Ok(*id);
         }
         if place.depth > MAX_DEPTH {
             return Err(format!("schema at `{}` is nested more than {MAX_DEPTH} levels deep", place.pointer));
         }
-        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-            let (place, target) = self.resolve(place, reference)?;
-            return self.schema(&place, target);
+        if let Some(reference) = self.dialect.reference_alone(schema) {
+            return self.reference(place, reference);
         }
         // Known before its parts are, as they may refer to it.
+        let id = self.new_node(place);
+        self.nodes[id] = self.made(place, schema)?;
+        Ok(id)
+    }
+
+    fn new_node(&mut self, place: &Place) -> NodeId {
         let id = self.nodes.len();
         self.nodes.push(Node::default());
         self.known.insert(place.pointer.clone(), id);
-        self.nodes[id] = match schema {
+        id
+    }
+
+    fn made(&mut self, place: &Place, schema: &'a Value) -> Result<Node, String> {
+        Ok(match schema {
             Value::Bool(accept) => Node { never: !accept, boolean: true, ..Node::default() },
             Value::Object(map) => self.node(place, map)?,
             // Lua cannot tell an empty array from an empty object.
             Value::Array(items) if items.is_empty() => Node::default(),
             _ => return Err(format!("schema at `{}` must be an object or a boolean", place.pointer)),
-        };
+        })
+    }
+
+    /// The schema that is referred to, which is compiled once nothing else is under way.
+    pub(super) fn reference(&mut self, place: &Place, reference: &str) -> Result<NodeId, String> {
+        let (place, target) = self.resolve(place, reference)?;
+        if let Some(id) = self.known.get(&place.pointer) {
+            return Ok(*id);
+        }
+        let id = self.new_node(&place);
+        self.later.push((id, place, target));
         Ok(id)
     }
 
     /// The schema that a `$ref` finally leads to.
-    fn resolve(&self, place: &Place, reference: &str) -> Result<(Place, &'a Value), String> {
+    fn resolve(&mut self, place: &Place, reference: &str) -> Result<(Place, &'a Value), String> {
         /// References to references; more than this is a circle.
         const MAX_HOPS: usize = 32;
         let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer);
@@ -100,20 +151,38 @@ impl<'a> Compiler<'a> {
             let Some(fragment) = current.strip_prefix('#') else {
                 return Err(lost("is outside this schema, copy it to `definitions`"));
             };
-            let pointer = percent_decoded(fragment);
+            let mut pointer = percent_decoded(fragment);
+            if !pointer.is_empty() && !pointer.starts_with('/') && self.dialect != Dialect::Draft7 {
+                let anchors = self.anchors.get_or_insert_with(|| Anchors::of(self.document));
+                pointer = anchors.find(&pointer).map_err(lost)?.to_owned();
+            }
             let Some(target) = self.document.pointer(&pointer) else { return Err(lost("leads nowhere")) };
-            match target.get("$ref").and_then(Value::as_str) {
+            match self.dialect.reference_alone(target) {
                 Some(next) => current = next,
-                None => return Ok((Place { pointer, depth: place.depth + 1 }, target)),
+                None => return Ok((Place { pointer, depth: 0 }, target)),
             }
         }
         Err(lost("leads back to itself"))
     }
 
-    fn node(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Node, String> {
-        if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| map.contains_key(*keyword)) {
-            return Err(format!("schema at `{}/{keyword}` is of a draft after 7, {remedy}", place.pointer));
+    fn node(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Node, String> {
+        match self.dialect {
+            Dialect::Draft7 => {
+                if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| map.contains_key(*keyword))
+                {
+                    return Err(format!(
+                        "schema at `{}/{keyword}` is of a draft after 7, {remedy}",
+                        place.pointer
+                    ));
+                }
+                self.plain_node(place, map)
+            }
+            Dialect::OpenApi { .. } => self.open_api_node(place, map),
         }
+    }
+
+    /// What all dialects have in common.
+    pub(super) fn plain_node(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Node, String> {
         let condition = match map.get("if") {
             Some(test) => Some(Condition {
                 test: self.schema(&place.child("if"), test)?,
@@ -135,27 +204,41 @@ impl<'a> Compiler<'a> {
             any_of: self.any_of(place, map)?,
             one_of: self.list(place, map, "oneOf")?,
             condition,
+            discriminator: None,
+            unevaluated: self.unevaluated(place, map)?,
             not: self.optional(place, map, "not")?,
-            format: map.get("format").and_then(Value::as_str).and_then(Format::parse),
+            format: self.dialect.format(map.get("format").and_then(Value::as_str)),
             constant: map.get("const").cloned(),
-            default: map.get("default").cloned(),
+            // Nobody adds anything to what passes by.
+            default: map.get("default").filter(|_| self.dialect == Dialect::Draft7).cloned(),
             inert: inert(map),
         })
     }
 
-    fn optional(
+    fn unevaluated(
         &mut self,
         place: &Place,
-        map: &Map<String, Value>,
+        map: &'a Map<String, Value>,
+    ) -> Result<Option<Box<Unevaluated>>, String> {
+        let properties = self.optional(place, map, "unevaluatedProperties")?;
+        let items = self.optional(place, map, "unevaluatedItems")?;
+        let is_any = properties.is_some() || items.is_some();
+        Ok(is_any.then(|| Box::new(Unevaluated { properties, items })))
+    }
+
+    pub(super) fn optional(
+        &mut self,
+        place: &Place,
+        map: &'a Map<String, Value>,
         keyword: &str,
     ) -> Result<Option<NodeId>, String> {
         map.get(keyword).map(|schema| self.schema(&place.child(keyword), schema)).transpose()
     }
 
-    fn list(
+    pub(super) fn list(
         &mut self,
         place: &Place,
-        map: &Map<String, Value>,
+        map: &'a Map<String, Value>,
         keyword: &str,
     ) -> Result<Vec<NodeId>, String> {
         let Some(schemas) = array(place, map, keyword)? else { return Ok(Vec::new()) };
@@ -164,7 +247,7 @@ impl<'a> Compiler<'a> {
         numbered.map(|(index, schema)| self.schema(&place.child(&index.to_string()), schema)).collect()
     }
 
-    fn any_of(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<AnyOf>, String> {
+    fn any_of(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<AnyOf>, String> {
         let branches = self.list(place, map, "anyOf")?;
         if branches.is_empty() {
             return Ok(None);
@@ -179,11 +262,13 @@ impl<'a> Compiler<'a> {
         Ok(Some(AnyOf { branches, failure }))
     }
 
-    fn object(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<ObjectRules>, String> {
-        const KEYWORDS: [&str; 8] = [
+    fn object(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<ObjectRules>, String> {
+        const KEYWORDS: [&str; 10] = [
             "properties",
             "required",
             "dependencies",
+            "dependentRequired",
+            "dependentSchemas",
             "patternProperties",
             "additionalProperties",
             "propertyNames",
@@ -204,6 +289,7 @@ impl<'a> Compiler<'a> {
                 node,
                 required: required.contains(name),
                 dependency: dependency.map(|index| dependencies.remove(index).1),
+                barred: self.barred(schema),
             });
             required.retain(|needed| needed != name);
         }
@@ -227,7 +313,7 @@ impl<'a> Compiler<'a> {
     fn dependencies(
         &mut self,
         place: &Place,
-        map: &Map<String, Value>,
+        map: &'a Map<String, Value>,
     ) -> Result<Vec<(String, Dependency)>, String> {
         let mut dependencies = Vec::new();
         for (name, dependency) in object(place, map, "dependencies")?.into_iter().flatten() {
@@ -238,13 +324,22 @@ impl<'a> Compiler<'a> {
             };
             dependencies.push((name.clone(), dependency));
         }
+        // Draft 7 has no such keywords; see `LATER`.
+        for (name, needed) in object(place, map, "dependentRequired")?.into_iter().flatten() {
+            let needed = names(&place.child("dependentRequired"), Some(needed), name)?;
+            dependencies.push((name.clone(), Dependency::Names(needed)));
+        }
+        for (name, schema) in object(place, map, "dependentSchemas")?.into_iter().flatten() {
+            let id = self.schema(&place.child("dependentSchemas").child(name), schema)?;
+            dependencies.push((name.clone(), Dependency::Schema(id)));
+        }
         Ok(dependencies)
     }
 
     fn additional(
         &mut self,
         place: &Place,
-        map: &Map<String, Value>,
+        map: &'a Map<String, Value>,
         keyword: &str,
     ) -> Result<Additional, String> {
         Ok(match map.get(keyword) {
@@ -255,12 +350,16 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn array(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<ArrayRules>, String> {
-        const KEYWORDS: [&str; 5] = ["items", "contains", "minItems", "maxItems", "uniqueItems"];
+    fn array(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<ArrayRules>, String> {
+        const KEYWORDS: [&str; 6] =
+            ["items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"];
         if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
             return Ok(None);
         }
         let items = match map.get("items") {
+            _ if map.contains_key("prefixItems") => {
+                Items::Tuple(self.list(place, map, "prefixItems")?, self.additional(place, map, "items")?)
+            }
             None => Items::Anything,
             Some(Value::Array(schemas)) if !schemas.is_empty() => {
                 Items::Tuple(self.list(place, map, "items")?, self.additional(place, map, "additionalItems")?)
@@ -274,11 +373,17 @@ impl<'a> Compiler<'a> {
         };
         Ok(Some(ArrayRules {
             items,
-            contains: self.optional(place, map, "contains")?,
+            contains: self.contains(place, map)?,
             min: count(place, map, "minItems")?,
             max: count(place, map, "maxItems")?,
             unique,
         }))
+    }
+
+    fn contains(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<Contains>, String> {
+        let Some(node) = self.optional(place, map, "contains")? else { return Ok(None) };
+        let min = count(place, map, "minContains")?.unwrap_or(1);
+        Ok(Some(Contains { node, min, max: count(place, map, "maxContains")? }))
     }
 
     fn string(&self, place: &Place, map: &Map<String, Value>) -> Result<Option<StringRules>, String> {
@@ -367,7 +472,7 @@ fn names(place: &Place, list: Option<&Value>, keyword: &str) -> Result<Vec<Strin
     list.as_array().ok_or_else(wrong)?.iter().map(name).collect()
 }
 
-fn array<'v>(
+pub(super) fn array<'v>(
     place: &Place,
     map: &'v Map<String, Value>,
     keyword: &str,
@@ -379,7 +484,7 @@ fn array<'v>(
     }
 }
 
-fn object<'v>(
+pub(super) fn object<'v>(
     place: &Place,
     map: &'v Map<String, Value>,
     keyword: &str,
@@ -392,7 +497,8 @@ fn object<'v>(
     }
 }
 
-fn percent_decoded(fragment: &str) -> String {
+/// A text with its percent-escapes decoded.
+pub(crate) fn percent_decoded(fragment: &str) -> String {
     let bytes = fragment.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut index = 0;

@@ -24,12 +24,17 @@ const FORMATS: [Format; 9] = [
 ];
 
 impl Format {
+    /// One of the formats that JSON Schema names.
+    pub(super) fn of_standard(name: &str) -> Option<Format> {
+        FORMATS.into_iter().find(|format| format.name == name)
+    }
+
     pub(super) fn parse(name: &str) -> Option<Format> {
         let own = || match forms::of_format(name)?.said {
             Said::Format(name, holds) => Some(Format { name, holds }),
             Said::Pattern(_) => None,
         };
-        FORMATS.into_iter().find(|format| format.name == name).or_else(own)
+        Format::of_standard(name).or_else(own)
     }
 }
 

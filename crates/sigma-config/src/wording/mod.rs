@@ -19,13 +19,17 @@
 //!
 //! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
 //! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
-//! What is different where a value does not come from an operator is in [`stranger`].
+//! What is different where a value does not come from an operator is in [`stranger`], and where a schema is one of
+//! OpenAPI in [`dialect`] and [`open_api`].
 
+mod combinations;
 mod compile;
+mod dialect;
 mod equality;
 mod format;
 mod node;
 mod number;
+mod open_api;
 pub mod pcre;
 mod remedy;
 mod stranger;
@@ -33,6 +37,7 @@ mod strict;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unevaluated;
 mod walk;
 
 use std::borrow::Cow;
@@ -43,6 +48,7 @@ use crate::problem::Problem;
 use stranger::Stranger;
 use walk::{Place, Walk};
 
+pub use dialect::{Dialect, Sender};
 pub use strict::{Unread, Why};
 
 /// A JSON schema, compiled once and then applied to any number of values.
@@ -107,14 +113,7 @@ impl Schema {
         value: &'v Value,
         most_steps: u64,
     ) -> Result<Cow<'v, Value>, String> {
-        let stranger = Stranger::new(most_steps);
-        let mut filled = Cow::Borrowed(value);
-        let outcome = Walk::of_stranger(&self.nodes, &stranger).node(self.root, &mut filled, &Place::ROOT);
-        if stranger.is_exhausted() {
-            return Err("the value takes too many steps to validate".to_owned());
-        }
-        outcome.map_err(stranger::cut)?;
-        Ok(filled)
+        filled_of_stranger(&self.nodes, self.root, value, most_steps)
     }
 
     /// [`Schema::filled`] in place. A value that the schema refuses stays as it is.
@@ -123,6 +122,68 @@ impl Schema {
             *value = filled;
         }
     }
+}
+
+/// The schemas of one document, such as one of OpenAPI. What several of them refer to is there once.
+#[derive(Debug)]
+pub struct Schemas(Vec<node::Node>);
+
+/// One of the [`Schemas`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaId(node::NodeId);
+
+impl Schemas {
+    /// Whether `value`, of somebody whom nobody trusts, satisfies one of the schemas, or the text of the first
+    /// failure. See [`Schema::filled_of_stranger`].
+    ///
+    /// # Errors
+    /// Returns an error if it does not, or takes more than `most_steps`.
+    pub fn check_of_stranger(&self, id: SchemaId, value: &Value, most_steps: u64) -> Result<(), String> {
+        filled_of_stranger(&self.0, id.0, value, most_steps).map(drop)
+    }
+}
+
+/// Reads [`Schemas`] out of a document.
+pub struct Reading<'d>(compile::Compiler<'d>);
+
+impl<'d> Reading<'d> {
+    /// Begins with nothing of `document`.
+    #[must_use]
+    pub fn new(document: &'d Value, dialect: Dialect) -> Reading<'d> {
+        Reading(compile::Compiler::new(document, dialect))
+    }
+
+    /// Adds the schema at a JSON pointer of the document.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`].
+    pub fn schema(&mut self, pointer: &str) -> Result<SchemaId, String> {
+        self.0.at(pointer).map(SchemaId)
+    }
+
+    /// All that were added, with what they refer to.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`].
+    pub fn finish(self) -> Result<Schemas, String> {
+        self.0.finish().map(Schemas)
+    }
+}
+
+fn filled_of_stranger<'v>(
+    nodes: &[node::Node],
+    root: node::NodeId,
+    value: &'v Value,
+    most_steps: u64,
+) -> Result<Cow<'v, Value>, String> {
+    let stranger = Stranger::new(most_steps);
+    let mut filled = Cow::Borrowed(value);
+    let outcome = Walk::of_stranger(nodes, &stranger).node(root, &mut filled, &Place::ROOT);
+    if stranger.is_exhausted() {
+        return Err("the value takes too many steps to validate".to_owned());
+    }
+    outcome.map_err(stranger::cut)?;
+    Ok(filled)
 }
 
 /// Whether `text` stands for a value that is looked up later: `$secret://…`, or `$env://…` in any

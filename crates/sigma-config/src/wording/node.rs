@@ -1,5 +1,7 @@
 //! A compiled schema: nodes that refer to each other by index, so that a schema may contain itself.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Number, Value};
 
 use super::format::Format;
@@ -24,6 +26,8 @@ pub(super) struct Node {
     pub(super) any_of: Option<AnyOf>,
     pub(super) one_of: Vec<NodeId>,
     pub(super) condition: Option<Condition>,
+    pub(super) discriminator: Option<Box<Discriminator>>,
+    pub(super) unevaluated: Option<Box<Unevaluated>>,
     pub(super) not: Option<NodeId>,
     pub(super) format: Option<Format>,
     pub(super) constant: Option<Value>,
@@ -39,6 +43,7 @@ impl Node {
         ids.extend(self.any_of.iter().flat_map(|any| &any.branches));
         ids.extend(&self.one_of);
         ids.extend(self.not);
+        ids.extend(self.discriminator.iter().flat_map(|choice| choice.branches.values()));
         if let Some(condition) = &self.condition {
             ids.push(condition.test);
             ids.extend(condition.then);
@@ -129,6 +134,8 @@ pub(super) struct Property {
     pub(super) node: NodeId,
     pub(super) required: bool,
     pub(super) dependency: Option<Dependency>,
+    /// Why it must not be there, if only the other side may send it.
+    pub(super) barred: Option<&'static str>,
 }
 
 /// The demands that the presence of a property makes.
@@ -152,10 +159,18 @@ pub(super) enum Additional {
 #[derive(Debug, Default)]
 pub(super) struct ArrayRules {
     pub(super) items: Items,
-    pub(super) contains: Option<NodeId>,
+    pub(super) contains: Option<Contains>,
     pub(super) min: Option<u64>,
     pub(super) max: Option<u64>,
     pub(super) unique: bool,
+}
+
+/// How many items are of a schema.
+#[derive(Debug)]
+pub(super) struct Contains {
+    pub(super) node: NodeId,
+    pub(super) min: u64,
+    pub(super) max: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -187,6 +202,20 @@ pub(super) struct AnyOf {
     pub(super) branches: Vec<NodeId>,
     /// The text of a failure, which lists what the branches require.
     pub(super) failure: String,
+}
+
+/// Which branch a value is of, by the text of a property (OpenAPI).
+#[derive(Debug)]
+pub(super) struct Discriminator {
+    pub(super) property: String,
+    pub(super) branches: BTreeMap<String, NodeId>,
+}
+
+/// What may stand in a value that no other part of its schema has looked at.
+#[derive(Debug)]
+pub(super) struct Unevaluated {
+    pub(super) properties: Option<NodeId>,
+    pub(super) items: Option<NodeId>,
 }
 
 #[derive(Debug)]

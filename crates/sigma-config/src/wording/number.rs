@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 
 use serde_json::Number;
 
+use super::node::NumberRules;
+
 /// The value as an integer, if it has no fraction and needs no more than 64 bits and a sign.
 pub(super) fn integer(number: &Number) -> Option<i128> {
     const LIMIT: f64 = 18_446_744_073_709_551_616.0;
@@ -55,6 +57,29 @@ pub(super) fn lua(number: &Number) -> String {
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+}
+
+/// Whether a number is within its bounds, or the text of the failure.
+pub(super) fn check(rules: &NumberRules, value: &Number) -> Result<(), String> {
+    let bounds = [
+        (&rules.min, &[Ordering::Greater, Ordering::Equal][..], "at least"),
+        (&rules.max, &[Ordering::Less, Ordering::Equal][..], "at most"),
+        (&rules.above, &[Ordering::Greater][..], "greater than"),
+        (&rules.below, &[Ordering::Less][..], "smaller than"),
+    ];
+    for (bound, accepted, words) in bounds {
+        if let Some(bound) = bound
+            && !accepted.contains(&compare(value, bound))
+        {
+            return Err(format!("expected {} to be {words} {}", lua(value), lua(bound)));
+        }
+    }
+    match &rules.multiple_of {
+        Some(step) if !is_multiple(value, step) => {
+            Err(format!("expected {} to be a multiple of {}", lua(value), lua(step)))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn trimmed(decimal: &str) -> &str {

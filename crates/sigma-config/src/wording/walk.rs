@@ -6,14 +6,13 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::cmp::Ordering;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::equality::Empties;
 use super::node::{
-    Additional, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules, ObjectRules,
-    Property, StringRules, Types,
+    Additional, ArrayRules, Contains, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Property,
+    StringRules, Types,
 };
 use super::stranger::{self, Stranger};
 use super::{equality, is_secret_reference, number, remedy, text};
@@ -21,16 +20,16 @@ use crate::problem::{self, Problem};
 
 /// Schemas within schemas on the way to one value. Only a schema that contains itself comes near it;
 /// the number keeps the recursion within a small stack.
-const MAX_DEPTH: usize = 256;
+pub(super) const MAX_DEPTH: usize = 256;
 
 /// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
 pub(super) struct Place<'p> {
     outer: Option<&'p Place<'p>>,
     step: Step<'p>,
-    depth: usize,
+    pub(super) depth: usize,
 }
 
-enum Step<'p> {
+pub(super) enum Step<'p> {
     /// Another schema for the same value.
     Same,
     Member(&'p str),
@@ -40,15 +39,15 @@ enum Step<'p> {
 impl<'p> Place<'p> {
     pub(super) const ROOT: Place<'static> = Place { outer: None, step: Step::Same, depth: 0 };
 
-    fn inner(&'p self, step: Step<'p>) -> Place<'p> {
+    pub(super) fn inner(&'p self, step: Step<'p>) -> Place<'p> {
         Place { outer: Some(self), step, depth: self.depth + 1 }
     }
 
-    fn same(&'p self) -> Place<'p> {
+    pub(super) fn same(&'p self) -> Place<'p> {
         self.inner(Step::Same)
     }
 
-    fn member(&'p self, name: &'p str) -> Place<'p> {
+    pub(super) fn member(&'p self, name: &'p str) -> Place<'p> {
         self.inner(Step::Member(name))
     }
 
@@ -64,14 +63,14 @@ impl<'p> Place<'p> {
 
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
-    nodes: &'s [Node],
+    pub(super) nodes: &'s [Node],
     /// Where the value is none of an operator's: who has sent it, and how many steps are left.
-    stranger: Option<&'s Stranger>,
+    pub(super) stranger: Option<&'s Stranger>,
     /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
 }
 
-type Outcome = Result<(), String>;
+pub(super) type Outcome = Result<(), String>;
 
 impl<'s> Walk<'s> {
     pub(super) fn new(nodes: &'s [Node]) -> Self {
@@ -91,14 +90,14 @@ impl<'s> Walk<'s> {
     }
 
     /// Takes steps of a stranger; the cost of an operator's value does not matter.
-    fn spend(&self, steps: impl FnOnce() -> usize) -> Outcome {
+    pub(super) fn spend(&self, steps: impl FnOnce() -> usize) -> Outcome {
         match self.stranger {
             Some(stranger) if !stranger.spend(steps()) => Err(String::new()),
             _ => Ok(()),
         }
     }
 
-    fn empties(&self) -> Empties {
+    pub(super) fn empties(&self) -> Empties {
         if self.stranger.is_some() { Empties::Differ } else { Empties::Same }
     }
 
@@ -115,7 +114,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Ends the walk with a text, or notes it with its place and its remedy and goes on.
-    fn fail(
+    pub(super) fn fail(
         &self,
         at: &Place<'_>,
         code: &'static str,
@@ -139,7 +138,7 @@ impl<'s> Walk<'s> {
 
     /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
     /// place and remedy are those of the cause.
-    fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
+    pub(super) fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
         let Some(found) = self.found else { return Err(text.to_owned()) };
         for mut cause in Walk::problems(self.nodes, id, value, at) {
             cause.hint = cause.hint.or(Some(cause.message));
@@ -179,7 +178,7 @@ impl<'s> Walk<'s> {
             self.string(rules, text, at)?;
         }
         if let (Some(rules), Value::Number(number)) = (&node.number, &**value)
-            && let Err(text) = check_number(rules, number)
+            && let Err(text) = number::check(rules, number)
         {
             self.fail(at, "range", text, || None)?;
         }
@@ -189,6 +188,9 @@ impl<'s> Walk<'s> {
             self.fail(at, "enum", "matches none of the enum values", || remedy::of_choice(allowed, value))?;
         }
         self.combinations(node, value, at)?;
+        if let Some(rules) = &node.unevaluated {
+            self.unevaluated(id, rules, value, at)?;
+        }
         if let (Some(format), Value::String(text)) = (node.format, &**value)
             && !(format.holds)(text)
         {
@@ -245,7 +247,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn required(&self, name: &str, value: &Value, at: &Place<'_>) -> Outcome {
+    pub(super) fn required(&self, name: &str, value: &Value, at: &Place<'_>) -> Outcome {
         match member(value, name) {
             Some(_) => Ok(()),
             None => self.fail(at, "missing", required(name), || Some(format!("add `{name}`"))),
@@ -254,6 +256,14 @@ impl<'s> Walk<'s> {
 
     fn property(&self, property: &Property, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let name = &property.name;
+        if let Some(reason) = property.barred {
+            return match member(value, name) {
+                Some(_) => {
+                    self.fail(at, "unknown_key", format!("property {} {reason}", text::quoted(name)), || None)
+                }
+                None => Ok(()),
+            };
+        }
         let mut field = match (member(value, name), &self.nodes[property.node].default) {
             (Some(present), _) => Cow::Borrowed(present),
             (None, Some(default)) => Cow::Owned(default.clone()),
@@ -362,10 +372,8 @@ impl<'s> Walk<'s> {
                 changed.push((index, field));
             }
         }
-        if let Some(id) = rules.contains
-            && !items.iter().any(|item| self.attempt(id, item, at).is_some())
-        {
-            self.fail(at, "schema", "expect array to contain an item that matches the schema", || None)?;
+        if let Some(contains) = &rules.contains {
+            self.contains(contains, items, at)?;
         }
         if rules.unique {
             self.spend(|| items.iter().map(stranger::of_value).sum())?;
@@ -380,6 +388,24 @@ impl<'s> Walk<'s> {
             self.owned(value)?[index] = field;
         }
         Ok(())
+    }
+
+    fn contains(&self, contains: &Contains, items: &[Value], at: &Place<'_>) -> Outcome {
+        let found = items.iter().filter(|item| self.attempt(contains.node, item, at).is_some());
+        // Whoever wants one wants no more to be looked at.
+        let enough = contains.max.map_or(contains.min, |max| max.saturating_add(1));
+        let found = found.take(usize::try_from(enough).unwrap_or(usize::MAX)).count() as u64;
+        let text = match (contains.min, contains.max) {
+            (1, _) if found < 1 => "expect array to contain an item that matches the schema".to_owned(),
+            (min, _) if found < min => {
+                format!("expect array to contain at least {min} items that match the schema")
+            }
+            (_, Some(max)) if found > max => {
+                format!("expect array to contain at most {max} items that match the schema")
+            }
+            _ => return Ok(()),
+        };
+        self.fail(at, "schema", text, || None)
     }
 
     fn string(&self, rules: &StringRules, text: &str, at: &Place<'_>) -> Outcome {
@@ -406,85 +432,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
-    fn combinations(&self, node: &Node, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        for (index, id) in node.all_of.iter().enumerate() {
-            self.node(*id, value, &at.same())
-                .map_err(|cause| format!("allOf {} failed: {cause}", index + 1))?;
-        }
-        if let Some(any) = &node.any_of
-            && !any.branches.iter().any(|id| self.adopt(*id, value, at))
-        {
-            self.no_branch(&any.branches, &any.failure, value, at)?;
-        }
-        if !node.one_of.is_empty() {
-            self.one_of(&node.one_of, value, at)?;
-        }
-        if let Some(condition) = &node.condition {
-            self.condition(condition, value, at)?;
-        }
-        match node.not {
-            Some(id) if self.attempt(id, value, at).is_some() => {
-                let text = "value wasn't supposed to match schema";
-                self.fail(at, "conflict", text, || remedy::of_excluded(self.nodes, id, value))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn one_of(&self, branches: &[NodeId], value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        let mut matched = None;
-        for (index, id) in branches.iter().enumerate() {
-            let Some(added) = self.attempt(*id, value, at) else { continue };
-            if let Some((earlier, _)) = matched {
-                let text = format!(
-                    "value should match only one schema, but matches both schemas {earlier} and {}",
-                    index + 1
-                );
-                let [one, other] = [branches[earlier - 1], *id].map(|id| &self.nodes[id]);
-                let (Some(one), Some(other)) = (remedy::own(one, other), remedy::own(other, one)) else {
-                    return self.fail(at, "conflict", text, || None);
-                };
-                return self.fail(&at.member(other), "conflict", text, || remedy::of_several([one, other]));
-            }
-            matched = Some((index + 1, added));
-        }
-        let Some((_, added)) = matched else {
-            let text = "value should match only one schema, but matches none";
-            return self.no_branch(branches, text, value, at);
-        };
-        if let Some(added) = added {
-            *value = Cow::Owned(added);
-        }
-        Ok(())
-    }
-
-    /// The value matches no branch. If it can only have been meant for one, that one says why.
-    fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
-        let mut meant =
-            branches.iter().filter(|id| check_type(&self.nodes[**id].types, value, self.empties()).is_ok());
-        match (meant.next(), meant.next()) {
-            (Some(only), None) => self.fail_because(at, text, *only, value),
-            (None, _) => self.fail(at, "type", text, || remedy::of_types(self.nodes, branches)),
-            _ => self.fail(at, "missing", text, || remedy::of_branches(self.nodes, branches, value)),
-        }
-    }
-
-    fn condition(&self, condition: &Condition, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
-        let (clause, id) = match self.adopt(condition.test, value, at) {
-            true => ("then", condition.then),
-            false => ("else", condition.otherwise),
-        };
-        match id {
-            Some(id) if !self.adopt(id, value, at) => {
-                self.fail_because(at, &format!("{clause} clause did not match"), id, value)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Whether the schema matches; if so, `value` gets its defaults.
-    fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> bool {
+    pub(super) fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> bool {
         match self.attempt(id, value, at) {
             Some(Some(added)) => {
                 *value = Cow::Owned(added);
@@ -496,7 +445,7 @@ impl<'s> Walk<'s> {
 
     /// `None`: the schema does not match. `Some(Some(…))`: it does, and this is the value with its
     /// defaults.
-    fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
+    pub(super) fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
         let mut trial = Cow::Borrowed(value);
         Walk { found: None, ..*self }.node(id, &mut trial, &at.same()).ok()?;
         match trial {
@@ -527,7 +476,7 @@ fn required(name: &str) -> String {
     format!("property {} is required", text::quoted(name))
 }
 
-fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+pub(super) fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     value.as_object()?.get(name)
 }
 
@@ -562,7 +511,7 @@ fn is(kind: JsonType, value: &Value, empties: Empties) -> bool {
     }
 }
 
-fn check_type(types: &Types, value: &Value, empties: Empties) -> Outcome {
+pub(super) fn check_type(types: &Types, value: &Value, empties: Empties) -> Outcome {
     let expected = match types {
         Types::Any => return Ok(()),
         Types::One(kind) if is(*kind, value, empties) => return Ok(()),
@@ -574,26 +523,4 @@ fn check_type(types: &Types, value: &Value, empties: Empties) -> Outcome {
         }
     };
     Err(format!("wrong type: expected {expected}, got {}", text::lua_type(value)))
-}
-
-fn check_number(rules: &NumberRules, value: &Number) -> Outcome {
-    let bounds = [
-        (&rules.min, &[Ordering::Greater, Ordering::Equal][..], "at least"),
-        (&rules.max, &[Ordering::Less, Ordering::Equal][..], "at most"),
-        (&rules.above, &[Ordering::Greater][..], "greater than"),
-        (&rules.below, &[Ordering::Less][..], "smaller than"),
-    ];
-    for (bound, accepted, words) in bounds {
-        if let Some(bound) = bound
-            && !accepted.contains(&number::compare(value, bound))
-        {
-            return Err(format!("expected {} to be {words} {}", number::lua(value), number::lua(bound)));
-        }
-    }
-    match &rules.multiple_of {
-        Some(step) if !number::is_multiple(value, step) => {
-            Err(format!("expected {} to be a multiple of {}", number::lua(value), number::lua(step)))
-        }
-        _ => Ok(()),
-    }
 }

@@ -1,0 +1,115 @@
+//! The keywords of OpenAPI's schemas that draft 7 does not have.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Number, Value};
+
+use super::compile::{Compiler, Place, array, object};
+use super::dialect::{Dialect, Sender};
+use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
+
+/// References from schema to schema that are followed for a keyword of a property.
+const MOST_HOPS: usize = 32;
+
+impl<'a> Compiler<'a> {
+    /// A schema of OpenAPI.
+    pub(super) fn open_api_node(
+        &mut self,
+        place: &Place,
+        map: &'a Map<String, Value>,
+    ) -> Result<Node, String> {
+        if map.contains_key("$id") {
+            return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer));
+        }
+        let Dialect::OpenApi { is_3_1, .. } = self.dialect else { return self.plain_node(place, map) };
+        let mut node = self.plain_node(place, map)?;
+        let references = ["$ref", "$dynamicRef"].into_iter().filter_map(|name| map.get(name)?.as_str());
+        for reference in references {
+            let id = self.reference(place, reference)?;
+            node.all_of.push(id);
+        }
+        if !is_3_1 && map.get("nullable") == Some(&Value::Bool(true)) {
+            node.types = match std::mem::take(&mut node.types) {
+                Types::One(kind) => Types::Several(vec![kind, JsonType::Null]),
+                other => other,
+            };
+        }
+        bound(&mut node, map.get("format").and_then(Value::as_str));
+        if map.contains_key("discriminator") {
+            self.discriminate(place, map, &mut node)?;
+        }
+        Ok(node)
+    }
+
+    /// Why a property must not be there, if this side may not send it.
+    pub(super) fn barred(&self, schema: &Value) -> Option<&'static str> {
+        let Dialect::OpenApi { sender, .. } = self.dialect else { return None };
+        let (keyword, reason) = match sender {
+            Sender::Client => ("readOnly", "is read-only"),
+            Sender::Node => ("writeOnly", "is write-only"),
+        };
+        let mut schema = schema;
+        for _ in 0..MOST_HOPS {
+            let reference = schema.get("$ref").and_then(Value::as_str);
+            let says = schema.get(keyword) == Some(&Value::Bool(true));
+            if says && (reference.is_none() || self.dialect.reference_alone(schema).is_none()) {
+                return Some(reason);
+            }
+            schema = self.document.pointer(reference?.strip_prefix('#')?)?;
+        }
+        None
+    }
+
+    /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
+    /// others extend the schema, and says nothing about values.
+    fn discriminate(
+        &mut self,
+        place: &Place,
+        map: &'a Map<String, Value>,
+        node: &mut Node,
+    ) -> Result<(), String> {
+        let at = place.child("discriminator");
+        let Some(Value::Object(said)) = map.get("discriminator") else {
+            return Err(place.wrong("discriminator", "an object"));
+        };
+        let property = said.get("propertyName").and_then(Value::as_str);
+        let property = property.ok_or_else(|| at.wrong("propertyName", "a string"))?;
+        let keyword = if map.contains_key("oneOf") { "oneOf" } else { "anyOf" };
+        let Some(schemas) = array(place, map, keyword)? else { return Ok(()) };
+        let ids = match keyword {
+            "oneOf" => std::mem::take(&mut node.one_of),
+            _ => node.any_of.take().map(|any| any.branches).unwrap_or_default(),
+        };
+        let mut branches: BTreeMap<String, NodeId> = BTreeMap::new();
+        for (schema, id) in schemas.iter().zip(ids) {
+            let reference = schema.get("$ref").and_then(Value::as_str);
+            let reference =
+                reference.ok_or_else(|| at.wrong("propertyName", "beside branches that are references"))?;
+            branches.insert(reference.rsplit('/').next().unwrap_or_default().to_owned(), id);
+        }
+        for (name, target) in object(&at, said, "mapping")?.into_iter().flatten() {
+            let target = target.as_str().ok_or_else(|| at.wrong("mapping", "an object of strings"))?;
+            // A name of a component, or a reference.
+            let id = match target.starts_with('#') {
+                true => self.reference(&at, target)?,
+                false => self.reference(&at, &format!("#/components/schemas/{target}"))?,
+            };
+            branches.insert(name.clone(), id);
+        }
+        node.discriminator = Some(Box::new(Discriminator { property: property.to_owned(), branches }));
+        Ok(())
+    }
+}
+
+/// Adds the bounds of a format of integers.
+fn bound(node: &mut Node, format: Option<&str>) {
+    let (min, max): (Number, Number) = match format {
+        Some("int32") => (i32::MIN.into(), i32::MAX.into()),
+        Some("int64") => (i64::MIN.into(), i64::MAX.into()),
+        _ => return,
+    };
+    let rules = node.number.get_or_insert_with(|| Box::new(NumberRules::default()));
+    // Where the schema says more, that is as narrow or refuses by itself.
+    rules.min.get_or_insert(min);
+    rules.max.get_or_insert(max);
+}
