@@ -35,6 +35,7 @@ pub mod kind;
 pub mod live;
 pub mod members;
 pub mod nodes;
+pub mod openapi;
 mod pem;
 pub mod plugins;
 pub mod problem;

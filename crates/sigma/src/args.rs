@@ -25,6 +25,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Write a configuration to start from
     Init(Init),
+    /// Make a configuration of what describes an API
+    #[command(subcommand)]
+    Import(Import),
     /// Start the gateway
     Run(Run),
     /// Check a configuration and list all its problems
@@ -60,6 +63,28 @@ pub(crate) struct Init {
     /// With the Admin API, and a store for the resources that are written through it
     #[arg(long)]
     pub(crate) admin: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// A route for each operation of an OpenAPI document (3.0 or 3.1)
+    Openapi(ImportOpenApi),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportOpenApi {
+    /// The document: JSON or YAML
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The node behind the gateway, in place of the first server of the document
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// Refuse requests that the document does not describe, with the plugin oas-validator
+    #[arg(long)]
+    pub(crate) validate: bool,
+    /// The file to write [default: what the command prints]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -253,6 +278,7 @@ mod tests {
         check(&["-s", "quit", "--pid", "7"], true, &["stop", "--pid", "7"]);
         check(&["-s", "upgrade"], false, &["upgrade"]);
         check(&["-v"], false, &["version"]);
+        check(&["import", "openapi", "a.yaml"], true, &["import", "openapi", "a.yaml"]);
         check(&["check", "a.yaml"], true, &["check", "a.yaml"]);
     }
 }

@@ -21,7 +21,8 @@ use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
 
-use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run, Signal};
+use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run, Signal};
+use crate::output::printed;
 use crate::{demo, errorlog};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
@@ -30,6 +31,7 @@ const NO_ROUTE: u8 = 3;
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Init(args) => crate::init::execute(args),
+        Command::Import(Import::Openapi(args)) => crate::import::open_api(&args),
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
         Command::Reload(args) => reload(process_of(&args)?),
@@ -77,14 +79,6 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "sigma", &mut script);
     printed(&script)
-}
-
-/// Prints a text of any length.
-fn printed(text: &[u8]) -> ExitCode {
-    use std::io::Write;
-    // A pager that was closed early has seen enough.
-    let _ = std::io::stdout().write_all(text);
-    ExitCode::SUCCESS
 }
 
 fn run(args: Run) -> Result<ExitCode> {

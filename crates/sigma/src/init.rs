@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
@@ -88,16 +89,20 @@ fn text(https: bool, admin: bool) -> String {
 /// Writes the file, unless there is one.
 pub(crate) fn execute(args: Init) -> Result<ExitCode> {
     let path = args.file.unwrap_or_else(|| DEFAULT_FILE.into());
+    write_new(&path, &text(args.https, args.admin), "sigma init FILE")
+}
+
+/// Writes a configuration to a file that there is not yet; `command` is how another file is named.
+pub(crate) fn write_new(path: &Path, text: &str, command: &str) -> Result<ExitCode> {
     let name = path.display();
     let mut file =
-        OpenOptions::new().write(true).create_new(true).open(&path).map_err(|error| match error.kind() {
+        OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
-                anyhow!("{name} exists and is left as it is; name another file: `sigma init FILE`")
+                anyhow!("{name} exists and is left as it is; name another file: `{command}`")
             }
             _ => anyhow!("cannot write {name}: {error}"),
         })?;
-    file.write_all(text(args.https, args.admin).as_bytes())
-        .with_context(|| format!("cannot write {name}"))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))?;
     println!("{name} is written; `sigma check {name}` checks it, `sigma run {name}` serves it");
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,9 @@ mod commands;
 mod ctl;
 mod demo;
 mod errorlog;
+mod import;
 mod init;
+mod output;
 
 use std::process::ExitCode;
 

@@ -48,6 +48,7 @@ use crate::problem::Problem;
 use stranger::Stranger;
 use walk::{Place, Walk};
 
+pub(crate) use compile::percent_decoded;
 pub use dialect::{Dialect, Sender};
 pub use strict::{Unread, Why};
 

@@ -30,6 +30,7 @@ mod h2_load;
 mod h2_nodes;
 mod health_sharing;
 mod history;
+mod imports;
 mod live;
 mod load;
 mod load_shedding;
