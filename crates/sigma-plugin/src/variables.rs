@@ -367,12 +367,16 @@ pub fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
 
 /// The cookie with this name, case-sensitive.
 pub fn cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+    cookies(headers).find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+}
+
+/// All cookies, each with its name, as they came.
+pub fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     let cookies = headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
-    let mut pairs = cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
+    cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
         let at = pair.iter().position(|b| *b == b'=')?;
         Some((&pair[..at], &pair[at + 1..]))
-    });
-    pairs.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+    })
 }
 
 /// The first query argument of this name.

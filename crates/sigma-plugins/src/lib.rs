@@ -22,6 +22,7 @@ mod limit;
 mod log;
 mod log_throttle;
 mod metrics;
+mod multipart;
 mod networks;
 mod redis;
 mod registry;

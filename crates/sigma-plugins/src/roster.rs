@@ -78,6 +78,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::traffic::mqtt_proxy::MQTT_PROXY,
     &crate::auth::MULTI_AUTH,
     &crate::metrics::NODE_STATUS,
+    &crate::security::OAS_VALIDATOR,
     &crate::security::OPA,
     &crate::functions::OPENFUNCTION,
     &crate::auth::OPENID_CONNECT,

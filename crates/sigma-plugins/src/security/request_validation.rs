@@ -290,7 +290,7 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
 
 /// Whether a content type names no other charset than UTF-8, in which the same bytes would be another text to the
 /// node: `charset=utf-7`, `charset=ibm037`.
-fn is_utf8(media_type: &[u8]) -> bool {
+pub(super) fn is_utf8(media_type: &[u8]) -> bool {
     let mut parameters = media_type.split(|b| *b == b';').skip(1).filter_map(|parameter| {
         let at = parameter.iter().position(|b| *b == b'=')?;
         Some((parameter[..at].trim_ascii(), parameter[at + 1..].trim_ascii()))

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::super::arguments::{self, add, text};
 use super::{xml, yaml};
 use crate::json_body::{self, Unread};
+use crate::multipart;
 
 /// The form of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -62,76 +63,17 @@ impl Format {
 
 /// The parts of a form (RFC 7578) by their names.
 fn multipart(body: &[u8], content_type: &str, most_values: usize) -> Result<Value, String> {
-    let boundary = parameter(content_type, "boundary").filter(|boundary| (1..=70).contains(&boundary.len()));
-    let boundary = boundary.ok_or("the Content-Type has no boundary")?;
-    let delimiter = format!("\r\n--{boundary}");
-    let body = text(body)?;
-    // What stands before the first one is nobody's.
-    let first =
-        body.strip_prefix(&delimiter[2..]).or_else(|| body.split_once(&delimiter).map(|(_, rest)| rest));
-    let mut rest = first.ok_or("the boundary is missing")?;
+    let boundary = multipart::boundary(content_type)?;
     let mut fields = Map::new();
-    let mut count = 0;
-    while !rest.starts_with("--") {
-        rest = rest
-            .trim_start_matches([' ', '\t'])
-            .strip_prefix("\r\n")
-            .ok_or("a line end behind the boundary is missing")?;
-        let (part, after) = rest.split_once(&delimiter).ok_or("the last boundary is missing")?;
-        // A part may have no field; then the empty line is its first.
-        let (head, value) = match part.strip_prefix("\r\n") {
-            Some(value) => ("", value),
-            None => part.split_once("\r\n\r\n").ok_or("a part has no end of its fields")?,
-        };
-        let disposition = head.split("\r\n").filter_map(|line| line.split_once(':'));
-        let mut disposition =
-            disposition.filter(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition"));
-        let name = disposition.next().and_then(|(_, value)| parameter(value, "name"));
-        count += 1;
-        if count > most_values {
-            return Err(format!("more than {most_values} values"));
-        }
-        add(&mut fields, &name.ok_or("a part has no name")?, value.into());
-        rest = after;
+    for part in multipart::parts(body, &boundary, most_values)? {
+        add(&mut fields, &part.name, text(part.content)?.into());
     }
     Ok(Value::Object(fields))
 }
 
-/// A parameter of a field such as `form-data; name="a"`.
-fn parameter(value: &str, name: &str) -> Option<String> {
-    let mut rest = value.split_once(';')?.1;
-    loop {
-        let (known, after) = rest.split_once('=')?;
-        let is_it = known.trim().eq_ignore_ascii_case(name);
-        let (found, after) = match after.trim_start().strip_prefix('"') {
-            Some(quoted) => {
-                let (mut text, mut end, mut chars) = (String::new(), None, quoted.char_indices());
-                while let Some((at, char)) = chars.next() {
-                    match char {
-                        '"' => {
-                            end = Some(at + 1);
-                            break;
-                        }
-                        '\\' => text.push(chars.next()?.1),
-                        char => text.push(char),
-                    }
-                }
-                (text, &quoted[end?..])
-            }
-            None => {
-                let end = after.find(';').unwrap_or(after.len());
-                (after[..end].trim().to_owned(), &after[end..])
-            }
-        };
-        if is_it {
-            return Some(found);
-        }
-        rest = after.trim_start().strip_prefix(';')?;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -185,5 +127,42 @@ mod tests {
         let many = format!("{}--b b--", part("a", "").repeat(5));
         check(Format::Multipart, &many, Err("more than 4 values"));
         assert!(Format::Multipart.read(b"", "multipart/form-data", 4).is_err());
+    }
+
+    /// Fields with texts of all characters that each form can have: names once, in an order that stays.
+    fn fields() -> impl Strategy<Value = Map<String, Value>> {
+        let fields = prop::collection::btree_map("[a-z]{1,6}", "[ -~\n\té&<>\"'\\\\%+=;:{}#-]{0,12}", 0..6);
+        fields.prop_map(|fields| fields.into_iter().map(|(name, text)| (name, text.into())).collect())
+    }
+
+    fn escaped(text: &str) -> String {
+        text.bytes().map(|b| format!("%{b:02X}")).collect()
+    }
+
+    proptest! {
+        /// A body that is written in any of the forms is read as what it was made of.
+        #[test]
+        fn bodies_are_there_and_back_again(fields in fields()) {
+            let pairs = || fields.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap()));
+            let form = pairs().map(|(name, text)| format!("{name}={}", escaped(text)));
+            let form = form.collect::<Vec<_>>().join("&");
+            let parts: String = pairs()
+                .map(|(name, text)| format!("--b b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n"))
+                .collect();
+            let json = Value::Object(fields.clone());
+            // A text in double quotes is the same in JSON and in YAML.
+            let yaml: String = pairs().map(|(name, text)| format!("{name}: {}\n", Value::from(text))).collect();
+            let yaml = if yaml.is_empty() { "{}".to_owned() } else { yaml };
+            for (format, body) in [
+                (Format::Json, json.to_string()),
+                (Format::Encoded, form.clone()),
+                (Format::Args, form),
+                (Format::Multipart, format!("{parts}--b b--")),
+                (Format::Yaml, yaml),
+            ] {
+                let read = format.read(body.as_bytes(), "multipart/form-data; boundary=\"b b\"", 100);
+                prop_assert_eq!(read.as_ref(), Ok(&json), "{}", body);
+            }
+        }
     }
 }

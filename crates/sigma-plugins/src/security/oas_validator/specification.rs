@@ -1,0 +1,224 @@
+//! A document, made ready for requests.
+
+use std::borrow::Cow;
+
+use sigma_config::document::Document;
+use sigma_config::openapi::server::base_path;
+use sigma_config::openapi::template::Template;
+use sigma_config::openapi::{OpenApi, Operation as Described};
+use sigma_config::wording::Schemas;
+use sigma_http::HeaderId;
+use sigma_plugin::Context;
+use sigma_plugin::variables::cookies;
+
+use super::body::{self, Body};
+use super::parameter::{Limits, Location, Parameter};
+use super::shape::{Source, Texts};
+use super::tree::Tree;
+
+/// Most bytes of a document. The largest that vendors publish have about as many.
+pub(super) const MOST_BYTES: usize = 16 << 20;
+
+/// What requests have to be like.
+#[derive(Debug)]
+pub(super) struct Specification {
+    schemas: Schemas,
+    tree: Tree,
+    operations: Vec<Operation>,
+}
+
+/// What requests of one method and path have to be like.
+#[derive(Debug)]
+pub(super) struct Operation {
+    /// The names of the parameters in the path, in order.
+    path: Vec<String>,
+    parameters: Vec<Parameter>,
+    pub(super) body: Option<Body>,
+}
+
+/// The operation that a request is of.
+pub(super) struct Match<'s> {
+    specification: &'s Specification,
+    pub(super) operation: &'s Operation,
+    /// What its path has for the parameters.
+    captures: Vec<Vec<u8>>,
+}
+
+impl Specification {
+    /// Reads a text of JSON or YAML.
+    ///
+    /// # Errors
+    /// Returns an error, which is the whole reason, if it is no document of OpenAPI, or one that cannot be followed.
+    pub(super) fn read(text: &str) -> Result<Specification, String> {
+        let document = Document::parse(text, MOST_BYTES).map_err(|problems| {
+            let first = problems.first().map(ToString::to_string).unwrap_or_default();
+            format!("invalid JSON string provided, err: {first}")
+        })?;
+        let document = OpenApi::of(document.value)?;
+        let mut source = Source::new(&document);
+        let (mut tree, mut operations) = (Tree::default(), Vec::new());
+        for described in document.operations()? {
+            let template = Template::parse(described.path)?;
+            let mut bases: Vec<&str> = described.servers.iter().map(|url| base_path(url)).collect();
+            bases.sort_unstable();
+            bases.dedup();
+            for base in bases {
+                let whole = Template::parse(&format!("{}{}", rooted(base), described.path))?;
+                tree.add(&described.method, &whole, operations.len())
+                    .map_err(|error| format!("{} {}: {error}", described.method, described.path))?;
+            }
+            operations.push(Operation::read(&mut source, &described, &template)?);
+        }
+        Ok(Specification { schemas: source.reading.finish()?, tree, operations })
+    }
+
+    /// The operation of a request.
+    pub(super) fn find<'s>(&'s self, method: &[u8], path: &[u8]) -> Option<Match<'s>> {
+        let (at, captures) = self.tree.find(method, path)?;
+        let captures = captures.into_iter().map(<[u8]>::to_vec).collect();
+        Some(Match { specification: self, operation: &self.operations[at], captures })
+    }
+}
+
+/// The path of a server, from the root.
+fn rooted(base: &str) -> Cow<'_, str> {
+    match base {
+        "" => Cow::Borrowed(""),
+        base if base.starts_with('/') => Cow::Borrowed(base),
+        // Relative to where the document is, which is the root here.
+        base => Cow::Owned(format!("/{}", base.trim_start_matches("./"))),
+    }
+}
+
+impl Operation {
+    fn read<'d>(
+        source: &mut Source<'d>,
+        described: &Described<'d>,
+        template: &Template,
+    ) -> Result<Operation, String> {
+        let mut parameters = Vec::new();
+        for part in &described.parameters {
+            parameters.extend(Parameter::read(source, part)?);
+        }
+        // What no parameter describes is still in the path, and may be anything.
+        let path = template.parameters().map(str::to_owned).collect();
+        let body = described.operation.member("requestBody");
+        let document = source.document;
+        let body = body.map(|part| Body::read(source, &document.resolved(part)?)).transpose()?;
+        Ok(Operation { path, parameters, body })
+    }
+}
+
+/// What is left out of a validation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Skipped {
+    pub(super) path: bool,
+    pub(super) query: bool,
+    pub(super) header: bool,
+    pub(super) cookie: bool,
+}
+
+impl Skipped {
+    fn has(self, location: Location) -> bool {
+        match location {
+            Location::Path => self.path,
+            Location::Query => self.query,
+            Location::Header => self.header,
+            Location::Cookie => self.cookie,
+        }
+    }
+}
+
+impl Match<'_> {
+    /// What is wrong with the parameters of a request, a line each.
+    pub(super) fn parameters(&self, ctx: &Context, skipped: Skipped, limits: Limits) -> Vec<String> {
+        let texts = Texts::new(&self.specification.schemas);
+        let query = body::query(ctx.request.query().unwrap_or_default());
+        let cookies: Result<Vec<_>, String> = cookies(&ctx.request.headers)
+            .map(|(name, value)| Ok((body::text(name.into())?, body::text(value.into())?)))
+            .collect();
+        let mut problems = Vec::new();
+        for parameter in &self.operation.parameters {
+            let location = parameter.location;
+            if skipped.has(location) {
+                continue;
+            }
+            let outcome = match location {
+                Location::Path => self.path(parameter, &texts, limits),
+                Location::Header => header(parameter, ctx, &texts, limits),
+                Location::Query | Location::Cookie => {
+                    let pairs = if location == Location::Query { &query } else { &cookies };
+                    let others = self.others(parameter);
+                    match pairs {
+                        Ok(pairs) => parameter.check_pairs(pairs, &others, &texts, limits),
+                        Err(error) => Err(error.clone()),
+                    }
+                }
+            };
+            if let Err(reason) = outcome {
+                problems.push(format!("{} parameter '{}': {reason}", location.name(), parameter.name()));
+            }
+        }
+        problems
+    }
+
+    /// The names of the other parameters in the same place.
+    fn others(&self, parameter: &Parameter) -> Vec<&str> {
+        let all = self.operation.parameters.iter();
+        let others =
+            all.filter(|other| other.location == parameter.location && !std::ptr::eq(*other, parameter));
+        others.map(Parameter::name).collect()
+    }
+
+    fn path(&self, parameter: &Parameter, texts: &Texts<'_>, limits: Limits) -> Result<(), String> {
+        let at = self.operation.path.iter().position(|name| name == parameter.name());
+        let value = at.and_then(|at| self.captures.get(at));
+        let value = value.map(|value| body::text(value.as_slice().into())).transpose()?;
+        parameter.check_lines(value.as_deref().as_slice(), texts, limits)
+    }
+
+    /// What is wrong with a body that is not empty, of one `Content-Type`.
+    pub(super) fn body(
+        &self,
+        described: &Body,
+        content_type: &str,
+        body: &[u8],
+        limits: Limits,
+    ) -> Result<(), String> {
+        described.check(content_type, body, &self.specification.schemas, limits)
+    }
+}
+
+fn header(parameter: &Parameter, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Result<(), String> {
+    let name = parameter.name().as_bytes();
+    let fields = ctx.request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    let lines = fields.map(|(_, value)| std::str::from_utf8(value).map_err(|_| "it is no UTF-8".to_owned()));
+    parameter.check_lines(&lines.collect::<Result<Vec<&str>, String>>()?, texts, limits)
+}
+
+/// The `Content-Type` of a request whose body can be looked at; empty if it has none.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.
+pub(super) fn content_type(ctx: &Context) -> Result<&str, String> {
+    let mut fields = ctx.request.headers.iter();
+    let is_plain = fields.all(|(name, coding)| {
+        !name.eq_ignore_ascii_case(b"content-encoding") || coding.eq_ignore_ascii_case(b"identity")
+    });
+    if !is_plain {
+        return Err("it has a Content-Encoding, send it without".to_owned());
+    }
+    let mut types = ctx.request.headers.get_all(HeaderId::ContentType);
+    let first = types.next().unwrap_or_default();
+    if types.next().is_some() {
+        return Err("it has more than one Content-Type".to_owned());
+    }
+    if !super::super::request_validation::is_utf8(first) {
+        return Err("its Content-Type names a charset other than UTF-8".to_owned());
+    }
+    let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is no UTF-8".to_owned())?;
+    match first.split(';').next().unwrap_or_default().contains(',') {
+        true => Err("its Content-Type is a list".to_owned()),
+        false => Ok(first),
+    }
+}
