@@ -7,7 +7,8 @@ use sigma_plugin::body_fields::BodyFields;
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::kafka::fuzzing::kafka_fetch;
 pub use crate::ldap::fuzzing::ldap;
-pub use crate::rewrite::fuzzing::body_formats;
+pub use crate::rewrite::fuzzing::{body_formats, grpc_transcode};
+pub use crate::security::fuzzing::oas_validator;
 pub use crate::t1k::fuzzing::t1k;
 pub use crate::trace::fuzzing::trace_headers;
 
@@ -35,8 +36,10 @@ mod tests {
         check("authorization", super::authorization);
         check("body_fields", super::body_fields);
         check("body_formats", super::body_formats);
+        check("grpc_transcode", super::grpc_transcode);
         check("kafka_fetch", super::kafka_fetch);
         check("ldap", super::ldap);
+        check("oas_validator", super::oas_validator);
         check("saml", super::saml);
         check("structured_fields", super::structured_fields);
         check("t1k", super::t1k);

@@ -37,4 +37,5 @@ pub(crate) mod zstd;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     pub use super::body_transformer::body_formats;
+    pub use super::grpc_transcode::grpc_transcode;
 }

@@ -1,14 +1,18 @@
 //! gRPC as its description over HTTP/2 has it (`PROTOCOL-HTTP2.md`): errors that the gateway makes,
 //! what a node gets, and what becomes of a call's time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
-use sigma_testkit::Gateway;
+use serde_json::json;
+use sigma_testkit::{Gateway, until};
 
 use crate::h2::{Node, ask, body_of, connect, request, within};
-use crate::{SIGMA, catch_all};
+use crate::managed::{EMBEDDED, admin, start};
+use crate::{PATIENCE, SIGMA, catch_all};
 
 /// A node that reads a call's message, and answers with an empty one and the status 0. Clients may lose
 /// parts of an answer that is whole before they have sent their request (curl 7.88 its head).
@@ -23,6 +27,22 @@ pub(crate) async fn serving(request: Request<RecvStream>, mut respond: SendRespo
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().unwrap());
     out.send_trailers(trailers).unwrap();
+}
+
+/// A node that answers with the message that it is sent.
+async fn repeating(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    let (mut message, mut sent) = (Vec::new(), request.into_body());
+    while let Some(data) = sent.data().await {
+        let data = data.unwrap();
+        let _ = sent.flow_control().release_capacity(data.len());
+        message.extend_from_slice(&data);
+    }
+    let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    let Ok(mut out) = respond.send_response(head, false) else { return };
+    let _ = out.send_data(message.into(), false);
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    let _ = out.send_trailers(trailers);
 }
 
 /// A node that never answers: only a call's own time ends it.
@@ -235,4 +255,66 @@ fn a_call_that_is_over_in_the_middle_ends_on_both_sides() {
         assert_eq!(reasons.recv().await, Some(Reason::CANCEL));
         assert_eq!(node.connections(), 1, "the connection is not to blame");
     });
+}
+
+/// The definition changes under load: a request that has begun with one keeps it to its end, both ways, and none fails.
+#[test]
+fn a_definition_that_changes_under_load_tears_no_request() {
+    const CLIENTS: usize = 8;
+    const CHANGES: usize = 30;
+    let definition = |field: &str| {
+        let content = format!(
+            "syntax = \"proto3\"; package p; service S {{ rpc Get(M) returns (M); }} message M {{ string {field} = 2; }}"
+        );
+        json!({ "content": content })
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let node = runtime.block_on(Node::start(h2::server::Builder::new(), repeating));
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    operator.put("protos/1", &definition("old")).unwrap();
+    let transcode = json!({"proto_id": "1", "service": "p.S", "method": "Get"});
+    let upstream = json!({"scheme": "grpc", "nodes": {format!("127.0.0.1:{}", node.port()): 1}});
+    let route = json!({"uri": "/get", "plugins": {"grpc-transcode": transcode}, "upstream": upstream});
+    operator.put("routes/1", &route).unwrap();
+    assert!(until(PATIENCE, || answer(&mut gateway.connect().unwrap()) == OLD), "{}", gateway.stderr());
+    let is_over = AtomicBool::new(false);
+    let seen: Vec<[usize; 2]> = std::thread::scope(|scope| {
+        let client = || {
+            let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+            let mut seen = [0, 0];
+            while !is_over.load(Ordering::Relaxed) {
+                match answer(&mut client) {
+                    text if text == OLD => seen[0] += 1,
+                    text if text == NEW => seen[1] += 1,
+                    other => panic!("{other}"),
+                }
+            }
+            seen
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let change = |number: usize| {
+            let (field, expected) = if number % 2 == 0 { ("new", NEW) } else { ("old", OLD) };
+            let is_put = operator.put("protos/1", &definition(field)).is_ok();
+            is_put && until(PATIENCE, || answer(&mut gateway.connect().unwrap()) == expected)
+        };
+        let failed = (0..CHANGES).find(|number| !change(*number));
+        // Also after a failure: the clients would not end otherwise.
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None, "{}", gateway.stderr());
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let [old, new] = seen.iter().fold([0, 0], |[old, new], one| [old + one[0], new + one[1]]);
+    assert!(old > 0 && new > 0, "{old} {new}");
+}
+
+/// What the clients of the changing definition get: never what one definition read and another one shows.
+const OLD: &str = r#"200 {"old":"a"}"#;
+const NEW: &str = r#"200 {"new":"b"}"#;
+
+fn answer(client: &mut sigma_testkit::Peer) -> String {
+    let body = r#"{"old": "a", "new": "b"}"#;
+    let head = "POST /get HTTP/1.1\r\nHost: h\r\nContent-Type: application/json";
+    let answer = client.ask(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())).unwrap();
+    format!("{} {}", answer.status(), answer.text())
 }

@@ -232,4 +232,47 @@ proptest! {
         }
         prop_assert!(!case.target().contains(MARK));
     }
+
+    /// The same for the fields of a form, however it comes in and wherever it is cut off.
+    #[test]
+    fn no_marked_field_of_a_form_is_logged(
+        names in prop::collection::vec(prop_oneof![Just("secret"), Just("s%65cret"), Just("%73ecret"), Just("a"), Just("")], 0..8),
+        cuts in prop::collection::vec(0..200_usize, 0..8),
+        end in prop::option::of(0..200_usize),
+        limit in 1..250_usize,
+        remove in prop::bool::ANY,
+    ) {
+        let pairs = names.iter().map(|name| match *name {
+            "a" | "" => format!("{name}=1"),
+            secret => format!("{secret}={MARK}"),
+        });
+        let text = pairs.collect::<Vec<_>>().join("&");
+        let text = &text.as_bytes()[..end.unwrap_or(text.len()).min(text.len())];
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let action = if remove { "remove" } else { "replace" };
+        let rule = json!({"type": "body", "body_format": "urlencoded", "name": "secret", "action": action, "value": "*"});
+        let conf = json!({"request": [rule], "max_body_size": limit});
+        let head = "POST / HTTP/1.1\nHost: h\nContent-Type: application/x-www-form-urlencoded";
+        let shown = logged(&masked_with(&conf, head, &pieces));
+        prop_assert!(!shown.as_deref().unwrap_or_default().contains(MARK), "{shown:?}");
+    }
+
+    /// The same for header fields, whatever stands beside them and however their names are written.
+    #[test]
+    fn no_marked_header_field_is_logged(
+        names in prop::collection::vec(prop_oneof![Just("X-Secret"), Just("x-secret"), Just("X-SECRET"), Just("X-A")], 0..6),
+        replace in prop::bool::ANY,
+    ) {
+        let fields = names.iter().map(|name| match *name {
+            "X-A" => "\nX-A: 1".to_owned(),
+            secret => format!("\n{secret}: {MARK}"),
+        });
+        let head = format!("GET / HTTP/1.1\nHost: h{}", fields.collect::<String>());
+        let action = if replace { "replace" } else { "remove" };
+        let case = masked(&json!([{"type": "header", "name": "X-Secret", "action": action, "value": "*"}]), &head, &[]);
+        prop_assert!(!variable(&case, "http_x_secret").contains(MARK));
+    }
 }

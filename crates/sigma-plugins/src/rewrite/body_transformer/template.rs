@@ -512,6 +512,17 @@ mod tests {
     }
 
     proptest! {
+        /// What a template writes with the escapes of a form is read as the same text.
+        #[test]
+        fn texts_survive_escapes(text in "[ -~é&<>\"'\\\\%+=;:{}#-]{1,20}") {
+            let root = json!({ "a": text });
+            let as_json = rendered("{\"b\": {*_escape_json(a)*}}", &root).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Value>(&as_json).unwrap(), json!({ "b": text }));
+            let as_xml = rendered("<b>{*_escape_xml(a)*}</b>", &root).unwrap();
+            let read = super::super::xml::read(&as_xml, 10).unwrap();
+            prop_assert_eq!(read["b"].as_str().unwrap().trim(), text.trim());
+        }
+
         #[test]
         fn nothing_panics(parts in prop::collection::vec("\\{\\{|\\}\\}|\\{%|%\\}|\\{\\*|\\*\\}|if |then |else |end |for |in |pairs\\(|do |local |[a.=+#()\\[\\]\"'0-9é, -]{1,3}", 0..20)) {
             let _ = rendered(&parts.concat(), &root());

@@ -3,6 +3,8 @@
 mod answer;
 mod config;
 mod definitions;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod http_rule;
 mod input;
 mod output;
@@ -28,6 +30,8 @@ use sigma_plugin::{
 use self::answer::{Lines, Whole};
 use self::config::Config;
 use self::definitions::Definition;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use self::fuzzing::grpc_transcode;
 use self::http_rule::Rules;
 use self::output::Form;
 use super::arguments;

@@ -7,40 +7,10 @@ use serde_json::{Value, json};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Entry, Phase};
 
+use super::fuzzing::{DEFINITION, fuzzed, grpc_transcode};
 use super::output::{Defaults, Form, LargeIntegers};
 use super::{input, size};
 use crate::testing::{Case, assert_refusal, entry_beside_proto, summary};
-
-const DEFINITION: &str = r#"
-syntax = "proto3";
-package p;
-import "google/api/annotations.proto";
-import "google/protobuf/any.proto";
-import "google/protobuf/duration.proto";
-import "google/protobuf/struct.proto";
-import "google/protobuf/timestamp.proto";
-import "google/protobuf/wrappers.proto";
-service S {
-  rpc One(All) returns (All) {
-    option (google.api.http) = {
-      post: "/v1/{name=a/*}:make" body: "child" response_body: "child"
-      additional_bindings { get: "/v1/{child.name}" }
-      additional_bindings { put: "/v1/all" body: "*" }
-    };
-  }
-  rpc Many(All) returns (stream All);
-}
-enum Color { RED = 0; BLUE = 2; }
-message All {
-  string name = 1; int32 small = 2; int64 large = 3; uint64 huge = 4; bool on = 5; double share = 6; bytes raw = 7;
-  Color color = 8; All child = 9; repeated All children = 10; repeated int32 numbers = 11;
-  map<string, int64> counts = 12; optional string maybe = 13;
-  oneof either { string left = 14; int32 right = 15; }
-  google.protobuf.Timestamp at = 16; google.protobuf.Any any = 17; google.protobuf.StringValue text = 18;
-  google.protobuf.Struct open = 19; google.protobuf.Duration time = 20; float part = 21;
-}
-message Tiny { int32 n = 1; }
-"#;
 
 /// As the plugin shows messages with `no_default_values`.
 const FORM: Form =
@@ -172,7 +142,53 @@ fn messages_are_measured_before_they_are_held() {
     assert!(!fits(&[0x5b].repeat(150), 1000), "groups");
 }
 
+/// A value of p.All as JSON has it, with what stays as it is.
+fn value() -> impl Strategy<Value = Value> {
+    let scalars =
+        (any::<i32>(), any::<i64>(), any::<u64>(), any::<bool>(), ".{0,8}", any::<u16>(), any::<[u8; 3]>());
+    let leaf = scalars.prop_map(|(small, large, huge, on, name, share, raw)| {
+        let raw = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, raw);
+        json!({"small": small, "large": large, "huge": huge, "on": on, "name": name, "share": f64::from(share) / 8.0,
+            "raw": raw, "color": if on { "RED" } else { "BLUE" }})
+    });
+    leaf.prop_recursive(4, 24, 3, |inner| {
+        let parts = (
+            prop::collection::vec(inner.clone(), 0..3),
+            prop::collection::vec(any::<i32>(), 0..4),
+            prop::collection::btree_map("[a-z]{1,3}", any::<i64>(), 0..3),
+            prop::option::of(inner),
+            prop::option::of("[a-z]{0,3}"),
+            0..4_000_000_000_u32,
+        );
+        parts.prop_map(|(children, numbers, counts, child, maybe, seconds)| {
+            let mut made = json!({"children": children, "numbers": numbers, "counts": counts,
+                "at": {"seconds": seconds}, "text": maybe, "open": {"a": [true, null, {"b": 1.5}]}});
+            made["child"] = child.unwrap_or(Value::Null);
+            made
+        })
+    })
+}
+
 proptest! {
+    /// What was a message once is the same value afterwards, and the same bytes.
+    #[test]
+    fn values_are_there_and_back_again(value in value()) {
+        let message = made("p.All", &value).unwrap();
+        let once = shown(FORM, &message);
+        let again = |form: Form| shown(FORM, &made("p.All", &shown(form, &message)).unwrap());
+        prop_assert_eq!(&once, &again(FORM));
+        prop_assert_eq!(&once, &again(Form { defaults: Defaults::All, ..FORM }));
+        let odd = Form { enums_by_name: false, large_integers: LargeIntegers::Hexadecimal, ..FORM };
+        prop_assert_eq!(&once, &again(odd));
+        let bytes = message.encode_to_vec();
+        prop_assert_eq!(&once, &shown(FORM, &DynamicMessage::decode(fuzzed().clone(), &bytes[..]).unwrap()));
+    }
+
+    #[test]
+    fn what_is_fuzzed_holds(form in 0..2_u8, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        grpc_transcode(&[&[form], &bytes[..]].concat());
+    }
+
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let desc = pool().get_message_by_name("p.All").unwrap();
