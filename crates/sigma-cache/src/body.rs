@@ -1,14 +1,17 @@
 //! Bodies of answers in memory: whole ones, and those that are still coming.
 
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
 use sigma_http::Chunk;
 use sigma_plugin::BodySource;
+use tokio::sync::oneshot;
 
 /// Bytes of one piece: what a client is given is copied out of these.
-pub(crate) const PIECE_BYTES: usize = 64 * 1024;
+pub const PIECE_BYTES: usize = 64 * 1024;
 
 /// The body of an answer. A copy is a handle.
 #[derive(Debug, Clone)]
@@ -17,10 +20,24 @@ pub enum Body {
     Whole(Arc<[Piece]>),
     /// It is still coming, as many bytes as are said.
     Coming(Arc<Coming>, u64),
+    /// It is elsewhere, and too large for memory.
+    Elsewhere(Arc<dyn Blocks>),
 }
 
+/// A body that is read block by block from where it is.
+pub trait Blocks: std::fmt::Debug + Send + Sync {
+    /// How long it is.
+    fn length(&self) -> u64;
+
+    /// Has a block read: all but the last one have [`PIECE_BYTES`].
+    fn read(self: Arc<Self>, number: u64) -> Reading;
+}
+
+/// A block that is being read.
+pub type Reading = oneshot::Receiver<io::Result<Piece>>;
+
 /// A part of a body.
-pub(crate) type Piece = Arc<[u8]>;
+pub type Piece = Arc<[u8]>;
 
 impl Body {
     /// One of these bytes.
@@ -33,6 +50,7 @@ impl Body {
         match self {
             Body::Whole(_) => self.held(),
             Body::Coming(_, length) => *length,
+            Body::Elsewhere(blocks) => blocks.length(),
         }
     }
 
@@ -40,13 +58,19 @@ impl Body {
     pub(crate) fn held(&self) -> u64 {
         match self {
             Body::Whole(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
-            Body::Coming(..) => 0,
+            Body::Coming(..) | Body::Elsewhere(_) => 0,
         }
     }
 
     /// Reads `length` bytes from `start` on; both must be within it.
     pub fn read(&self, start: u64, length: u64) -> Reader {
-        Reader { body: self.clone(), next: 0, piece: None, taken: 0, skip: start, left: length }
+        // Blocks are of one size, so that none before the first one is read.
+        let block = PIECE_BYTES as u64;
+        let (next, skip) = match self {
+            Body::Elsewhere(_) => (start / block, start % block),
+            Body::Whole(_) | Body::Coming(..) => (0, start),
+        };
+        Reader { body: self.clone(), next, piece: None, taken: 0, skip, left: length, reading: None }
     }
 }
 
@@ -115,23 +139,37 @@ fn tell(mut state: MutexGuard<'_, State>) {
 pub struct Reader {
     body: Body,
     /// The number of the piece behind `piece`.
-    next: usize,
+    next: u64,
     piece: Option<Piece>,
     /// Bytes of `piece` that were taken.
     taken: usize,
     /// Bytes before the first one that is wanted.
     skip: u64,
     left: u64,
+    /// The piece with the number `next`, from elsewhere.
+    reading: Option<Reading>,
 }
 
 impl Reader {
     fn poll_next(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Piece>> {
+        let number = usize::try_from(self.next).unwrap_or(usize::MAX);
         let piece = match &self.body {
-            Body::Whole(pieces) => pieces.get(self.next).cloned().ok_or_else(|| {
+            Body::Whole(pieces) => pieces.get(number).cloned().ok_or_else(|| {
                 // What is kept is as long as it was said to be.
                 io::Error::other("a kept answer is shorter than it was")
             })?,
-            Body::Coming(coming, _) => task::ready!(coming.poll_piece(self.next, task))?,
+            Body::Coming(coming, _) => task::ready!(coming.poll_piece(number, task))?,
+            Body::Elsewhere(blocks) => {
+                let reading = self.reading.get_or_insert_with(|| Arc::clone(blocks).read(self.next));
+                let piece = task::ready!(Pin::new(reading).poll(task));
+                self.reading = None;
+                let piece = piece.map_err(io::Error::other)??;
+                // The next one is read while this one is sent.
+                if self.left > (piece.len() as u64).saturating_sub(self.skip) {
+                    self.reading = Some(Arc::clone(blocks).read(self.next + 1));
+                }
+                piece
+            }
         };
         self.next += 1;
         Poll::Ready(Ok(piece))

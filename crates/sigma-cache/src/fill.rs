@@ -8,6 +8,7 @@ use sigma_plugin::{BodyFilter, Context, Frames};
 
 use crate::body::{Body, Coming, PIECE_BYTES, Piece};
 use crate::life::Life;
+use crate::shelf::Stream;
 use crate::stored::Stored;
 use crate::zone::{Epoch, Lead, Zone};
 
@@ -52,6 +53,8 @@ struct Keeping {
     epoch: Epoch,
     /// Its body has yet to be put in.
     stored: Stored,
+    /// Where its body goes if it is too large for memory.
+    stream: Option<Stream>,
     pieces: Vec<Piece>,
     piece: Vec<u8>,
     held: u64,
@@ -77,16 +80,28 @@ impl Fill {
             // Nobody can tell whether it came to its end.
             BodyLength::UntilClose => return Err(lead),
         };
-        let most = draft.most.min(draft.zone.largest());
+        let most = draft.most.min(draft.zone.largest_of_all());
         let Some(stored) = Stored::new(draft.head, draft.life, draft.request, draft.varies) else {
             return Err(lead);
         };
-        let reserved = known.unwrap_or(0);
-        if reserved > most || !draft.zone.hold(reserved) {
+        let length = known.unwrap_or(0);
+        if length > most {
             return Err(lead);
         }
-        // One whose length is not known may turn out too long: nobody reads what might not be kept.
-        let coming = lead.as_ref().zip(known).map(|(lead, length)| {
+        let key = draft.key.into();
+        let (mut reserved, mut stream) = (0, None);
+        if length <= draft.zone.largest() && draft.zone.hold(length) {
+            reserved = length;
+        } else {
+            stream = draft.zone.stream(&key, &stored, draft.epoch, draft.now);
+            if stream.is_none() {
+                return Err(lead);
+            }
+        }
+        // One whose length is not known may turn out too long: nobody reads what might not be kept. Nor what is read from
+        // a disk when it is there.
+        let shared = lead.as_ref().zip(known).filter(|_| stream.is_none());
+        let coming = shared.map(|(lead, length)| {
             let coming = Arc::new(Coming::default());
             let body = Body::Coming(Arc::clone(&coming), length);
             let shared = Arc::new(stored.with_body(body));
@@ -95,9 +110,10 @@ impl Fill {
         });
         let keeping = Keeping {
             zone: Arc::clone(draft.zone),
-            key: draft.key.into(),
+            key,
             epoch: draft.epoch,
             stored,
+            stream,
             pieces: Vec::new(),
             piece: Vec::new(),
             held: 0,
@@ -136,29 +152,38 @@ impl Fill {
     fn take(&mut self, data: &[u8]) {
         let Some(keeping) = &mut self.keeping else { return };
         if !keeping.take(data) {
-            // So will be the next ones.
             let (lead, now) = (keeping.lead.take(), keeping.now);
+            // The next ones will be too long as well; a disk that did not keep up may do so then.
+            let is_too_long = keeping.held >= keeping.most;
             self.keeping = None;
-            lead.into_iter().for_each(|lead| lead.part(now));
+            match lead {
+                Some(lead) if is_too_long => lead.part(now),
+                Some(lead) => lead.fail(now),
+                None => {}
+            }
         }
     }
 }
 
 impl Keeping {
-    /// False if it became too long.
+    /// False if it became too long, or has no place any more.
     fn take(&mut self, data: &[u8]) -> bool {
-        let held = self.held + data.len() as u64;
-        if held > self.most || !self.reserve(held) {
+        self.held += data.len() as u64;
+        if self.held > self.most {
             return false;
         }
-        self.held = held;
+        let is_in_memory =
+            self.stream.is_none() && self.held <= self.zone.largest() && self.reserve(self.held);
+        if !is_in_memory && self.stream.is_none() && !self.spill() {
+            return false;
+        }
         let mut data = data;
         while !data.is_empty() {
             let (now, later) = data.split_at(data.len().min(PIECE_BYTES - self.piece.len()));
             self.piece.extend_from_slice(now);
             data = later;
-            if self.piece.len() == PIECE_BYTES {
-                self.push();
+            if self.piece.len() == PIECE_BYTES && !self.push() {
+                return false;
             }
         }
         let is_awaited = || self.coming.as_ref().is_some_and(|(coming, _)| coming.is_awaited());
@@ -166,6 +191,20 @@ impl Keeping {
             self.push();
         }
         true
+    }
+
+    /// It is too large for memory: from here on it goes to a disk, and what has come first. False if there is none.
+    fn spill(&mut self) -> bool {
+        if self.coming.is_some() {
+            return false;
+        }
+        let Some(stream) = self.zone.stream(&self.key, &self.stored, self.epoch, self.now) else {
+            return false;
+        };
+        let taken = std::mem::take(&mut self.pieces).into_iter().all(|piece| stream.push(piece));
+        self.zone.let_go(std::mem::take(&mut self.reserved));
+        self.stream = Some(stream);
+        taken
     }
 
     /// Sets memory aside for so many bytes in all; false if there is none.
@@ -178,25 +217,34 @@ impl Keeping {
         true
     }
 
-    fn push(&mut self) {
+    /// The piece is full, or the last one. False if it has no place any more.
+    fn push(&mut self) -> bool {
         let piece = Piece::from(&self.piece[..]);
         self.piece.clear();
+        if let Some(stream) = &self.stream {
+            return stream.push(piece);
+        }
         if let Some((coming, _)) = &self.coming {
             coming.push(Arc::clone(&piece));
         }
         self.pieces.push(piece);
+        true
     }
 
     /// The body has come to its end.
     fn keep(mut self) {
-        if !self.piece.is_empty() {
-            self.push();
+        if !self.piece.is_empty() && !self.push() {
+            return;
+        }
+        if let Some(stream) = self.stream.take() {
+            self.zone.supersede(&self.key, &self.stored);
+            return stream.end(self.stored.clone(), Box::new(self.lead.take()));
         }
         if let Some((coming, _)) = self.coming.take() {
             coming.end(true);
         }
         self.stored.body = Body::Whole(std::mem::take(&mut self.pieces).into());
-        self.zone.insert(&self.key, self.stored.clone(), self.epoch);
+        self.zone.insert(&self.key, self.stored.clone(), self.epoch, self.now);
     }
 }
 

@@ -6,6 +6,8 @@ use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::Directives;
 use crate::rules::{Answered, may_keep, may_use};
+use crate::shelf::format::{Layout, Read, decode, encode};
+use crate::shelf::port::FileId;
 use crate::stored::Stored;
 
 const NOW: u64 = 1_700_000_000;
@@ -34,6 +36,28 @@ pub fn cache_fields(input: &[u8]) {
         assert!(stored.fits(&request));
         let fresh = stored.refreshed(&answer, life);
         assert!(fresh.fits(&request) && fresh.body.length() == stored.body.length());
+    }
+}
+
+/// The head of an answer on a disk, and behind a byte 255 a file of one. None panics; what is read is written as it was;
+/// what is read of a file is within it.
+pub fn cache_file(input: &[u8]) {
+    if let Some((255, file)) = input.split_first() {
+        let id =
+            FileId(u128::from_le_bytes(std::array::from_fn(|at| file.get(12 + at).copied().unwrap_or(0))));
+        let Some(layout) = Layout::read(id, file) else { return };
+        if let Some(head) = layout.head(file) {
+            assert!(head.text.len() < file.len());
+            decode(head.text);
+        }
+        layout.read_block(0, file.get(layout.body_at()..).unwrap_or_default());
+        return;
+    }
+    if let Some(Read { key, stored, body_length }) = decode(input) {
+        assert!(encode(&key, &stored, body_length) == input);
+        let Some(layout) = Layout::of(FileId(1), input.len()) else { return };
+        let beginning = layout.beginning(input);
+        assert!(layout.head(&beginning).is_some_and(|head| head.text == input));
     }
 }
 
@@ -78,5 +102,6 @@ mod tests {
     #[test]
     fn it_holds_for_the_seeds() {
         sigma_testkit::for_inputs_of("cache_fields", super::cache_fields);
+        sigma_testkit::for_inputs_of("cache_file", super::cache_file);
     }
 }

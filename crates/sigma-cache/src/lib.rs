@@ -5,22 +5,29 @@
 
 mod body;
 mod directives;
+mod fetch;
 mod fill;
 mod flight;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod label;
 mod life;
+mod mark;
 mod purge;
 mod rules;
+pub mod shelf;
 mod stored;
 mod zone;
 
-pub use body::{Body, Reader};
+pub use body::{Blocks, Body, PIECE_BYTES, Piece, Reader, Reading};
 pub use directives::Directives;
+pub use fetch::Fetch;
 pub use fill::{Draft, Fill};
 pub use flight::{Flight, Place};
+pub use label::Label;
 pub use life::Life;
 pub use purge::Purge;
 pub use rules::{Answered, MayUse, may_keep, may_use};
+pub use shelf::{Erasure, Shelf};
 pub use stored::{Stored, TAG_FIELDS};
 pub use zone::{Epoch, Lead, Zone, Zones};

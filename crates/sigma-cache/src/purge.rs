@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::stored::Stored;
-use crate::zone::Zones;
+use crate::label::Label;
 
 /// Which answers are to be forgotten: those that any of these means.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,27 +27,22 @@ impl Purge {
         Purge { all: true, ..Purge::default() }
     }
 
-    fn means(&self, key: &[u8], stored: &Stored) -> bool {
+    /// Whether the answer with this label under this key is meant.
+    pub(crate) fn means(&self, key: &[u8], label: &Label) -> bool {
         self.all
-            || self.resources.contains(&stored.resource)
-            || self.prefixes.iter().any(|prefix| stored.resource.starts_with(prefix))
-            || stored.tags.iter().any(|tag| self.tags.contains(tag))
+            || self.resources.contains(&label.resource)
+            || self.prefixes.iter().any(|prefix| label.resource.starts_with(prefix))
+            || label.tags.iter().any(|tag| self.tags.contains(tag))
             || self.keys.iter().any(|end| key.ends_with(end))
-    }
-}
-
-impl Zones {
-    /// Forgets what is meant, and whatever is coming. Returns how many answers there were.
-    pub fn purge(&self, purge: &Purge) -> usize {
-        let zones = self.all().into_iter();
-        let meant = zones.filter(|(name, _)| purge.zone.as_deref().is_none_or(|zone| zone == &**name));
-        meant.map(|(_, zone)| zone.sweep(|key, stored| purge.means(key, stored))).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::Zones;
     use crate::stored::tests::stored;
 
     fn zones() -> Zones {
@@ -61,9 +55,10 @@ mod tests {
         ];
         for (name, resource, tags) in answers {
             let mut one = stored(&[("Cache-Tag", tags)], &[]).unwrap();
-            one.resource = resource.as_bytes().into();
-            let zone = zones.zone(name, 1 << 20);
-            zone.insert(resource.as_bytes(), one, zone.epoch(resource.as_bytes()));
+            let label = Arc::get_mut(&mut one.label).unwrap();
+            label.resource = resource.as_bytes().into();
+            let zone = zones.zone(name, 1 << 20, None);
+            zone.insert(resource.as_bytes(), one, zone.epoch(resource.as_bytes()), 0);
         }
         zones
     }
@@ -76,8 +71,8 @@ mod tests {
     fn orders_mean_what_they_name() {
         let check = |purge: Purge, expected: usize| {
             let zones = zones();
-            assert_eq!(zones.purge(&purge), expected, "{purge:?}");
-            assert_eq!(zones.purge(&purge), 0, "{purge:?}");
+            assert_eq!(zones.purge(&purge).0, expected, "{purge:?}");
+            assert_eq!(zones.purge(&purge).0, 0, "{purge:?}");
             let left: usize = zones.all().iter().map(|(_, zone)| zone.len()).sum();
             assert_eq!(left, 4 - expected);
         };

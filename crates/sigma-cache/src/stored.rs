@@ -1,16 +1,17 @@
 //! An answer that is kept.
 
+use std::sync::Arc;
+
 use sigma_http::header::list_items;
 use sigma_http::{Headers, ResponseHead};
 
 use crate::body::Body;
+use crate::label::{Label, normal_value};
 use crate::life::{Life, date};
+use crate::mark::Mark;
 
 /// What an entry takes beside its bytes.
 const OVERHEAD_BYTES: u64 = 256;
-
-/// A field of a request by its name, and the value that it had.
-type Varied = (Box<[u8]>, Option<Box<[u8]>>);
 
 /// An answer that is kept, and may be used again for requests that are like the one it was given to.
 #[derive(Debug, Clone)]
@@ -23,14 +24,12 @@ pub struct Stored {
     pub body: Body,
     /// How long it may be used.
     pub life: Life,
-    /// What it was asked for: the host, and path with query.
-    pub resource: Box<[u8]>,
-    /// The names that its node gave it, to forget it by.
-    pub tags: Box<[Box<[u8]>]>,
-    /// The fields of the request that it depends on, in small letters and in order, with the value that each had.
-    varied: Vec<Varied>,
+    /// What it is found and forgotten by.
+    pub label: Arc<Label>,
     /// When it was made, as it says itself; of several that fit the newest one is used.
-    date: u64,
+    pub(crate) date: u64,
+    /// Where it is on a disk, if it is.
+    pub(crate) mark: Option<Arc<Mark>>,
 }
 
 impl Stored {
@@ -60,8 +59,8 @@ impl Stored {
         let varied = varied.collect();
         let date = headers.find(b"Date").and_then(date).unwrap_or(life.born);
         let (tags, body) = (tags(&headers), Body::of(b""));
-        let (status, resource) = (head.status, resource.into());
-        Some(Stored { status, headers, body, life, resource, tags, varied, date })
+        let label = Arc::new(Label { resource: resource.into(), tags, varied });
+        Some(Stored { status: head.status, headers, body, life, label, date, mark: None })
     }
 
     /// The same with another body.
@@ -71,14 +70,24 @@ impl Stored {
 
     /// Whether it is an answer to a request with these fields (RFC 9111 §4.1).
     pub fn fits(&self, request: &Headers) -> bool {
-        self.varied.iter().all(|(name, value)| normal_value(request, name) == *value)
+        self.label.fits(request)
     }
 
-    /// Whether it takes the place of another answer under the same key. One that depends on other fields does: which of
-    /// the two is meant could not be told.
+    /// Whether it takes the place of another answer under the same key.
     pub(crate) fn replaces(&self, other: &Stored) -> bool {
-        let names = |stored: &Stored| stored.varied.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        self.varied == other.varied || names(self) != names(other)
+        self.label.replaces(&other.label)
+    }
+
+    /// Whether what is on a disk is not forgotten; true of what is in memory alone.
+    pub fn is_kept(&self) -> bool {
+        self.mark.as_ref().is_none_or(|mark| !mark.is_gone())
+    }
+
+    /// It is used.
+    pub fn touch(&self, now: u64) {
+        if let Some(mark) = &self.mark {
+            mark.touch(now);
+        }
     }
 
     /// The same after a node has said that it is still good (RFC 9111 §4.3.4). Where it says so of another version, by
@@ -110,14 +119,7 @@ impl Stored {
 
     /// Bytes of memory that it takes, about.
     pub(crate) fn weight(&self) -> u64 {
-        let varied: usize = self
-            .varied
-            .iter()
-            .map(|(name, value)| name.len() + value.as_deref().map_or(0, <[u8]>::len))
-            .sum();
-        let tags: usize = self.tags.iter().map(|tag| tag.len() + size_of::<Box<[u8]>>()).sum();
-        let said = varied + tags + self.resource.len();
-        OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + said as u64
+        OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + self.label.weight()
     }
 }
 
@@ -154,27 +156,6 @@ fn tags(headers: &Headers) -> Box<[Box<[u8]>]> {
     let values = TAG_FIELDS.iter().flat_map(|field| values(headers, field.as_bytes()));
     let tags = values.flat_map(|value| value.split(|b| matches!(b, b' ' | b'\t' | b',')));
     tags.filter(|tag| !tag.is_empty()).take(TAGS_MAX).map(Box::from).collect()
-}
-
-/// Fields whose items may come in any order and in any case (RFC 9110 §12.5): browsers differ in it.
-const UNORDERED: [&[u8]; 4] = [b"accept", b"accept-charset", b"accept-encoding", b"accept-language"];
-
-/// The value of a field of a request, whatever white space and lines it stands in; None without it.
-fn normal_value(request: &Headers, name: &[u8]) -> Option<Box<[u8]>> {
-    let mut lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).peekable();
-    lines.peek()?;
-    let mut items: Vec<&[u8]> = lines.flat_map(|(_, value)| list_items(value)).collect();
-    if !UNORDERED.contains(&name) {
-        return Some(items.join(&b","[..]).into());
-    }
-    let mut items: Vec<Vec<u8>> = items.drain(..).map(without_space).collect();
-    items.sort();
-    Some(items.join(&b","[..]).into())
-}
-
-/// An item in small letters, without the white space in it.
-fn without_space(item: &[u8]) -> Vec<u8> {
-    item.iter().filter(|b| !matches!(b, b' ' | b'\t')).map(u8::to_ascii_lowercase).collect()
 }
 
 #[cfg(test)]
@@ -223,10 +204,10 @@ pub(crate) mod tests {
         let one =
             stored(&[("surrogate-key", "a b  c"), ("Cache-Tag", "d, e"), ("xkey", "f"), ("X", "g")], &[]);
         let one = one.unwrap();
-        let tags: Vec<&[u8]> = one.tags.iter().map(|tag| &**tag).collect();
+        let tags: Vec<&[u8]> = one.label.tags.iter().map(|tag| &**tag).collect();
         assert_eq!(tags, [b"a", b"b", b"c", b"d", b"e", b"f"]);
         let many = (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
-        assert_eq!(stored(&[("xkey", &many)], &[]).unwrap().tags.len(), TAGS_MAX);
+        assert_eq!(stored(&[("xkey", &many)], &[]).unwrap().label.tags.len(), TAGS_MAX);
     }
 
     #[test]

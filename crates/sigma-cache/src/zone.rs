@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foldhash::fast::RandomState;
 use quick_cache::sync::Cache;
 use quick_cache::{OptionsBuilder, Weighter};
 use sigma_http::Headers;
+use sigma_plugin::cache::CacheDisk;
 
+use crate::body::Body;
 use crate::flight::Flight;
+use crate::label::VARIANTS_MAX;
+use crate::purge::Purge;
+use crate::shelf::{Erasure, Errand, Shelf, Stream};
 use crate::stored::Stored;
-
-/// The most answers under one key; the oldest goes (`plugins/proxy-cache.md`).
-const VARIANTS_MAX: usize = 64;
 
 /// Parts of a zone that are locked for themselves, and how much memory each is to have at least: an answer must fit
 /// into one.
@@ -35,17 +37,82 @@ const STRIPES: usize = 64;
 /// Counters of what was forgotten. Keys that share one void each other's answers that are coming: those are not kept.
 const COUNTERS: usize = 4096;
 
+/// Orders to purge that are remembered for zones that are made later. Behind them such a zone begins anew.
+const ORDERS_MAX: usize = 1_000;
+
+/// Gives a zone of this name and so much memory a place on a disk.
+type GiveShelf = dyn Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync;
+
 /// All zones of a gateway; a part of the node.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Zones {
     zones: Mutex<HashMap<Box<str>, Arc<Zone>>>,
+    shelves: OnceLock<Box<GiveShelf>>,
+    orders: Mutex<Vec<Purge>>,
+}
+
+impl std::fmt::Debug for Zones {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zones").field("zones", &self.zones).finish_non_exhaustive()
+    }
 }
 
 impl Zones {
-    /// The zone of this name, of so many bytes if it is new.
-    pub fn zone(&self, name: &str, bytes: u64) -> Arc<Zone> {
+    /// The zone of this name. If it is new it has so many bytes, and a place on a disk if one is named and disks are to
+    /// be had.
+    pub fn zone(&self, name: &str, bytes: u64, disk: Option<&CacheDisk>) -> Arc<Zone> {
         let mut zones = self.lock();
-        Arc::clone(zones.entry(name.into()).or_insert_with(|| Arc::new(Zone::new(bytes))))
+        if let Some(zone) = zones.get(name) {
+            return Arc::clone(zone);
+        }
+        let shelf = disk.zip(self.shelves.get()).map(|(disk, give)| give(name, bytes, disk));
+        let zone = Arc::new(Zone::with_shelf(bytes, shelf));
+        zones.insert(name.into(), Arc::clone(&zone));
+        zone
+    }
+
+    /// Says once how zones are given a place on a disk; it must not wait.
+    pub fn shelve_by(&self, give: impl Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync + 'static) {
+        // The first counts: there is one gateway in a process.
+        let _ = self.shelves.set(Box::new(give));
+    }
+
+    /// All orders so far that a zone of this name has missed if it is new: what is found on its disk may be meant.
+    pub fn orders_for(&self, name: &str) -> Vec<Purge> {
+        let orders = held(&self.orders);
+        let meant = orders.iter().filter(|order| order.zone.as_deref().is_none_or(|zone| zone == name));
+        meant.cloned().collect()
+    }
+
+    pub(crate) fn remember(&self, order: &Purge) {
+        let mut orders = held(&self.orders);
+        match orders.len() < ORDERS_MAX {
+            true => orders.push(order.clone()),
+            false => *orders = vec![Purge::everything()],
+        }
+    }
+
+    /// Forgets what is meant, and whatever is coming. Returns how many answers there were, each counted once, and what has
+    /// yet to be removed of disks. Looks at all that is kept, a few answers at a time: nobody else waits for it, and it is
+    /// not for a thread that others wait for.
+    pub fn purge(&self, purge: &Purge) -> (usize, Erasure) {
+        let (mut count, mut erasure) = (0, Erasure::nothing());
+        // Zones that are made from here on are told by this.
+        self.remember(purge);
+        for (name, zone) in self.all() {
+            if purge.zone.as_deref().is_none_or(|zone| zone == &*name) {
+                let (gone, erased) = zone.sweep(purge);
+                count += gone;
+                erasure = erasure.and(erased);
+            }
+        }
+        (count, erasure)
+    }
+
+    /// Leaves all disks to another process.
+    pub fn leave_disks(&self) {
+        let zones = self.all();
+        zones.iter().filter_map(|(_, zone)| zone.shelf.as_ref()).for_each(Shelf::close);
     }
 
     /// All that have been used, by name.
@@ -91,6 +158,8 @@ pub struct Zone {
     bytes: u64,
     /// Bytes of answers that are still coming.
     coming: AtomicU64,
+    /// What is on a disk, if this zone has one.
+    shelf: Option<Arc<Shelf>>,
 }
 
 /// What was forgotten of a zone when a question was asked: an answer to one that was asked before is not kept.
@@ -112,8 +181,13 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Zone {
-    /// One of so many bytes.
+    /// One of so many bytes, in memory alone.
     pub fn new(bytes: u64) -> Zone {
+        Zone::with_shelf(bytes, None)
+    }
+
+    /// One with so many bytes of memory, and a shelf.
+    pub fn with_shelf(bytes: u64, shelf: Option<Arc<Shelf>>) -> Zone {
         let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
         let guess = usize::try_from(bytes / GUESSED_BYTES).unwrap_or(usize::MAX).max(16);
         let answers = OptionsBuilder::new()
@@ -136,12 +210,23 @@ impl Zone {
             swept: AtomicU64::new(0),
             bytes,
             coming: AtomicU64::new(0),
+            shelf,
         }
     }
 
-    /// The most bytes that the body of one answer may have.
+    /// The most bytes that the body of one answer may have in memory.
     pub fn largest(&self) -> u64 {
         self.answers.shard_capacity() / 2
+    }
+
+    /// The most bytes that it may have at all.
+    pub(crate) fn largest_of_all(&self) -> u64 {
+        self.shelf.as_ref().map_or(0, |shelf| shelf.largest()).max(self.largest())
+    }
+
+    /// What is on a disk, if this zone has one.
+    pub fn shelf(&self) -> Option<&Arc<Shelf>> {
+        self.shelf.as_ref()
     }
 
     /// Keys under which something is kept.
@@ -159,7 +244,7 @@ impl Zone {
         self.answers.weight()
     }
 
-    /// The newest answer under a key to a request with these fields, fresh or not.
+    /// The newest answer under a key to a request with these fields, fresh or not, that is in memory.
     pub fn find(&self, key: &[u8], request: &Headers) -> Option<Arc<Stored>> {
         let variants = self.answers.get(key)?;
         let fitting = variants.iter().filter(|stored| stored.fits(request));
@@ -168,7 +253,7 @@ impl Zone {
 
     /// Whether there is any answer under a key.
     pub fn has(&self, key: &[u8]) -> bool {
-        self.answers.contains_key(key)
+        self.answers.contains_key(key) || self.shelf.as_ref().is_some_and(|shelf| shelf.has(key))
     }
 
     /// What was forgotten so far, as far as it concerns a key.
@@ -182,13 +267,76 @@ impl Zone {
     }
 
     /// Keeps an answer, unless something was forgotten since its question was asked.
-    pub fn insert(&self, key: &[u8], stored: Stored, epoch: Epoch) {
+    pub fn insert(&self, key: &[u8], mut stored: Stored, epoch: Epoch, now: u64) {
         let hash = self.hasher.hash_one(key);
         let _writing = self.stripe(hash);
         if self.epoch_at(hash) != epoch {
             return;
         }
-        let known = self.answers.peek(key);
+        let key: Arc<[u8]> = key.into();
+        let Some(shelf) = &self.shelf else {
+            return self.remember(&key, Arc::new(stored));
+        };
+        // A node has said that it is still good: the body stays where it is.
+        let known = stored.mark.take_if(|mark| !mark.is_gone());
+        let is_in_memory = matches!(stored.body, Body::Whole(_));
+        let is_new = known.is_none() && is_in_memory;
+        let entry = is_new.then(|| shelf.expect(&key, &stored, now)).flatten();
+        let is_known = known.is_some();
+        stored.mark = known.or_else(|| entry.as_ref().map(|entry| Arc::clone(&entry.mark)));
+        let stored = Arc::new(stored);
+        if is_in_memory {
+            self.remember(&key, Arc::clone(&stored));
+        }
+        match entry {
+            Some(entry) => shelf.write(entry, stored, now),
+            None if is_known => shelf.renew(&key, stored, now),
+            None => {}
+        }
+    }
+
+    /// Begins to write an answer whose body is too large for memory, unless something was forgotten since its question
+    /// was asked; None if it cannot be written.
+    pub(crate) fn stream(&self, key: &Arc<[u8]>, stored: &Stored, epoch: Epoch, now: u64) -> Option<Stream> {
+        let shelf = self.shelf.as_ref()?;
+        let hash = self.hasher.hash_one(&key[..]);
+        let _writing = self.stripe(hash);
+        // Many who ask for what takes long would else have each other's begin anew, and none come to its end.
+        if self.epoch_at(hash) != epoch || shelf.is_writing(key, stored) {
+            return None;
+        }
+        shelf.stream(key, stored, now)
+    }
+
+    /// All of an answer has come that is not in memory: what memory has in its place is older.
+    pub(crate) fn supersede(&self, key: &Arc<[u8]>, stored: &Stored) {
+        let _writing = self.stripe(self.hasher.hash_one(&key[..]));
+        self.retain(key, |other| !stored.replaces(other));
+    }
+
+    /// Puts what was read from a disk into memory, unless something was forgotten since that began, or it is too large.
+    pub(crate) fn promote(&self, key: &Arc<[u8]>, stored: &Arc<Stored>, epoch: Epoch) {
+        let hash = self.hasher.hash_one(&key[..]);
+        let _writing = self.stripe(hash);
+        let is_known = || {
+            let known = self.answers.peek(&key[..]);
+            known.is_some_and(|known| known.iter().any(|other| stored.replaces(other)))
+        };
+        // One that is being written in its place is newer, and may be given already. When that is written this one is
+        // forgotten, so that is looked at first.
+        let is_newest = || {
+            let is_replaced = self.shelf.as_ref().is_some_and(|shelf| shelf.is_writing(key, stored));
+            !is_replaced && stored.is_kept()
+        };
+        if matches!(stored.body, Body::Whole(_)) && self.epoch_at(hash) == epoch && !is_known() && is_newest()
+        {
+            self.remember(key, Arc::clone(stored));
+        }
+    }
+
+    /// Puts an answer into memory; its stripe is held.
+    fn remember(&self, key: &Arc<[u8]>, stored: Arc<Stored>) {
+        let known = self.answers.peek(&key[..]);
         let others =
             known.iter().flat_map(|variants| variants.iter()).filter(|other| !stored.replaces(other));
         let mut variants: Vec<Arc<Stored>> = others.cloned().collect();
@@ -197,44 +345,63 @@ impl Zone {
         {
             variants.swap_remove(oldest);
         }
-        variants.push(Arc::new(stored));
-        self.answers.insert(key.into(), variants.into());
+        variants.push(stored);
+        self.answers.insert(Arc::clone(key), variants.into());
+    }
+
+    /// Forgets those under a key, in memory, that are not to stay; returns them. Its stripe is held.
+    fn retain(&self, key: &Arc<[u8]>, stays: impl Fn(&Stored) -> bool) -> Vec<Arc<Stored>> {
+        let Some(known) = self.answers.peek(&key[..]) else { return Vec::new() };
+        let (stay, gone): (Vec<Arc<Stored>>, _) = known.iter().cloned().partition(|stored| stays(stored));
+        match stay.is_empty() {
+            true => drop(self.answers.remove(&key[..])),
+            false if !gone.is_empty() => self.answers.insert(Arc::clone(key), stay.into()),
+            false => {}
+        }
+        gone
     }
 
     /// Forgets all answers under a key, and those that are coming; whether there were any. Whoever asks from here on
     /// gets an answer that was asked for later.
     pub fn purge(&self, key: &[u8]) -> bool {
+        self.forget(key, None)
+    }
+
+    /// As [`Zone::purge`], for one who waits until nothing of it is on a disk.
+    pub fn erase(&self, key: &[u8]) -> (bool, Erasure) {
+        let (erasure, errand) = Erasure::begin();
+        (self.forget(key, Some(&errand)), erasure)
+    }
+
+    fn forget(&self, key: &[u8], errand: Option<&Errand>) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut flights = self.stripe(hash);
         self.forgotten[hash as usize % COUNTERS].fetch_add(1, Ordering::AcqRel);
         // Those who wait for it already have asked before.
         flights.remove(key);
-        self.answers.remove(key).is_some()
+        let was_on_disk = self.shelf.as_ref().is_some_and(|shelf| shelf.forget(key, errand));
+        self.answers.remove(key).is_some() || was_on_disk
     }
 
-    /// Forgets all answers that `is_meant` by their keys and by themselves, and all that are coming, as what they are is
-    /// not known yet. Returns how many there were.
-    pub(crate) fn sweep(&self, is_meant: impl Fn(&[u8], &Stored) -> bool) -> usize {
+    /// Forgets all answers that an order means, and all that are coming, as what they are is not known yet. Returns how
+    /// many there were, and what has yet to be removed of a disk.
+    pub(crate) fn sweep(&self, order: &Purge) -> (usize, Erasure) {
         self.swept.fetch_add(1, Ordering::AcqRel);
         self.stripes.iter().for_each(|stripe| held(stripe).clear());
+        let is_meant = |key: &[u8], stored: &Stored| order.means(key, &stored.label);
         let keys = self.answers.iter();
         let meant = keys.filter(|(key, variants)| variants.iter().any(|stored| is_meant(key, stored)));
         let meant: Vec<(Arc<[u8]>, Variants)> = meant.collect();
-        meant.iter().map(|(key, _)| self.forget(key, &is_meant)).sum()
-    }
-
-    /// Forgets those under a key that are meant.
-    fn forget(&self, key: &Arc<[u8]>, is_meant: &impl Fn(&[u8], &Stored) -> bool) -> usize {
-        let _writing = self.stripe(self.hasher.hash_one(&key[..]));
-        let Some(known) = self.answers.peek(&key[..]) else { return 0 };
-        let stay: Vec<Arc<Stored>> = known.iter().filter(|stored| !is_meant(key, stored)).cloned().collect();
-        let gone = known.len() - stay.len();
-        match stay.is_empty() {
-            true => drop(self.answers.remove(&key[..])),
-            false if gone > 0 => self.answers.insert(Arc::clone(key), stay.into()),
-            false => {}
+        let mut count = 0;
+        for (key, _) in &meant {
+            let _writing = self.stripe(self.hasher.hash_one(&key[..]));
+            let gone = self.retain(key, |stored| !is_meant(key, stored));
+            // Those that are on a disk as well are counted there.
+            count += gone.iter().filter(|gone| gone.mark.as_ref().is_none_or(|mark| mark.is_gone())).count();
         }
-        gone
+        let Some(shelf) = &self.shelf else { return (count, Erasure::nothing()) };
+        let (erasure, errand) = Erasure::begin();
+        (count + shelf.sweep(order, Some(&errand)), erasure)
     }
 
     /// Begins a question for all who want the answer under this key. One that others ask is theirs for `most_s`
@@ -350,7 +517,7 @@ mod tests {
         let put = |language: &str, body: &[u8]| {
             let mut one = stored(&[("Vary", "Accept-Language")], &[("Accept-Language", language)]).unwrap();
             one.body = crate::Body::of(body);
-            zone.insert(b"k", one, zone.epoch(b"k"));
+            zone.insert(b"k", one, zone.epoch(b"k"), 0);
         };
         put("de", b"hallo");
         put("en", b"hello");
@@ -362,7 +529,7 @@ mod tests {
         (0..100).for_each(|n| put(&format!("l{n}"), b"x"));
         assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), VARIANTS_MAX);
         // One that depends on something else takes the place of all.
-        zone.insert(b"k", stored(&[], &[]).unwrap(), zone.epoch(b"k"));
+        zone.insert(b"k", stored(&[], &[]).unwrap(), zone.epoch(b"k"), 0);
         assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), 1);
         assert_eq!(kept(&zone, &[]).as_deref(), Some(&b"body"[..]));
         assert!(zone.purge(b"k") && !zone.purge(b"k"));
@@ -375,20 +542,22 @@ mod tests {
         let one = stored(&[], &[]).unwrap();
         let asked = zone.epoch(b"k");
         zone.purge(b"k");
-        zone.insert(b"k", one.clone(), asked);
+        zone.insert(b"k", one.clone(), asked, 0);
         assert!(zone.is_empty());
         let asked = zone.epoch(b"k");
-        zone.sweep(|_, _| false);
-        zone.insert(b"k", one.clone(), asked);
+        drop(zone.sweep(&Purge::default()));
+        zone.insert(b"k", one.clone(), asked, 0);
         assert!(zone.is_empty());
-        zone.insert(b"k", one, zone.epoch(b"k"));
+        zone.insert(b"k", one, zone.epoch(b"k"), 0);
         assert_eq!(zone.len(), 1);
     }
 
     #[test]
     fn what_is_coming_is_not_for_those_who_ask_after_a_purge() {
         let zone = zone();
-        for forget in [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(|_, _| false)] {
+        for forget in
+            [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(&Purge::default()).0]
+        {
             let old = zone.lead(b"k", 0, 0).unwrap();
             let before = zone.lead(b"k", 0, 0).unwrap_err();
             old.share(Arc::new(stored(&[], &[]).unwrap()));
@@ -424,13 +593,13 @@ mod tests {
     fn a_sweep_takes_what_is_meant() {
         let zone = zone();
         for (key, language) in [(b"a", "de"), (b"a", "en"), (b"b", "de"), (b"c", "en")] {
-            let one = stored(&[("Vary", "L"), ("Content-Language", language)], &[("L", language)]).unwrap();
-            zone.insert(key, one, zone.epoch(key));
+            let one = stored(&[("Vary", "L"), ("Cache-Tag", language)], &[("L", language)]).unwrap();
+            zone.insert(key, one, zone.epoch(key), 0);
         }
-        let is_german = |_: &[u8], stored: &Stored| stored.headers.find(b"Content-Language") == Some(b"de");
-        assert_eq!((zone.sweep(is_german), zone.sweep(is_german), zone.len()), (2, 0, 2));
+        let german = Purge { tags: [b"de"[..].into()].into(), ..Purge::default() };
+        assert_eq!((zone.sweep(&german).0, zone.sweep(&german).0, zone.len()), (2, 0, 2));
         assert!(zone.find(b"a", &headers(&[("L", "en")])).is_some());
-        assert_eq!((zone.sweep(|_, _| true), zone.len(), zone.held_bytes()), (2, 0, 0));
+        assert_eq!((zone.sweep(&Purge::everything()).0, zone.len(), zone.held_bytes()), (2, 0, 0));
     }
 
     #[test]
@@ -439,7 +608,7 @@ mod tests {
         for n in 0..10_000u32 {
             let mut one = stored(&[], &[]).unwrap();
             one.body = crate::Body::of(&[0; 1000]);
-            zone.insert(&n.to_be_bytes(), one, zone.epoch(&n.to_be_bytes()));
+            zone.insert(&n.to_be_bytes(), one, zone.epoch(&n.to_be_bytes()), 0);
         }
         assert!(zone.held_bytes() <= 1 << 20 && zone.len() > 300, "{zone:?}");
         // What is on its way counts for itself.

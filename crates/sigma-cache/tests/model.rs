@@ -3,13 +3,18 @@
 //! The model keeps a list and knows what answers meant, not how they said it. With `SIGMA_SEED` in the environment one
 //! seed is run, that of a failure.
 
+mod disk;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll, Waker};
 
+use disk::{MemoryDisk, Process};
+use sigma_cache::shelf::Bounds;
 use sigma_cache::{Answered, Directives, Draft, Fill, MayUse, Purge, Stored, Zone, Zones, may_keep, may_use};
 use sigma_http::{BodyLength, Chunk, Frame, Headers, ResponseHead};
 use sigma_plugin::BodySource;
-use sigma_plugin::cache::{CacheRule, Lifetime};
+use sigma_plugin::cache::{CacheDisk, CacheRule, Lifetime};
 
 const REQUESTS: usize = 100_000;
 const KEYS: u64 = 24;
@@ -177,7 +182,11 @@ struct Kept {
 
 /// A cache in a few lines.
 #[derive(Debug, Default)]
-struct Model(Vec<Kept>);
+struct Model {
+    kept: Vec<Kept>,
+    /// All that was kept ever, and not forgotten since by an order, by its body.
+    given: HashMap<Vec<u8>, Kept>,
+}
 
 impl Model {
     /// The newest answer to a request; of equally new ones the one that came last.
@@ -185,7 +194,7 @@ impl Model {
         let fits = |kept: &&Kept| {
             kept.key == asked.key && kept.language.is_none_or(|language| language == asked.language)
         };
-        self.0.iter().filter(fits).max_by_key(|kept| kept.born)
+        self.kept.iter().filter(fits).max_by_key(|kept| kept.born)
     }
 
     fn may_use(kept: &Kept, asked: &Asked, now: u64) -> bool {
@@ -215,8 +224,8 @@ impl Model {
         let goes = |kept: &Kept| {
             kept.key == asked.key && (kept.language.is_some() != given.varies || kept.language == language)
         };
-        self.0.retain(|kept| !goes(kept));
-        self.0.push(Kept {
+        self.kept.retain(|kept| !goes(kept));
+        let kept = Kept {
             key: asked.key,
             language,
             born: now - given.age.unwrap_or(0),
@@ -224,11 +233,35 @@ impl Model {
             never_stale: given.must_revalidate || given.s_maxage.is_some(),
             tag: given.tag,
             body: given.body.clone(),
-        });
+        };
+        self.given.insert(kept.body.clone(), kept.clone());
+        self.kept.push(kept);
     }
 
-    fn forget(&mut self, key: u64) {
-        self.0.retain(|kept| kept.key != key);
+    /// There was no room for a key.
+    fn lose(&mut self, key: u64) {
+        self.kept.retain(|kept| kept.key != key);
+    }
+
+    /// Those that `is_meant` are not to be given any more.
+    fn forget(&mut self, is_meant: impl Fn(&Kept) -> bool) {
+        self.kept.retain(|kept| !is_meant(kept));
+        self.given.retain(|_, kept| !is_meant(kept));
+    }
+
+    /// Whether this is something that may be given.
+    fn knows(&self, body: &[u8], asked: &Asked, now: u64) -> bool {
+        self.given.get(body).is_some_and(|kept| {
+            kept.key == asked.key
+                && kept.language.is_none_or(|language| language == asked.language)
+                && Model::may_use(kept, asked, now)
+        })
+    }
+
+    /// There was no room for the answer to a request.
+    fn forget_one(&mut self, asked: &Asked) {
+        let found = self.find(asked).map(|kept| (kept.key, kept.language));
+        self.kept.retain(|kept| Some((kept.key, kept.language)) != found);
     }
 }
 
@@ -265,13 +298,65 @@ struct Both {
     model: Model,
     rule: CacheRule,
     now: u64,
+    /// What it is kept on beside memory, if it is, and how many processes there were.
+    process: Option<Process>,
+    processes: u64,
+    /// Who finds nothing waits for what is being written, and looks again.
+    waits: bool,
 }
 
 impl Both {
     fn new(bytes: u64) -> Both {
         let zones = Zones::default();
-        let zone = zones.zone("z", bytes);
-        Both { zones, zone, model: Model::default(), rule: rule(), now: 1_000_000 }
+        let zone = zones.zone("z", bytes, None);
+        Both {
+            zones,
+            zone,
+            model: Model::default(),
+            rule: rule(),
+            now: 1_000_000,
+            process: None,
+            processes: 0,
+            waits: false,
+        }
+    }
+
+    /// One with a disk.
+    fn on(disk: &MemoryDisk, bytes: u64, bounds: Bounds) -> Both {
+        let mut both = Both::new(bytes);
+        both.start(disk, bytes, bounds);
+        both
+    }
+
+    /// A process begins with what is on the disk.
+    fn start(&mut self, disk: &MemoryDisk, bytes: u64, bounds: Bounds) {
+        self.processes += 1;
+        let mut process = Process::begin(disk, self.processes, bounds, bytes, &[]);
+        process.now = self.now;
+        let shelf = Arc::clone(&process.shelf);
+        self.zones = Zones::default();
+        self.zones.shelve_by(move |_, _, _| Arc::clone(&shelf));
+        let place = CacheDisk { path: "/".into(), levels: vec![1], bytes: 0, inactive_s: 0 };
+        self.zone = self.zones.zone("z", bytes, Some(&place));
+        process.zone = Arc::clone(&self.zone);
+        process.look_through();
+        self.process = Some(process);
+    }
+
+    /// What is kept for a request, in memory or on the disk.
+    fn kept(&mut self, key: &[u8], fields: &Headers) -> Option<Arc<Stored>> {
+        match &mut self.process {
+            None => self.zone.find(key, fields),
+            Some(process) => {
+                process.now = self.now;
+                let found = process.get(key, fields);
+                if found.is_some() || !self.waits {
+                    return found;
+                }
+                process.hands.work();
+                process.get(key, fields)
+            }
+        }
     }
 
     fn key(number: u64) -> Vec<u8> {
@@ -284,17 +369,29 @@ impl Both {
         let wishes = Directives::of(&fields);
         assert_eq!(wishes.no_cache, asked.no_cache);
         let key = Both::key(asked.key);
+        if !self.zone.has(&key) && self.waits {
+            self.process.iter().for_each(|process| process.hands.work());
+        }
         if !self.zone.has(&key) {
             // It had no room. That it must have it where there is some is for the one who compares.
-            self.model.forget(asked.key);
+            self.model.lose(asked.key);
         }
-        let found = self.zone.find(&key, &fields);
+        let found = self.kept(&key, &fields);
+        if found.is_none() && self.process.is_some() {
+            // There each answer comes and goes for itself.
+            self.model.forget_one(asked);
+        }
         let found = found.filter(|stored| {
             !asked.no_cache && may_use(&self.rule, &stored.life, &wishes, self.now) == MayUse::Yes
         });
         let known = self.model.find(asked);
         let known = known.filter(|kept| !asked.no_cache && Model::may_use(kept, asked, self.now));
-        (found.map(|stored| body_of(&stored)), known.map(|kept| kept.body.clone()))
+        let process = self.process.as_ref();
+        let body = |stored: Arc<Stored>| match process {
+            None => body_of(&stored),
+            Some(process) => process.body(&stored).expect("it is whole"),
+        };
+        (found.map(body), known.map(|kept| kept.body.clone()))
     }
 
     fn answered(&mut self, asked: &Asked, given: &Given, fate: Fate) {
@@ -334,7 +431,17 @@ impl Both {
 
     fn purge(&mut self, key: u64) {
         self.zone.purge(&Both::key(key));
-        self.model.forget(key);
+        self.erase();
+        self.model.forget(|kept| kept.key == key);
+    }
+
+    /// Waits until nothing of what was forgotten is on the disk.
+    fn erase(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.disk.platter().fails = None;
+            process.hands.work();
+            process.tend();
+        }
     }
 
     /// Forgets by a tag, or by what was asked for.
@@ -343,20 +450,27 @@ impl Both {
         if chance.one_of(2) {
             let tag = format!("t{number}").into_bytes();
             self.zones.purge(&Purge { tags: [tag.into()].into(), ..Purge::default() });
-            self.model.0.retain(|kept| kept.tag != number);
+            self.model.forget(|kept| kept.tag == number);
         } else {
             let resource = format!("h/{number}").into_bytes();
             self.zones.purge(&Purge { resources: [resource.into()].into(), ..Purge::default() });
-            self.model.forget(number);
+            self.model.forget(|kept| kept.key == number);
         }
+        self.erase();
     }
 }
 
 /// Random traffic. `compare` is told what the cache and the model gave; returned is how often that was something.
-fn run(seed: u64, bytes: u64, compare: impl Fn(&Both, &Option<Vec<u8>>, &Option<Vec<u8>>)) -> usize {
-    let (mut chance, mut both, mut hits) = (Chance(seed), Both::new(bytes), 0);
+fn run(
+    seed: u64,
+    mut both: Both,
+    mut step: impl FnMut(&mut Both, &mut Chance),
+    compare: impl Fn(&Both, &Asked, &Option<Vec<u8>>, &Option<Vec<u8>>),
+) -> usize {
+    let (mut chance, mut hits) = (Chance(seed), 0);
     for number in 0..REQUESTS {
         both.now += chance.below(3);
+        step(&mut both, &mut chance);
         if chance.one_of(60) {
             let key = chance.below(KEYS);
             both.purge(key);
@@ -366,7 +480,7 @@ fn run(seed: u64, bytes: u64, compare: impl Fn(&Both, &Option<Vec<u8>>, &Option<
         }
         let asked = Asked::random(&mut chance);
         let (found, known) = both.looked_up(&asked);
-        compare(&both, &found, &known);
+        compare(&both, &asked, &found, &known);
         hits += usize::from(found.is_some());
         if found.is_none() {
             let given = Given::random(&mut chance, number);
@@ -375,6 +489,14 @@ fn run(seed: u64, bytes: u64, compare: impl Fn(&Both, &Option<Vec<u8>>, &Option<
         }
     }
     hits
+}
+
+/// The beginning of a body, and how long it is.
+fn shown(body: &Option<Vec<u8>>) -> String {
+    let text = |body: &Vec<u8>| {
+        format!("{}… of {}", String::from_utf8_lossy(&body[..body.len().min(8)]), body.len())
+    };
+    body.as_ref().map_or("nothing".to_owned(), text)
 }
 
 fn seeds(own: [u64; 2]) -> Vec<u64> {
@@ -388,11 +510,16 @@ fn seeds(own: [u64; 2]) -> Vec<u64> {
 #[test]
 fn with_room_it_does_what_the_model_does() {
     for seed in seeds([1, 2]) {
-        let hits = run(seed, 256 << 20, |both, found, known| {
-            assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
-            let all = both.model.0.iter().all(|kept| both.zone.has(&Both::key(kept.key)));
-            assert!(all, "seed {seed} at {}: something had no room", both.now);
-        });
+        let hits = run(
+            seed,
+            Both::new(256 << 20),
+            |_, _| {},
+            |both, _, found, known| {
+                assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
+                let all = both.model.kept.iter().all(|kept| both.zone.has(&Both::key(kept.key)));
+                assert!(all, "seed {seed} at {}: something had no room", both.now);
+            },
+        );
         assert!(hits > REQUESTS / 10, "{hits}");
     }
 }
@@ -401,9 +528,85 @@ fn with_room_it_does_what_the_model_does() {
 #[test]
 fn without_room_it_never_gives_anything_else() {
     for seed in seeds([3, 4]) {
-        let hits = run(seed, 8 << 10, |both, found, known| {
-            assert!(both.zone.held_bytes() <= 8 << 10);
-            assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
+        let hits = run(
+            seed,
+            Both::new(8 << 10),
+            |_, _| {},
+            |both, _, found, known| {
+                assert!(both.zone.held_bytes() <= 8 << 10);
+                assert!(found == known, "seed {seed} at {}: {found:?} instead of {known:?}", both.now);
+            },
+        );
+        assert!(hits > REQUESTS / 100, "{hits}");
+    }
+}
+
+const ROOM: Bounds = Bounds { disk_bytes: 1 << 30, table_bytes: 64 << 20, inactive_s: 1 << 30 };
+
+/// With room for all on a disk, and next to none in memory, there is one answer to each request: that of the model. No
+/// restart makes a difference, nor what the disk is at when somebody asks: what is being written is found a moment later,
+/// and what it replaces is not found any more.
+#[test]
+fn with_room_on_a_disk_it_does_what_the_model_does() {
+    for seed in seeds([5, 6]) {
+        let disk = MemoryDisk::default();
+        let step = |both: &mut Both, chance: &mut Chance| {
+            let is_restart = chance.one_of(500);
+            if is_restart || chance.one_of(2) {
+                both.process.iter().for_each(|process| process.hands.work());
+            }
+            if is_restart {
+                both.start(&disk, 64 << 10, ROOM);
+            }
+        };
+        let both = Both { waits: true, ..Both::on(&disk, 64 << 10, ROOM) };
+        let hits = run(seed, both, step, |both, asked, found, known| {
+            let (gave, wanted) = (shown(found), shown(known));
+            assert!(found == known, "seed {seed} at {}: {gave} instead of {wanted} for {asked:?}", both.now);
+            let process = both.process.as_ref().expect("there is one");
+            process.hands.work();
+            let all = both.model.kept.iter().all(|kept| both.zone.has(&Both::key(kept.key)));
+            assert!(all, "seed {seed} at {}: something had no room", both.now);
+            assert_eq!(process.hands.troubles(), []);
+        });
+        assert!(hits > REQUESTS / 10, "{hits}");
+    }
+}
+
+/// Without room, with processes that die at any moment and a disk that is full or fails, nothing is ever given but what
+/// was given before and has not been forgotten.
+#[test]
+fn on_a_bad_disk_it_never_gives_anything_else() {
+    let bounds = Bounds { disk_bytes: 200 << 10, table_bytes: 8 << 10, inactive_s: 60 };
+    for seed in seeds([7, 8]) {
+        let disk = MemoryDisk::default();
+        disk.platter().capacity = 150 << 10;
+        let step = |both: &mut Both, chance: &mut Chance| {
+            if let Some(process) = &mut both.process {
+                let jobs = chance.below(4);
+                for _ in 0..jobs {
+                    process.hands.work_once();
+                }
+                process.now = both.now;
+                if chance.one_of(20) {
+                    process.tend();
+                }
+            }
+            disk.platter().fails = chance.one_of(50).then_some(std::io::ErrorKind::Other);
+            if chance.one_of(300) {
+                disk.platter().fails = None;
+                let left = chance.below(20) as usize;
+                disk.platter().steps_left = Some(left);
+                both.process.iter().for_each(|process| process.hands.work());
+                disk.platter().steps_left = None;
+                both.start(&disk, 64 << 10, bounds);
+            }
+        };
+        let hits = run(seed, Both::on(&disk, 64 << 10, bounds), step, |both, asked, found, _| {
+            let held: usize = disk.contents().iter().map(|file| file.lock().expect("no poison").len()).sum();
+            assert!(held <= 200 << 10, "{held}");
+            let is_right = found.as_ref().is_none_or(|found| both.model.knows(found, asked, both.now));
+            assert!(is_right, "seed {seed} at {}: {found:?} for {asked:?}", both.now);
         });
         assert!(hits > REQUESTS / 100, "{hits}");
     }

@@ -1,6 +1,7 @@
 //! What a plugin wants of the cache of answers, which is a stage of the exchange and not the plugin's own.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Method;
@@ -14,6 +15,8 @@ pub struct CacheRule {
     pub zone: Box<str>,
     /// How much memory that is, in bytes.
     pub zone_bytes: u64,
+    /// Where on a disk it keeps them as well, if it does.
+    pub disk: Option<CacheDisk>,
     /// Whoever may send `PURGE` has what is kept under a key forgotten.
     pub purges: bool,
     /// The methods that are answered from it. Answers to HEAD are not kept: those to GET serve it.
@@ -54,6 +57,58 @@ pub struct CacheRule {
     pub tells: Tells,
     /// The fields that say which tags an answer has are not for clients.
     pub hides_tags: bool,
+}
+
+/// A place on a disk for answers, beside memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheDisk {
+    /// The folder, which is one zone's alone.
+    pub path: PathBuf,
+    /// How many letters the names of the folders in it have, one number for each level: nginx's `levels`.
+    pub levels: Vec<u8>,
+    /// How much of the disk that is, in bytes.
+    pub bytes: u64,
+    /// Seconds after which what nobody has used is forgotten, fresh or not.
+    pub inactive_s: u32,
+}
+
+impl CacheDisk {
+    /// The levels that a text such as `1:2` names: up to three, with one or two letters each.
+    pub fn levels(text: &str) -> Option<Vec<u8>> {
+        let levels = text.split(':').map(|level| match level {
+            "1" => Some(1),
+            "2" => Some(2),
+            _ => None,
+        });
+        levels.collect::<Option<Vec<u8>>>().filter(|levels| levels.len() <= 3)
+    }
+}
+
+/// Has zones on disks opened as soon as something in the configuration is to be kept in them; a part of the node.
+#[derive(Default)]
+pub struct CacheDisks {
+    open: OnceLock<Box<dyn Fn(&CacheRule) + Send + Sync>>,
+}
+
+impl std::fmt::Debug for CacheDisks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CacheDisks").finish_non_exhaustive()
+    }
+}
+
+impl CacheDisks {
+    /// Says once how that is done; it must not wait.
+    pub fn open_by(&self, open: impl Fn(&CacheRule) + Send + Sync + 'static) {
+        // The first counts: there is one gateway in a process.
+        let _ = self.open.set(Box::new(open));
+    }
+
+    /// Answers are going to be kept by this rule. Nothing happens in tools that only check a configuration.
+    pub fn want(&self, rule: &CacheRule) {
+        if let Some(open) = self.open.get().filter(|_| rule.disk.is_some()) {
+            open(rule);
+        }
+    }
 }
 
 /// How clients are told what the cache did.

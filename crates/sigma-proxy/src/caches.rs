@@ -24,7 +24,7 @@ impl Caches {
         if let Some((_, zone)) = known.iter().find(|(name, _)| *name == rule.zone) {
             return Arc::clone(zone);
         }
-        let zone = self.all.zone(&rule.zone, rule.zone_bytes);
+        let zone = self.all.zone(&rule.zone, rule.zone_bytes, rule.disk.as_ref());
         known.push((rule.zone.clone(), Arc::clone(&zone)));
         zone
     }

@@ -37,6 +37,7 @@ mod time_limit;
 mod withdrawal;
 mod worker;
 
+pub use compile::cache::disk as cache_disk;
 pub use compile::{Changed, Compiler, Failure};
 pub use explain::{Considered, Explained, Met, Question, explain, explain_live};
 pub use flow::udp::{Passing, UdpSession};

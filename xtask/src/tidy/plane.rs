@@ -47,6 +47,10 @@ const BANS: &[Ban] = &[
                 "held while a pointer is copied, where many ask for the same",
             ),
             (
+                "crates/sigma-cache/src/shelf/",
+                "one part of a table, for one look where memory has no answer; all else is taken by threads of the disk, or held while a pointer is moved",
+            ),
+            (
                 "crates/sigma-cache/src/zone.rs",
                 "taken when an answer is kept, and where many may ask for the same: one stripe of many, for one look at a table",
             ),
@@ -176,6 +180,10 @@ const BANS: &[Ban] = &[
         remedy: "what several workers write moves between their caches at every write: count in each worker and \
                  add up where it is read",
         harmless: &[
+            (
+                "crates/sigma-cache/src/shelf/",
+                "once for an answer that is written, and by the threads of the disk",
+            ),
             ("crates/sigma-cache/src/zone.rs", "once for an answer that is kept, and for what is purged"),
             ("crates/sigma-net/src/signals.rs", "once for each signal"),
             ("crates/sigma-observe/src/counters.rs", "by the thread of the log alone"),

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub(crate) mod audit;
+mod caches;
 mod caller;
 mod certificates;
 pub mod control_api;

@@ -30,7 +30,7 @@ use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_OR
 use crate::operators::live::Live;
 use crate::operators::members::Members;
 use crate::operators::nodes::{add_reason, node_of, status_name};
-use crate::operators::{certificates, orders as order_measures, registries};
+use crate::operators::{caches, certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
 use crate::serving::desired::Quarantined;
@@ -184,7 +184,8 @@ impl Running {
         self.publisher.state().desired.newest()
     }
 
-    /// Numbers of the control plane: how the registries of services do, and when certificates expire.
+    /// Numbers of the control plane: how the registries of services do, when certificates expire, and
+    /// what caches keep.
     pub(crate) fn measures(&self) -> Vec<Measure> {
         let (reports, snapshot) = {
             let state = self.publisher.state();
@@ -192,7 +193,8 @@ impl Running {
         };
         let expiry = snapshot.as_deref().map(certificates::measure);
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
-        registries::measures(&reports).into_iter().chain(expiry).chain(orders).collect()
+        let caches = caches::measures(self.purges.zones());
+        registries::measures(&reports).into_iter().chain(expiry).chain(orders).chain(caches).collect()
     }
 
     /// Where it is said which exchanges operators want to see.

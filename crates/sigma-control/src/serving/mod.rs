@@ -5,9 +5,11 @@
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
 //! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
 //! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`.
-//! `ticket_keys` keeps keys of session tickets, and shares them. `purges` has caches forget, on all gateways of a store. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! `ticket_keys` keeps keys of session tickets, and shares them. `purges` has caches forget, on all gateways of a store; `cache_disk` is where they keep
+//! what outlasts the process. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
 pub(crate) mod acme;
+pub(crate) mod cache_disk;
 pub(crate) mod clock;
 pub(crate) mod desired;
 pub(crate) mod edit;

@@ -4,8 +4,9 @@
 //! it. A gateway that was away from its store reads what was ordered meanwhile, and forgets everything if orders may
 //! have gone unread.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sigma_cache::{Purge, Zones};
@@ -14,6 +15,7 @@ use sigma_config::store::{StoreAccess, StoreKind};
 use sigma_plugin::cache::key_end;
 use sigma_plugin::variables::host_name;
 
+use super::cache_disk::{Admission, Asking, STAMP_PERIOD};
 use crate::store::{Change, Event, Record, Store, StoreError, Transaction, Write};
 
 /// Where orders are, among what gateways report.
@@ -21,6 +23,12 @@ const FOLDER: &str = "data_plane/purges/";
 
 /// For how long an order can be read.
 const TTL: Duration = Duration::from_secs(600);
+
+/// How long it is waited for until nothing of what was forgotten is on a disk: one that hangs holds up nobody.
+const ERASING: Duration = Duration::from_secs(10);
+
+/// The pause before orders are read again that could not be.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Most entries of each list of an order.
 const ENTRIES_MAX: usize = 1_000;
@@ -125,27 +133,104 @@ pub(crate) struct Purges {
     own: String,
     /// Since when the store cannot be reached.
     lost: Mutex<Option<Instant>>,
+    /// This gateway knows of all orders.
+    is_in_touch: Arc<AtomicBool>,
+    /// One order is carried out after the other: each looks at all that is kept.
+    walking: tokio::sync::Mutex<()>,
 }
 
 impl Purges {
     /// Those of a gateway with these settings.
-    pub(crate) fn of(settings: &Settings, zones: Arc<Zones>, store: Option<&Arc<dyn Store>>) -> Purges {
+    pub(crate) fn of(
+        settings: &Settings,
+        zones: Arc<Zones>,
+        store: Option<&Arc<dyn Store>>,
+        asking: Asking,
+    ) -> Arc<Purges> {
         let of_settings = settings.store.clone().unwrap_or_default();
         let shared = store.filter(|_| of_settings.kind == StoreKind::Etcd).cloned();
-        Purges::new(zones, shared, of_settings.access == StoreAccess::ReadWrite)
+        let may_write = of_settings.access == StoreAccess::ReadWrite;
+        let purges = Purges { is_in_touch: asking.is_in_touch, ..Purges::new(zones, shared, may_write) };
+        let purges = Arc::new(purges);
+        tokio::spawn(Arc::clone(&purges).admit(asking.admissions));
+        purges
     }
 
     fn new(zones: Arc<Zones>, store: Option<Arc<dyn Store>>, may_write: bool) -> Purges {
         let own = format!("{FOLDER}{:016x}-", fastrand::u64(..));
-        Purges { zones, store, may_write, own, lost: Mutex::default() }
+        let (lost, is_in_touch) = (Mutex::default(), Arc::new(AtomicBool::new(true)));
+        Purges { zones, store, may_write, own, lost, is_in_touch, walking: tokio::sync::Mutex::default() }
+    }
+
+    /// What is kept.
+    pub(crate) fn zones(&self) -> &Zones {
+        &self.zones
+    }
+
+    /// Tells those who have found something on a disk what was ordered meanwhile.
+    async fn admit(self: Arc<Self>, mut asking: tokio::sync::mpsc::Receiver<Admission>) {
+        while let Some(Admission { since, reply }) = asking.recv().await {
+            let purges = Arc::clone(&self);
+            tokio::spawn(async move {
+                // Who has asked has ended if it does not listen.
+                let _ = reply.send(purges.missed(since).await);
+            });
+        }
+    }
+
+    /// What was ordered since a time, in seconds since 1970. Orders that nobody can read any more mean everything.
+    async fn missed(&self, since: Option<u64>) -> Vec<Purge> {
+        let Some(store) = &self.store else { return Vec::new() };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let readable = (TTL - 2 * STAMP_PERIOD).as_secs();
+        if since.is_none_or(|since| since > now || now - since >= readable) {
+            return vec![Purge::everything()];
+        }
+        loop {
+            match store.list(FOLDER).await {
+                Ok(records) => return records.iter().filter_map(|record| self.meant_by(record)).collect(),
+                Err(error) => tracing::debug!(%error, "what is on disks waits for the orders to purge"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Forgets what orders mean, beside everything else; how many answers that were. When it returns nothing of them is
+    /// on a disk.
+    async fn forget(self: Arc<Self>, orders: Vec<Purge>) -> usize {
+        let walking = self.walking.lock().await;
+        let zones = Arc::clone(&self.zones);
+        let walk = move || orders.iter().map(|order| zones.purge(order)).collect::<Vec<_>>();
+        let walked = tokio::task::spawn_blocking(walk).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "an order to purge was not carried out to its end");
+            Vec::new()
+        });
+        drop(walking);
+        let forgotten = walked.iter().map(|(count, _)| count).sum();
+        let erased = async {
+            for (_, erasure) in walked {
+                erasure.done().await;
+            }
+        };
+        if tokio::time::timeout(ERASING, erased).await.is_err() {
+            tracing::warn!("what was forgotten is still on a disk, which does not keep up");
+        }
+        forgotten
+    }
+
+    fn forget_aside(self: &Arc<Self>, orders: Vec<Purge>) {
+        if !orders.is_empty() {
+            tokio::spawn(Arc::clone(self).forget(orders));
+        }
     }
 
     /// Carries out an order of this gateway's operators.
     ///
     /// # Errors
     /// Returns an error if the order is none, or if the other gateways could not be told.
-    pub(crate) async fn order(&self, order: &PurgeOrder) -> Result<Purged, PurgeError> {
-        let forgotten = self.zones.purge(&order.meant().map_err(PurgeError::Unclear)?);
+    pub(crate) async fn order(self: &Arc<Self>, order: &PurgeOrder) -> Result<Purged, PurgeError> {
+        let meant = order.meant().map_err(PurgeError::Unclear)?;
+        let forgotten = Arc::clone(self).forget(vec![meant]).await;
         let Some(store) = self.store.as_ref().filter(|_| self.may_write) else {
             return Ok(Purged { forgotten, is_told: false });
         };
@@ -160,18 +245,20 @@ impl Purges {
     pub(crate) fn hear(self: &Arc<Self>, event: &Event) {
         match event {
             Event::Changed { changes, .. } => {
-                for change in changes {
-                    if let Change::Put(record) = change {
-                        self.carry_out(record);
-                    }
-                }
+                let put = changes.iter().filter_map(|change| match change {
+                    Change::Put(record) => self.meant_by(record),
+                    _ => None,
+                });
+                self.forget_aside(put.collect());
             }
             Event::Reloaded(contents) => {
                 self.is_back();
-                contents.records.iter().for_each(|record| self.carry_out(record));
+                let orders = contents.records.iter().filter_map(|record| self.meant_by(record)).collect();
+                tokio::spawn(Arc::clone(self).forget_missed(orders));
             }
             Event::Lost(_) => {
                 self.lost().get_or_insert_with(Instant::now);
+                self.is_in_touch.store(false, Ordering::Release);
             }
             Event::Regained { .. } => {
                 self.is_back();
@@ -184,23 +271,34 @@ impl Purges {
     async fn catch_up(self: Arc<Self>) {
         let Some(store) = &self.store else { return };
         match store.list(FOLDER).await {
-            Ok(records) => records.iter().for_each(|record| self.carry_out(record)),
-            Err(_) => drop(self.zones.purge(&Purge::everything())),
+            Ok(records) => {
+                let orders = records.iter().filter_map(|record| self.meant_by(record)).collect();
+                self.forget_missed(orders).await;
+            }
+            Err(_) => self.forget_missed(vec![Purge::everything()]).await,
+        }
+    }
+
+    /// Forgets what was ordered meanwhile. Then all orders are known.
+    async fn forget_missed(self: Arc<Self>, orders: Vec<Purge>) {
+        Arc::clone(&self).forget(orders).await;
+        if self.lost().is_none() {
+            self.is_in_touch.store(true, Ordering::Release);
         }
     }
 
     /// Orders that nobody could read have gone with their leases.
-    fn is_back(&self) {
+    fn is_back(self: &Arc<Self>) {
         if self.lost().take().is_some_and(|lost| lost.elapsed() >= TTL) {
             tracing::info!("the store was away for long: all caches begin anew");
-            self.zones.purge(&Purge::everything());
+            self.forget_aside(vec![Purge::everything()]);
         }
     }
 
-    /// What cannot be read may mean anything, so everything goes.
-    fn carry_out(&self, record: &Record) {
+    /// What an order of another gateway means. One that cannot be read may mean anything, so everything goes.
+    fn meant_by(&self, record: &Record) -> Option<Purge> {
         if !record.key.starts_with(FOLDER) || record.key.starts_with(&self.own) {
-            return;
+            return None;
         }
         let order = serde_json::from_slice::<PurgeOrder>(&record.value).map_err(|error| error.to_string());
         let purge = order.and_then(|order| order.meant()).unwrap_or_else(|error| {
@@ -211,7 +309,7 @@ impl Purges {
             );
             Purge::everything()
         });
-        self.zones.purge(&purge);
+        Some(purge)
     }
 
     fn lost(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -265,7 +363,7 @@ mod tests {
         let records = store.list(FOLDER).await.unwrap();
         assert_eq!(serde_json::from_slice::<PurgeOrder>(&records[0].value).unwrap(), order);
         for (store, may_write) in [(None, true), (Some(Arc::clone(&store)), false)] {
-            let alone = Purges::new(Arc::default(), store, may_write);
+            let alone = Arc::new(Purges::new(Arc::default(), store, may_write));
             assert_eq!(alone.order(&order).await.unwrap(), Purged { forgotten: 0, is_told: false });
         }
         assert_eq!(store.list(FOLDER).await.unwrap().len(), 1);

@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheOrder, CacheRule, Lifetime, Tells, key_end};
+use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells, key_end};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
 
+use super::proxy_cache::Strategy;
 use super::proxy_cache::zones::Attributes as ZoneAttributes;
-use super::proxy_cache::{Strategy, in_memory};
 use crate::graphql::{self, Definition, Operation};
 use crate::json_body;
 
@@ -116,7 +116,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
         Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
     });
-    std::iter::once(in_memory()).chain(idle).collect()
+    idle.collect()
 }
 
 struct GraphqlProxyCache(Arc<Inner>);
@@ -140,9 +140,11 @@ impl GraphqlProxyCache {
             if attribute.is_null() { Ok(Attributes::default()) } else { Attributes::deserialize(attribute) };
         let attributes = attributes.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?;
         let is_memory = config.cache_strategy == Strategy::Memory;
+        let (zone_bytes, disk) = config.cache_strategy.zone(&zones, &config.cache_zone)?;
         let rule = CacheRule {
             zone: config.cache_zone.as_str().into(),
-            zone_bytes: config.cache_strategy.zone_bytes(&zones, &config.cache_zone)?,
+            zone_bytes,
+            disk,
             methods: vec![Method::Get, Method::Post],
             statuses: Some(vec![200]),
             lifetime: match config.cache_strategy {
@@ -154,6 +156,7 @@ impl GraphqlProxyCache {
             tells: Tells::Word,
             ..CacheRule::default()
         };
+        build.node.part(CacheDisks::default).want(&rule);
         let key = ["$host", "$uri", "$route_id", "$service_id"].map(str::to_owned);
         let order = CacheOrder::new(rule, &key, config.consumer_isolation);
         let space = key_end(&[build.resource.to_owned(), build.conf.to_string()]);

@@ -1,15 +1,18 @@
 //! The cache of a route.
 
-use sigma_config::cache::Cache;
+use sigma_config::cache::{Cache, Disk};
 use sigma_config::resources::{CachedMethod, IgnoredHeader, RouteCache};
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheOrder, CacheRule, Ignored, Lifetime, Tells};
+use sigma_plugin::cache::{CacheDisk, CacheOrder, CacheRule, Ignored, Lifetime, Tells};
 
 /// The name of the memory of all routes with a `cache`; no zone of a plugin has it, as theirs are not empty.
 const ZONE: &str = "";
 
+/// The folders within its folder on a disk: 16 times 256.
+const LEVELS: [u8; 2] = [1, 2];
+
 /// What a route wants of the cache.
-pub(super) fn order(config: &RouteCache, memory: Cache) -> CacheOrder {
+pub(super) fn order(config: &RouteCache, memory: &Cache) -> CacheOrder {
     let ignores = |field| config.ignore_headers.contains(&field);
     let otherwise = config.valid.iter().flat_map(|valid| {
         let statuses = valid.statuses.iter().map(|status| Some(*status));
@@ -20,6 +23,7 @@ pub(super) fn order(config: &RouteCache, memory: Cache) -> CacheOrder {
     let rule = CacheRule {
         zone: ZONE.into(),
         zone_bytes: memory.memory_bytes,
+        disk: memory.disk.as_ref().map(disk),
         purges: config.purge,
         methods: config.methods.iter().map(|method| self::method(*method)).collect(),
         statuses: None,
@@ -49,6 +53,12 @@ pub(super) fn order(config: &RouteCache, memory: Cache) -> CacheOrder {
     CacheOrder::new(rule, &config.key, config.consumer_isolation)
         .bypassed_by(&config.bypass)
         .kept_out_by(&config.no_store)
+}
+
+/// The place on a disk of all routes with a `cache`.
+pub fn disk(disk: &Disk) -> CacheDisk {
+    let Disk { path, max_bytes, inactive } = disk;
+    CacheDisk { path: path.clone(), levels: LEVELS.to_vec(), bytes: *max_bytes, inactive_s: *inactive }
 }
 
 fn method(method: CachedMethod) -> Method {

@@ -17,7 +17,7 @@
 //! | `sources` | nothing: what the others need from outside |
 //! | `trial` | nothing: tells whether a resource could be made |
 
-mod cache;
+pub(crate) mod cache;
 mod certificates;
 mod compiled;
 mod consumers;

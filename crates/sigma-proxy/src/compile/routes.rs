@@ -208,7 +208,7 @@ impl State {
                 .cache
                 .as_ref()
                 .or_else(|| service?.cache.as_ref())
-                .map(|cache| Box::new(super::cache::order(cache, config.settings.cache))),
+                .map(|cache| Box::new(super::cache::order(cache, &config.settings.cache))),
         };
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
         let class = route.priority_class.or(service.and_then(|s| s.priority_class));

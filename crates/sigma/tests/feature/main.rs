@@ -8,6 +8,7 @@ mod admin_tls;
 mod answer_fields;
 mod balance;
 mod bodies;
+mod cache_disk;
 mod certificates;
 mod cli;
 mod client_certificates;

@@ -32,6 +32,7 @@ use crate::process::upgrade::Starter;
 use crate::process::usage::Usage;
 use crate::process::watch_over::WatchOver;
 use crate::serving::acme::{Keeper, Ordered};
+use crate::serving::cache_disk::{Asking, Disks};
 use crate::serving::desired::Desired;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
@@ -46,6 +47,8 @@ struct Ground {
     keyring: Keyring,
     before: Before,
     store: Option<Arc<dyn Store>>,
+    /// Folders of caches that wait to be admitted.
+    asking: Asking,
     inheritance: Inheritance,
     live: Arc<Live>,
     cpus: Vec<usize>,
@@ -55,6 +58,7 @@ impl Ground {
     async fn lay(options: &Options, checked: &Checked, origin: &Origin) -> Result<Ground, StartError> {
         let settings = &checked.config.settings;
         let plugins = Plugins::new(&options.plugins, settings);
+        let asking = Disks::begin(&plugins.node, settings);
         let keyring = keyring(settings)?;
         must_fit(&options.source, checked, &plugins)?;
         let mut before = Before::ask(origin).await?;
@@ -69,7 +73,7 @@ impl Ground {
             .watched(watched)
             .with_sockets(Arc::clone(&before.sockets));
         before.count_on(inheritance.counters());
-        Ok(Ground { plugins, keyring, before, store, inheritance, live: Live::begin(tables), cpus })
+        Ok(Ground { plugins, keyring, before, store, asking, inheritance, live: Live::begin(tables), cpus })
     }
 }
 
@@ -140,7 +144,7 @@ impl Supervisor {
         let starter = Starter::new().map_err(StartError::Handover)?;
         let ground = Ground::lay(&options, &checked, origin).await?;
         let first = First::compile(&ground, &options, checked).await?;
-        let Ground { plugins, keyring, before, store, inheritance, live, cpus } = ground;
+        let Ground { plugins, keyring, before, store, asking, inheritance, live, cpus } = ground;
         let First { publisher, current, ordered, keeper, health_file, chronicle } = first;
         let settings = Arc::clone(&current.settings);
         let writer = access_log(&settings)?;
@@ -148,9 +152,9 @@ impl Supervisor {
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (hostname, counters) = (plugins.node.hostname(), inheritance.counters());
         let members = Arc::new(Members::new(&settings, store.as_ref(), hostname, &publisher, counters));
-        let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref());
+        let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref(), asking);
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
-        let running = Running::new(&inheritance, live, publishing, stored, (members, purges.into()), tell);
+        let running = Running::new(&inheritance, live, publishing, stored, (members, purges), tell);
         let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));

@@ -13,6 +13,7 @@ mod residents;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sigma_cache::Zones;
 use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
 use sigma_proxy::{Gateway, Snapshot};
@@ -391,6 +392,8 @@ impl Supervisor {
                 file.leave();
             }
             self.gateway.hand_over();
+            // The successor waits for them, and finds there what this process has kept.
+            self.node.part(Zones::default).leave_disks();
             if let Some(chronicle) = &self.chronicle {
                 chronicle.history.close().await;
             }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheOrder, CacheRule, Lifetime, Tells};
+use sigma_plugin::cache::{CacheDisk, CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 pub(super) use zones::scaled;
@@ -63,7 +63,7 @@ HTTP/1.1 200 OK
 ///
 /// The zones are the attribute `zones` of `plugin_attr`: a name and how much memory each has. All workers share them.
 /// What is asked for often stays longest; an answer that takes more than half of a part of its zone, of which it has
-/// one for each 8 MiB, is not kept.
+/// one for each 8 MiB, is not kept there.
 ///
 /// A method `PURGE`, if the route has it, forgets what is kept for a URI: 200, or 404 if nothing was. Other methods
 /// that change something forget it as well, once a node has taken them (RFC 9111 §4.4). The variable
@@ -81,7 +81,8 @@ HTTP/1.1 200 OK
 /// variants are kept (`Vary`). An answer that is not for others lets everybody ask for himself for two minutes, whatever
 /// `lock_timeout` says.
 ///
-/// The strategy `disk` is kept in memory as well: it forgets at a restart.
+/// With the strategy `disk` answers are on a disk as well as in memory, and found there after a restart; a large body is
+/// sent from the disk without being held in memory. See [caching](../caching.md).
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Where answers are kept, and by which rules: `memory` has `cache_ttl` and what follows from it, `disk` the rules of
@@ -145,18 +146,22 @@ pub(super) enum Strategy {
 }
 
 impl Strategy {
-    /// The memory of the zone of this name, in bytes.
+    /// The memory of the zone of this name, in bytes, and its place on a disk.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such zone for this strategy.
-    pub(super) fn zone_bytes(self, attributes: &Attributes, name: &str) -> Result<u64, String> {
+    pub(super) fn zone(
+        self,
+        attributes: &Attributes,
+        name: &str,
+    ) -> Result<(u64, Option<CacheDisk>), String> {
         let (kind, word) = match self {
             Strategy::Disk => (Kind::Disk, "disk"),
             Strategy::Memory => (Kind::Memory, "memory"),
         };
         let zone = attributes.zone(name).ok_or(format!("cache_zone {name} not found"))?;
         match zone.kind() == kind {
-            true => zone.bytes(),
+            true => Ok((zone.bytes()?, zone.disk()?)),
             false => Err(format!("invalid or empty cache_zone for cache_strategy: {word}")),
         }
     }
@@ -182,12 +187,6 @@ impl Configuration for Config {
 /// Fields that only the strategy `memory` has.
 const OF_MEMORY: [&str; 4] = ["cache_control", "cache_ttl", "cache_set_cookie", "max_resp_body_size"];
 
-/// What is to be known of the strategy `disk`.
-pub(super) fn in_memory() -> Problem {
-    Problem::new("cache_strategy", "in-memory", "what is kept is in memory, and forgotten at a restart")
-        .hint("say `memory` if that is meant")
-}
-
 fn warnings(conf: &Value) -> Vec<Problem> {
     if conf.get("cache_strategy").and_then(Value::as_str).unwrap_or("disk") != "disk" {
         return Vec::new();
@@ -195,7 +194,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
         Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
     });
-    std::iter::once(in_memory()).chain(idle).collect()
+    idle.collect()
 }
 
 struct ProxyCache(CacheOrder);
@@ -204,7 +203,7 @@ impl ProxyCache {
     fn new(build: &Build<'_>) -> Result<ProxyCache, String> {
         let config: Config = build.config()?;
         let attributes = Attributes::of(build.node.attribute(NAME))?;
-        let zone_bytes = config.cache_strategy.zone_bytes(&attributes, &config.cache_zone)?;
+        let (zone_bytes, disk) = config.cache_strategy.zone(&attributes, &config.cache_zone)?;
         let lifetime = match (config.cache_strategy, config.cache_control) {
             (Strategy::Disk, _) => Lifetime::StatedOr(attributes.cache_ttl_s()?),
             (Strategy::Memory, true) => Lifetime::Stated,
@@ -214,6 +213,7 @@ impl ProxyCache {
         let rule = CacheRule {
             zone: config.cache_zone.as_str().into(),
             zone_bytes,
+            disk,
             methods: config.cache_method.iter().map(|method| Method::from(*method)).collect(),
             statuses: Some(config.cache_http_status),
             lifetime,
@@ -229,6 +229,7 @@ impl ProxyCache {
             tells: Tells::Word,
             ..CacheRule::default()
         };
+        build.node.part(CacheDisks::default).want(&rule);
         let order = CacheOrder::new(rule, &config.cache_key, config.consumer_isolation)
             .bypassed_by(&config.cache_bypass.unwrap_or_default())
             .kept_out_by(&config.no_cache.unwrap_or_default());
@@ -265,6 +266,6 @@ mod tests {
             warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
         };
         assert!(places(json!({"cache_strategy": "memory", "cache_ttl": 5})).is_empty());
-        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_strategy", "cache_ttl"]);
+        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_ttl"]);
     }
 }

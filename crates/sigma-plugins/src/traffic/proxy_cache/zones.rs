@@ -3,9 +3,13 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use sigma_plugin::cache::CacheDisk;
 
 /// The least memory that a zone may have: less keeps next to nothing.
 const LEAST_BYTES: u64 = 64 << 10;
+
+/// The same of a disk.
+const LEAST_DISK_BYTES: u64 = 1 << 20;
 
 /// What `plugin_attr` may say for the plugin.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,6 +32,7 @@ impl Default for Attributes {
             disk_size: disk.map(|_| "1G".to_owned()),
             disk_path: disk.map(str::to_owned),
             cache_levels: disk.map(|_| "1:2".to_owned()),
+            inactive: None,
         };
         Attributes {
             cache_ttl: "10s".to_owned(),
@@ -46,12 +51,16 @@ pub(in crate::traffic) struct Zone {
     /// Its memory: a number of bytes, or one with `k`, `m` or `g`.
     #[schemars(regex(pattern = r"^[0-9]+[kKmMgG]?$"))]
     memory_size: String,
-    /// The disk that it may take in APISIX; nothing is written to a disk.
+    /// The disk that it may take, written as its memory.
     disk_size: Option<String>,
-    /// Where that is.
+    /// The folder on the disk, which is this zone's alone, and made if it is not there. Nobody else may write to it.
     disk_path: Option<String>,
-    /// The folders in it.
+    /// How many letters the names of the folders in it have: up to three levels of 1 or 2, such as `1:2`.
     cache_levels: Option<String>,
+    /// After what time that which nobody has used is forgotten, fresh or not: seconds, or a number with `s`, `m`, `h` or
+    /// `d`. Without it a day, as APISIX has it.
+    #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"))]
+    inactive: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +91,7 @@ impl Attributes {
     }
 
     pub(in crate::traffic) fn cache_ttl_s(&self) -> Result<u32, String> {
-        let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-        let seconds = scaled(&self.cache_ttl, &units).and_then(|seconds| u32::try_from(seconds).ok());
-        seconds.ok_or_else(|| {
+        seconds(&self.cache_ttl).ok_or_else(|| {
             format!("plugin_attr.proxy-cache.cache_ttl: {} is no time such as 10s", self.cache_ttl)
         })
     }
@@ -93,7 +100,9 @@ impl Attributes {
 impl Zone {
     fn is_of_one_kind(&self) -> bool {
         let has_path = self.disk_path.is_some();
-        self.disk_size.is_some() == has_path && self.cache_levels.is_some() == has_path
+        self.disk_size.is_some() == has_path
+            && self.cache_levels.is_some() == has_path
+            && (has_path || self.inactive.is_none())
     }
 
     pub(in crate::traffic) fn kind(&self) -> Kind {
@@ -101,14 +110,46 @@ impl Zone {
     }
 
     pub(in crate::traffic) fn bytes(&self) -> Result<u64, String> {
-        let units = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
-        let bytes =
-            scaled(&self.memory_size.to_ascii_lowercase(), &units).filter(|bytes| *bytes >= LEAST_BYTES);
-        bytes.ok_or_else(|| {
-            format!("plugin_attr.proxy-cache.zones: the memory_size {} of {} is no size such as 50m, of 64k at least",
-                self.memory_size, self.name)
+        size(&self.memory_size).filter(|bytes| *bytes >= LEAST_BYTES).ok_or_else(|| {
+            self.wrong("memory_size", &self.memory_size, "is no size such as 50m, of 64k at least")
         })
     }
+
+    /// Its place on a disk, if it has one.
+    pub(in crate::traffic) fn disk(&self) -> Result<Option<CacheDisk>, String> {
+        let (Some(path), Some(bytes), Some(levels)) = (&self.disk_path, &self.disk_size, &self.cache_levels)
+        else {
+            return Ok(None);
+        };
+        if !path.starts_with('/') {
+            return Err(self.wrong("disk_path", path, "is no path from the root, such as /var/cache/sigma"));
+        }
+        let wrong_size = || self.wrong("disk_size", bytes, "is no size such as 1g, of 1m at least");
+        let wrong_levels = || self.wrong("cache_levels", levels, "are no levels such as 1:2");
+        let inactive = self.inactive.as_deref().unwrap_or("1d");
+        let wrong_time = || self.wrong("inactive", inactive, "is no time such as 10m");
+        Ok(Some(CacheDisk {
+            path: path.into(),
+            bytes: size(bytes).filter(|bytes| *bytes >= LEAST_DISK_BYTES).ok_or_else(wrong_size)?,
+            levels: CacheDisk::levels(levels).ok_or_else(wrong_levels)?,
+            inactive_s: seconds(inactive).filter(|seconds| *seconds > 0).ok_or_else(wrong_time)?,
+        }))
+    }
+
+    fn wrong(&self, field: &str, value: &str, why: &str) -> String {
+        format!("plugin_attr.proxy-cache.zones: the {field} {value} of {} {why}", self.name)
+    }
+}
+
+/// A number of bytes.
+fn size(text: &str) -> Option<u64> {
+    scaled(&text.to_ascii_lowercase(), &[('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)])
+}
+
+/// A number of seconds.
+fn seconds(text: &str) -> Option<u32> {
+    let seconds = scaled(text, &[('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)])?;
+    u32::try_from(seconds).ok()
 }
 
 /// A number, and the letter of its unit if there is one.

@@ -30,6 +30,12 @@ use crate::worker::Worker;
 use present::{Wanted, hide, present};
 use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
+/// How long a disk may take to find an answer. Then a node is asked, and the disk is left alone for a while.
+const FETCH_WAIT: Duration = Duration::from_millis(500);
+
+/// For how long `PURGE` waits until nothing of what was forgotten is on a disk.
+const ERASE_WAIT: Duration = Duration::from_secs(1);
+
 /// Bodies up to this pass on to those who wait with the exchange that asks: they come with their heads, so nobody's
 /// slowness is in the way.
 const SMALL_BYTES: u64 = 16 * 1024;
@@ -45,6 +51,8 @@ pub(super) struct Turn {
     resource: Vec<u8>,
     /// Asks for all who want the same.
     lead: Option<Lead>,
+    /// What was read from a disk.
+    fetched: Option<Arc<Stored>>,
     /// What is kept, and may not be used as it is.
     stale: Option<Arc<Stored>>,
     epoch: Epoch,
@@ -92,7 +100,12 @@ impl Exchange<'_, '_> {
         }
         let zone = self.worker.caches.zone(&wish.rule);
         if method == Method::Purge && wish.rule.purges {
-            let status = if zone.purge(&wish.key) { 200 } else { 404 };
+            let (was_kept, erasure) = zone.erase(&wish.key);
+            let status = if was_kept { 200 } else { 404 };
+            if zone.shelf().is_some() {
+                // A disk that hangs on for longer has it forgotten in memory at least.
+                let _ = tokio::time::timeout(ERASE_WAIT, erasure.done()).await;
+            }
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
         let mut turn = Turn::new(wish, zone);
@@ -149,6 +162,7 @@ impl Exchange<'_, '_> {
         let wait = tokio::time::sleep(Duration::from_millis(turn.wish.rule.wait_ms.into()));
         let (mut wait, mut is_over) = (pin!(wait), false);
         loop {
+            turn.fetch(&self.scratch.ctx.request, self.now_s()).await;
             let flight = match turn.look(&self.scratch.ctx.request, self.now_s(), !is_over) {
                 Look::Wait(flight) => flight,
                 other => return Ok(other),
@@ -171,6 +185,7 @@ impl Exchange<'_, '_> {
     /// Puts what is kept in its place, as the client wants it.
     fn use_kept(&mut self, turn: &Turn, stored: &Stored, status: Status) -> LocalReply {
         let now = self.now_s();
+        stored.touch(now);
         let ctx = &mut self.scratch.ctx;
         let wanted = Wanted::of(stored, &ctx.request.headers, ctx.request.method);
         let own = present(&turn.wish.rule, stored, wanted, ctx);
@@ -201,6 +216,7 @@ impl Turn {
             asked: Headers::default(),
             resource: Vec::new(),
             lead: None,
+            fetched: None,
             stale: None,
             epoch,
             began: 0,
@@ -209,6 +225,32 @@ impl Turn {
             status: Status::Miss,
             why: Forward::Method,
         }
+    }
+
+    /// Reads what is kept from a disk, if memory has nothing.
+    async fn fetch(&mut self, request: &RequestHead, now: u64) {
+        self.fetched = None;
+        let (zone, key) = (&self.zone, &self.wish.key);
+        if zone.shelf().is_none()
+            || self.wish.is_bypassed
+            || !self.wish.rule.methods.contains(&request.method)
+        {
+            return;
+        }
+        if zone.find(key, &request.headers).is_some() {
+            return;
+        }
+        let Some(mut fetch) = zone.fetch(key, &request.headers, now) else { return };
+        match tokio::time::timeout(FETCH_WAIT, &mut fetch).await {
+            Ok(fetched) => self.fetched = fetched,
+            Err(_) => fetch.give_up(now),
+        }
+    }
+
+    /// What is kept: in memory, or as it was read from a disk.
+    fn find(&self, asked: &Headers) -> Option<Arc<Stored>> {
+        let known = self.zone.find(&self.wish.key, asked);
+        known.or_else(|| self.fetched.clone().filter(|fetched| fetched.is_kept()))
     }
 
     fn look(&mut self, request: &RequestHead, now: u64, may_wait: bool) -> Look {
@@ -225,7 +267,7 @@ impl Turn {
         // Answers to HEAD have no body that a later GET could be given.
         let is_whole = request.method != Method::Head && asked.find(b"Range").is_none();
         self.keeps = is_whole && !self.wish.is_kept_out;
-        self.stale = self.zone.find(&self.wish.key, asked);
+        self.stale = self.find(asked);
         if let Some(stored) = &self.stale {
             if may_use(rule, &stored.life, &wishes, now) == MayUse::Yes {
                 return Look::Use(Arc::clone(stored), Status::Hit);
@@ -249,7 +291,7 @@ impl Turn {
         }
         let look = self.look_with_others(asked, &wishes, now, may_wait && rule.wait_ms > 0);
         if self.lead.is_some()
-            && let Some(stored) = self.zone.find(&self.wish.key, asked)
+            && let Some(stored) = self.find(asked)
             && may_use(&self.wish.rule, &stored.life, &wishes, now) == MayUse::Yes
         {
             // The one that asked before has just been answered.
@@ -407,7 +449,7 @@ impl Turn {
         match life {
             Some(life) => {
                 renewed.life = life;
-                self.zone.insert(&self.wish.key, renewed.clone(), self.epoch);
+                self.zone.insert(&self.wish.key, renewed.clone(), self.epoch, now);
             }
             // Good for this request, and for no other.
             None => {

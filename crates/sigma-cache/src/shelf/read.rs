@@ -1,0 +1,178 @@
+//! Reading answers: small ones at once into memory, large ones block by block while they are sent.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sigma_http::Headers;
+use tokio::sync::oneshot;
+
+use super::entry::Entry;
+use super::format::{Layout, Read, block_bytes, decode};
+use super::port::{Disk, FileId, OpenFile, Trouble};
+use super::{Counts, READING_RESTS_S, Shelf};
+use crate::body::{Blocks, Body, PIECE_BYTES, Piece, Reading};
+use crate::stored::Stored;
+
+/// Bodies up to this are read at once, and then are in memory.
+const AT_ONCE_BYTES: u64 = 256 << 10;
+
+/// What is read of a file at first: most heads, and many bodies with them.
+const FIRST_BYTES: usize = 16 << 10;
+
+/// An answer that is being read, or None if it cannot be.
+pub(crate) type Reads = oneshot::Receiver<Option<Arc<Stored>>>;
+
+impl Shelf {
+    /// Reads the newest answer under a key to a request with these fields; None if there is none, or no time for it.
+    pub(crate) fn fetch(self: &Arc<Shelf>, key: &[u8], request: &Headers, now: u64) -> Option<Reads> {
+        let entry = self.find(key, request, now)?;
+        entry.mark.touch(now);
+        self.load(&entry)
+    }
+
+    /// Reads an answer, for all who want it meanwhile; None if nobody has the time.
+    fn load(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Reads> {
+        let (answer, is_first) = entry.wait();
+        if !is_first {
+            return Some(answer);
+        }
+        let (shelf, wanted) = (Arc::clone(self), Arc::clone(entry));
+        let is_taken = self.hands.offer(Box::new(move || {
+            let read = shelf.read(&wanted).map(Arc::new);
+            wanted.tell(read.as_ref());
+        }));
+        if !is_taken {
+            entry.tell(None);
+            self.fail(Trouble::Slow, None);
+        }
+        is_taken.then_some(answer)
+    }
+
+    /// What the file of an entry has. What is not as it was written is forgotten.
+    fn read(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Stored> {
+        let disk = self.disk().filter(|_| !entry.is_gone())?;
+        let found = match self.read_file(&*disk, entry) {
+            Ok(found) => found,
+            // Somebody has removed it by hand.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.fail(Trouble::Read, Some(&error));
+                return None;
+            }
+        };
+        if found.is_none() && !entry.is_gone() {
+            self.spoil(entry);
+        }
+        Counts::add(&self.counts.read);
+        found
+    }
+
+    fn read_file(self: &Arc<Shelf>, disk: &dyn Disk, entry: &Arc<Entry>) -> io::Result<Option<Stored>> {
+        let file = disk.open(entry.id)?;
+        let Some((layout, beginning)) = beginning(&*file, entry.id)? else { return Ok(None) };
+        let Some(head) = layout.head(&beginning) else { return Ok(None) };
+        let is_meant = |read: &Read| read.key == entry.key && read.stored.label == entry.label;
+        let Some(Read { mut stored, body_length, .. }) = decode(head.text).filter(is_meant) else {
+            return Ok(None);
+        };
+        let shelved =
+            Shelved { shelf: Arc::clone(self), entry: Arc::clone(entry), file, layout, length: body_length };
+        stored.body = match body_length {
+            0..=AT_ONCE_BYTES => match shelved.read_whole(&beginning)? {
+                Some(pieces) => Body::Whole(pieces.into()),
+                None => return Ok(None),
+            },
+            _ => Body::Elsewhere(Arc::new(shelved)),
+        };
+        stored.label = Arc::clone(&entry.label);
+        stored.mark = Some(Arc::clone(&entry.mark));
+        Ok(Some(stored))
+    }
+
+    /// It takes too long to read: for a while nothing is.
+    pub(crate) fn rest_reading(&self, now: u64) {
+        self.reading_rests.store(now + READING_RESTS_S, Ordering::Relaxed);
+        self.fail(Trouble::Slow, None);
+    }
+}
+
+/// What of a file is before its body, and what was read with it; None if it is no such file.
+pub(super) fn beginning(file: &dyn OpenFile, id: FileId) -> io::Result<Option<(Layout, Vec<u8>)>> {
+    let mut bytes = vec![0; FIRST_BYTES];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    let Some(layout) = Layout::read(id, &bytes) else { return Ok(None) };
+    if layout.body_at() > read {
+        bytes.resize(layout.body_at(), 0);
+        let more = file.read_at(&mut bytes[read..], read as u64)?;
+        bytes.truncate(read + more);
+    }
+    Ok(Some((layout, bytes)))
+}
+
+/// A body that is on a disk. It stays readable as long as somebody has this, whatever becomes of its file.
+#[derive(Debug)]
+struct Shelved {
+    shelf: Arc<Shelf>,
+    entry: Arc<Entry>,
+    file: Arc<dyn OpenFile>,
+    layout: Layout,
+    length: u64,
+}
+
+impl Blocks for Shelved {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(self: Arc<Shelved>, number: u64) -> Reading {
+        let (sender, reading) = oneshot::channel();
+        let hands = Arc::clone(&self.shelf.hands);
+        hands.give(Box::new(move || {
+            if !sender.is_closed() {
+                // Who has gone needs nothing.
+                let _ = sender.send(self.read_block(number));
+            }
+        }));
+        reading
+    }
+}
+
+impl Shelved {
+    fn read_block(&self, number: u64) -> io::Result<Piece> {
+        let mut block = vec![0; block_bytes(self.length, number)];
+        let read = self.file.read_at(&mut block, self.layout.block_at(number));
+        let read = read.inspect_err(|error| self.shelf.fail(Trouble::Read, Some(error)))?;
+        match self.layout.read_block(number, &block[..read]).filter(|_| read == block.len()) {
+            Some(bytes) => Ok(bytes.into()),
+            None => {
+                self.shelf.spoil(&self.entry);
+                Err(io::Error::other("a kept answer is not as it was written"))
+            }
+        }
+    }
+
+    /// All of it, of which some may stand in what was read already; None if it is not as it was written.
+    fn read_whole(&self, known: &[u8]) -> io::Result<Option<Vec<Piece>>> {
+        let mut pieces = Vec::new();
+        for number in 0..self.length.div_ceil(PIECE_BYTES as u64) {
+            let (at, bytes) = (self.layout.block_at(number), block_bytes(self.length, number));
+            let mut read = Vec::new();
+            let known = usize::try_from(at).ok().and_then(|at| known.get(at..)?.get(..bytes));
+            let block = match known {
+                Some(block) => block,
+                None => {
+                    read.resize(bytes, 0);
+                    let count = self.file.read_at(&mut read, at)?;
+                    &read[..count]
+                }
+            };
+            match self.layout.read_block(number, block).filter(|_| block.len() == bytes) {
+                Some(bytes) => pieces.push(bytes.into()),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(pieces))
+    }
+}
