@@ -57,6 +57,70 @@ pub struct CacheRule {
     pub tells: Tells,
     /// The fields that say which tags an answer has are not for clients.
     pub hides_tags: bool,
+    /// What keys are made of; [`CacheOrder::new`] says it.
+    pub key: CacheKey,
+}
+
+/// What keys are made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheKey {
+    parts: Vec<Part>,
+    /// Whoever no consumer is known for.
+    user: Option<VarName>,
+    /// Consumers have answers of their own, unless the key tells whose it is.
+    isolates: bool,
+    /// The whole field is in the key.
+    has_credential: bool,
+    /// The consumer is, if there is one.
+    has_consumer: bool,
+}
+
+impl CacheKey {
+    fn new(key: &[String], isolates: bool) -> CacheKey {
+        let has = |name: &str| key.iter().any(|part| part.strip_prefix('$') == Some(name));
+        CacheKey {
+            parts: parts(key),
+            user: Some(VarName::parse("remote_user")),
+            isolates: isolates && !IDENTITIES.into_iter().any(has),
+            has_credential: has("http_authorization"),
+            has_consumer: has("consumer_name"),
+        }
+    }
+
+    /// The key of an exchange, and whether it tells whose answer it is.
+    fn of(&self, ctx: &Context) -> (Vec<u8>, bool) {
+        let mut key = Vec::new();
+        // Whoever is not known is anybody.
+        let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
+        let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
+        if self.isolates {
+            match (ctx.consumer(), &self.user) {
+                (Some(consumer), _) => key.extend_from_slice(consumer.name.as_bytes()),
+                (None, Some(user)) => write(user, ctx, &mut key),
+                (None, None) => {}
+            }
+            end_part(&mut key, 0);
+            key.push(ctx.consumer().is_some().into());
+        }
+        for part in &self.parts {
+            let start = key.len();
+            part.write(ctx, &mut key);
+            end_part(&mut key, start);
+        }
+        (key, is_isolated)
+    }
+
+    /// The key that the same request would have for another path with query on the same host; `uri` is the path in its
+    /// normal form.
+    pub fn of_neighbour(&self, ctx: &mut Context, uri: Vec<u8>, target: &[u8]) -> Vec<u8> {
+        let own_uri = std::mem::replace(&mut ctx.uri, uri);
+        let own_target = ctx.request.path_and_query().to_vec();
+        ctx.request.set_path_and_query(target);
+        let (key, _) = self.of(ctx);
+        ctx.request.set_path_and_query(&own_target);
+        ctx.uri = own_uri;
+        key
+    }
 }
 
 /// A place on a disk for answers, beside memory.
@@ -179,33 +243,15 @@ const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_use
 #[derive(Debug, Clone)]
 pub struct CacheOrder {
     rule: Arc<CacheRule>,
-    key: Vec<Part>,
-    /// Whoever no consumer is known for.
-    user: VarName,
     bypass: Vec<Part>,
     no_store: Vec<Part>,
-    /// Consumers have answers of their own, unless the key tells whose it is.
-    isolates: bool,
-    /// The whole field is in the key.
-    has_credential: bool,
-    /// The consumer is, if there is one.
-    has_consumer: bool,
 }
 
 impl CacheOrder {
     /// One by this rule, with keys of these parts. `isolates` says whether consumers have answers of their own.
     pub fn new(rule: CacheRule, key: &[String], isolates: bool) -> CacheOrder {
-        let has = |name: &str| key.iter().any(|part| part.strip_prefix('$') == Some(name));
-        CacheOrder {
-            rule: Arc::new(rule),
-            key: parts(key),
-            user: VarName::parse("remote_user"),
-            bypass: Vec::new(),
-            no_store: Vec::new(),
-            isolates: isolates && !IDENTITIES.into_iter().any(has),
-            has_credential: has("http_authorization"),
-            has_consumer: has("consumer_name"),
-        }
+        let rule = CacheRule { key: CacheKey::new(key, isolates), ..rule };
+        CacheOrder { rule: Arc::new(rule), bypass: Vec::new(), no_store: Vec::new() }
     }
 
     /// The same where nothing that is kept is used if these parts come to anything but nothing or `0`.
@@ -222,7 +268,7 @@ impl CacheOrder {
 
     /// What is wanted for one exchange.
     pub fn wish(&self, ctx: &Context) -> CacheWish {
-        let (key, is_isolated) = self.key(ctx);
+        let (key, is_isolated) = self.rule.key.of(ctx);
         CacheWish {
             rule: Arc::clone(&self.rule),
             key,
@@ -231,32 +277,10 @@ impl CacheOrder {
             is_kept_out: is_active(&self.no_store, ctx),
         }
     }
-
-    /// The key, and whether it tells whose answer it is.
-    fn key(&self, ctx: &Context) -> (Vec<u8>, bool) {
-        let mut key = Vec::new();
-        // Whoever is not known is anybody.
-        let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
-        let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
-        if self.isolates {
-            match ctx.consumer() {
-                Some(consumer) => key.extend_from_slice(consumer.name.as_bytes()),
-                None => write(&self.user, ctx, &mut key),
-            }
-            end_part(&mut key, 0);
-            key.push(ctx.consumer().is_some().into());
-        }
-        for part in &self.key {
-            let start = key.len();
-            part.write(ctx, &mut key);
-            end_part(&mut key, start);
-        }
-        (key, is_isolated)
-    }
 }
 
 /// A text, or the value of a variable.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(Vec<u8>),
     Variable(VarName),

@@ -3,7 +3,7 @@
 use sigma_config::cache::{Cache, Disk};
 use sigma_config::resources::{CachedMethod, IgnoredHeader, RouteCache};
 use sigma_http::Method;
-use sigma_plugin::cache::{CacheDisk, CacheOrder, CacheRule, Ignored, Lifetime, Tells};
+use sigma_plugin::cache::{CacheDisk, CacheKey, CacheOrder, CacheRule, Ignored, Lifetime, Tells};
 
 /// The name of the memory of all routes with a `cache`; no zone of a plugin has it, as theirs are not empty.
 const ZONE: &str = "";
@@ -49,6 +49,7 @@ pub(super) fn order(config: &RouteCache, memory: &Cache) -> CacheOrder {
         failures: config.stale_statuses.clone(),
         tells: if config.cache_status { Tells::Field } else { Tells::Nothing },
         hides_tags: !config.show_tags,
+        key: CacheKey::default(),
     };
     CacheOrder::new(rule, &config.key, config.consumer_isolation)
         .bypassed_by(&config.bypass)

@@ -66,11 +66,12 @@ HTTP/1.1 200 OK
 /// one for each 8 MiB, is not kept there.
 ///
 /// A method `PURGE`, if the route has it, forgets what is kept for a URI: 200, or 404 if nothing was. Other methods
-/// that change something forget it as well, once a node has taken them (RFC 9111 §4.4). The variable
+/// that change something forget it as well, once a node has taken them, and what the node's answer names in `Location` and
+/// `Content-Location` on the same origin (RFC 9111 §4.4). The variable
 /// `$upstream_cache_status` has for logs what `Apisix-Cache-Status` tells clients.
 ///
 /// What is kept is the node's answer before plugins have changed it; they see it each time, and so do the plugins of
-/// the request: limits count what is answered from the cache. Conditions and single ranges of requests are answered
+/// the request: limits count what is answered from the cache. Conditions and ranges of requests are answered
 /// from what is kept.
 ///
 /// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`

@@ -4,6 +4,8 @@
 //! the node's. What is asked for by many is asked of a node once.
 
 mod aside;
+mod neighbours;
+mod parts;
 mod present;
 mod told;
 
@@ -361,6 +363,9 @@ impl Turn {
         {
             // RFC 9111 §4.4.
             self.zone.purge(&self.wish.key);
+            for key in neighbours::keys(&self.wish.rule.key, ctx) {
+                self.zone.purge(&key);
+            }
         }
         let fill = self.keep(ctx, length, now);
         let asked = Asked { is_stored: fill.is_some(), ..self.as_asked() };

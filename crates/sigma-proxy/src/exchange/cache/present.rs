@@ -7,6 +7,7 @@ use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::Context;
 use sigma_plugin::cache::CacheRule;
 
+use super::parts::{Parts, boundary, coalesced};
 use crate::exchange::delivery::OwnBody;
 use crate::exchange::local_reply::LocalReply;
 
@@ -22,10 +23,12 @@ pub(super) fn hide(rule: &CacheRule, headers: &mut Headers) {
 }
 
 /// How much of what is kept a request wants.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Wanted {
     Whole,
     Part(ByteRange),
+    /// Several, of which none has what another one has.
+    Parts(Vec<ByteRange>),
     /// A part that it has not.
     Beyond,
     /// The client has it already.
@@ -47,8 +50,13 @@ impl Wanted {
         match range.map(|range| Ranges::parse(range, stored.body.length())) {
             Some(Ranges::One(part)) => Wanted::Part(part),
             Some(Ranges::Unsatisfiable) => Wanted::Beyond,
-            // Several parts are answered with the whole, which is always right (RFC 9110 §14.2).
-            Some(Ranges::Whole | Ranges::Many(_)) | None => Wanted::Whole,
+            // Parts of encoded content: nothing would say that the coding is theirs and not the whole's.
+            Some(Ranges::Many(_)) if stored.headers.find(b"Content-Encoding").is_some() => Wanted::Whole,
+            Some(Ranges::Many(parts)) => match &coalesced(parts)[..] {
+                [one] => Wanted::Part(*one),
+                parts => Wanted::Parts(parts.to_vec()),
+            },
+            Some(Ranges::Whole) | None => Wanted::Whole,
         }
     }
 }
@@ -60,12 +68,23 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
     head.start(stored.status);
     head.headers.copy_from(&stored.headers);
     hide(rule, &mut head.headers);
+    let mut several = None;
     let (start, length) = match wanted {
         Wanted::Whole => (0, whole),
         Wanted::Part(part) => {
             head.status = 206;
             head.headers.replace("Content-Range", part.content_range(whole).as_bytes());
             (part.start, part.length())
+        }
+        Wanted::Parts(ranges) => {
+            head.status = 206;
+            let boundary = boundary();
+            let media_type = stored.headers.find(b"Content-Type");
+            let (parts, length) = Parts::of(&stored.body, &ranges, media_type, &boundary);
+            head.headers
+                .replace("Content-Type", format!("multipart/byteranges; boundary={boundary}").as_bytes());
+            several = Some(parts);
+            (0, length)
         }
         Wanted::Beyond => {
             head.status = 416;
@@ -85,6 +104,9 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
     if head.status != 304 {
         head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
     }
-    let body = OwnBody::Made(Box::new(stored.body.read(start, length)));
+    let body = OwnBody::Made(match several {
+        Some(parts) => Box::new(parts),
+        None => Box::new(stored.body.read(start, length)),
+    });
     LocalReply { body, length: BodyLength::Known(length) }
 }

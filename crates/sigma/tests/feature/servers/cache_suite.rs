@@ -14,7 +14,7 @@ const VERSION: &str = "0.4.5";
 
 /// Tests that passed when `docs/caching.md` was written, of conformance and of what an optimal cache does. There it
 /// stands why the others do not.
-const PASSED: [usize; 2] = [131, 77];
+const PASSED: [usize; 2] = [139, 77];
 
 /// The folder of the suite, made once in `target/tools`.
 fn suite() -> PathBuf {

@@ -1,0 +1,125 @@
+//! Other targets that an answer to what changes something names: they are forgotten as well (RFC 9111 §4.4).
+
+use sigma_http::h1::bytes::is_target;
+use sigma_plugin::Context;
+use sigma_plugin::cache::CacheKey;
+
+use crate::route::normalize::normalize_path;
+
+/// Where an answer says what else has changed.
+const FIELDS: [&[u8]; 2] = [b"Location", b"Content-Location"];
+
+/// Longer targets are none that anybody asked for.
+const TARGET_MAX: usize = 8 << 10;
+
+/// The keys of what the answer in `ctx` names on the same origin. What is on another one is not this one's to change
+/// (RFC 9111 §4.4).
+pub(super) fn keys(key: &CacheKey, ctx: &mut Context) -> Vec<Vec<u8>> {
+    let targets: Vec<Vec<u8>> = FIELDS.iter().filter_map(|field| target(field, ctx)).collect();
+    let mut keys = Vec::new();
+    for target in targets {
+        let mut uri = Vec::new();
+        if normalize_path(&target, &mut uri).is_ok() {
+            keys.push(key.of_neighbour(ctx, uri, &target));
+        }
+    }
+    keys
+}
+
+fn target(field: &[u8], ctx: &Context) -> Option<Vec<u8>> {
+    let value = ctx.response.headers.find(field)?;
+    let own = Own { scheme: ctx.scheme(), authority: ctx.request.authority(), path: ctx.request.raw_path() };
+    own.resolve(value)
+}
+
+/// What a reference is relative to.
+struct Own<'r> {
+    scheme: &'static str,
+    authority: &'r [u8],
+    path: &'r [u8],
+}
+
+impl Own<'_> {
+    /// Path and query of a reference (RFC 3986 §5.2), if it is one to the same origin.
+    fn resolve(&self, reference: &[u8]) -> Option<Vec<u8>> {
+        let reference = reference.split(|b| *b == b'#').next().unwrap_or_default().trim_ascii();
+        let target = match (self.within_origin(reference)?, reference) {
+            (Some(rest), _) if rest.is_empty() => b"/".to_vec(),
+            (Some(rest), _) if rest.starts_with(b"?") => [b"/", rest].concat(),
+            (Some(rest), _) => rest.to_vec(),
+            // It is the same that was asked for.
+            (None, b"") => return None,
+            (None, [b'/', ..]) => reference.to_vec(),
+            (None, [b'?', ..]) => [self.path, reference].concat(),
+            (None, _) => {
+                let folder = self.path.iter().rposition(|b| *b == b'/')? + 1;
+                [&self.path[..folder], reference].concat()
+            }
+        };
+        (target.len() <= TARGET_MAX && is_target(&target)).then_some(target)
+    }
+
+    /// What stands behind the authority of a reference that has one; Some(None) for one that has none. None if it leads to
+    /// another origin.
+    fn within_origin<'v>(&self, reference: &'v [u8]) -> Option<Option<&'v [u8]>> {
+        let scheme = reference.iter().position(|b| matches!(b, b':' | b'/' | b'?'));
+        let rest = match scheme.filter(|at| reference[*at] == b':') {
+            Some(at) if !reference[..at].eq_ignore_ascii_case(self.scheme.as_bytes()) => return None,
+            Some(at) => reference[at + 1..].strip_prefix(b"//")?,
+            None => match reference.strip_prefix(b"//") {
+                Some(rest) => rest,
+                None => return Some(None),
+            },
+        };
+        let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        let is_own = self.without_port(authority).eq_ignore_ascii_case(self.without_port(self.authority));
+        is_own.then_some(Some(rest))
+    }
+
+    /// An authority without the port that the scheme has anyway.
+    fn without_port<'a>(&self, authority: &'a [u8]) -> &'a [u8] {
+        let port: &[u8] = if self.scheme == "https" { b":443" } else { b":80" };
+        authority.strip_suffix(port).unwrap_or(authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_to_the_same_origin() {
+        let own = Own { scheme: "http", authority: b"Shop.test:80", path: b"/a/b" };
+        let check = |reference: &str, expected: Option<&str>| {
+            let found = own.resolve(reference.as_bytes());
+            assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{reference}");
+        };
+        check("/c?d=e#f", Some("/c?d=e"));
+        check("c", Some("/a/c"));
+        check("../c", Some("/a/../c"));
+        check("?x", Some("/a/b?x"));
+        check("http://shop.test/c", Some("/c"));
+        check("HTTP://SHOP.TEST:80", Some("/"));
+        check("http://shop.test?x", Some("/?x"));
+        check("//shop.test/c", Some("/c"));
+        for other in [
+            "",
+            "#f",
+            "http://evil.test/c",
+            "//evil.test/c",
+            "http://shop.test:81/c",
+            "https://shop.test/c",
+            "http://shop.test@evil.test/c",
+            "mailto:a@b",
+            "http:/c",
+            "http:c",
+            "/c d",
+            "/\u{1}",
+            "/c\u{e4}",
+        ] {
+            check(other, None);
+        }
+        check(&format!("/{}", "x".repeat(TARGET_MAX)), None);
+    }
+}
