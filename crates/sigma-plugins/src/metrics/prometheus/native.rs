@@ -172,7 +172,7 @@ impl Kept {
         let schema = scale.schema - self.below.load(Ordering::Relaxed) as i32;
         let zero = self.zero.get();
         fence(Ordering::Acquire);
-        let is_whole = turn % 2 == 0 && self.turn.load(Ordering::Relaxed) == turn;
+        let is_whole = turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
         is_whole.then_some(Buckets { schema, zero, start, counts })
     }
 }
