@@ -73,7 +73,7 @@ fn problems_of_the_compilation_come_with_the_others() {
     let log = "access_log: { path: a.log, format: \"$stats\" }\n";
     let tcp =
         "routes:\n  - id: k\n    uri: /k\n    upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } }\n";
-    let route = "  - uri: 7\n";
+    let route = "  - uri: 7\n    upstream: http://127.0.0.1:1\n";
     let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes[0].scheme: ");
     check(&format!("{log}{tcp}"), &[log_problem, tcp_problem]);
     check(&format!("{log}{tcp}{route}"), &[log_problem, tcp_problem, "routes[1].uri: "]);
