@@ -381,7 +381,7 @@ mod tests {
         let places = |conf: Value| -> Vec<String> {
             warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
         };
-        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_strategy", "cache_ttl"]);
+        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_ttl"]);
         assert!(places(conf()).is_empty());
     }
 }

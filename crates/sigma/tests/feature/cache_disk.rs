@@ -166,7 +166,9 @@ fn a_gateway_that_is_killed_leaves_nothing_torn() {
         gateway.kill().unwrap();
         gateway.start_again().unwrap();
         await_disk(&gateway);
-        paths.iter().for_each(|path| { is_hit(&gateway, path); });
+        paths.iter().for_each(|path| {
+            is_hit(&gateway, path);
+        });
         assert_eq!(counter(&gateway, "corrupt_total"), 0, "{}", gateway.stderr());
         assert!(counter(&gateway, "found_total") > 0);
     }

@@ -103,7 +103,7 @@ fn what_is_imported_validates() {
     let (dir, _) =
         imported(V3_0, &["--validate", "--upstream", &format!("http://127.0.0.1:{}", origin.port())]);
     let made = std::fs::read_to_string(dir.path().join("made.yaml")).unwrap();
-    let made = made.replace(":9080", "127.0.0.1:0");
+    let made = made.replace(":9080", "\"{listen}\"");
     let gateway = Gateway::start(SIGMA, &made).unwrap();
     let ask = |request: &str| {
         let mut client = gateway.connect().unwrap();
