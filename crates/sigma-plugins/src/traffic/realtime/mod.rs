@@ -60,7 +60,7 @@ routes:
   - uri: /service
     plugins:
       mocking:
-        content_type: text/event-stream
+        content_type: text/plain           # a service of yours says text/event-stream
         response_example: "data: hello\n\n"
         response_headers: { Grip-Hold: stream, Grip-Channel: news }
   - uri: /publish
