@@ -148,10 +148,13 @@ impl CacheDisk {
     }
 }
 
+/// Opens the zone of a rule, without waiting for it.
+type Open = dyn Fn(&CacheRule) + Send + Sync;
+
 /// Has zones on disks opened as soon as something in the configuration is to be kept in them; a part of the node.
 #[derive(Default)]
 pub struct CacheDisks {
-    open: OnceLock<Box<dyn Fn(&CacheRule) + Send + Sync>>,
+    open: OnceLock<Box<Open>>,
 }
 
 impl std::fmt::Debug for CacheDisks {

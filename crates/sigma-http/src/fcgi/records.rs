@@ -177,8 +177,11 @@ mod tests {
         record(3, 1, &[0, 0, 0, 9, status, 0, 0, 0], 0)
     }
 
-    /// All that is read of `wire` in steps: the answer, the log, and how it ended.
-    fn read(wire: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, Option<EndKind>), &'static str> {
+    /// The answer, the log, and how it ended.
+    type All = (Vec<u8>, Vec<u8>, Option<EndKind>);
+
+    /// All that is read of `wire` in steps.
+    fn read(wire: &[u8], step: usize) -> Result<All, &'static str> {
         let (mut records, mut input) = (Records::default(), Chunk::empty());
         let (mut out, mut log, mut ended) = (Vec::new(), Vec::new(), None);
         for piece in wire.chunks(step.max(1)) {
