@@ -44,7 +44,7 @@ impl Own<'_> {
     fn resolve(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = reference.split(|b| *b == b'#').next().unwrap_or_default().trim_ascii();
         let target = match (self.within_origin(reference)?, reference) {
-            (Some(rest), _) if rest.is_empty() => b"/".to_vec(),
+            (Some([]), _) => b"/".to_vec(),
             (Some(rest), _) if rest.starts_with(b"?") => [b"/", rest].concat(),
             (Some(rest), _) => rest.to_vec(),
             // It is the same that was asked for.
