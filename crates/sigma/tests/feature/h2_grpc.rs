@@ -294,7 +294,7 @@ fn a_definition_that_changes_under_load_tears_no_request() {
         };
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         let change = |number: usize| {
-            let (field, expected) = if number % 2 == 0 { ("new", NEW) } else { ("old", OLD) };
+            let (field, expected) = if number.is_multiple_of(2) { ("new", NEW) } else { ("old", OLD) };
             let is_put = operator.put("protos/1", &definition(field)).is_ok();
             is_put && until(PATIENCE, || answer(&mut gateway.connect().unwrap()) == expected)
         };

@@ -72,7 +72,9 @@ fn a_profile_shows_what_a_worker_does() {
             while !is_over.load(Ordering::SeqCst) {
                 // A machine that is busy may keep a client waiting, which is not what is looked at here.
                 let Ok(mut client) = gateway.connect() else { continue };
-                while !is_over.load(Ordering::SeqCst) && client.get("/").is_ok() {}
+                while !is_over.load(Ordering::SeqCst) && client.get("/").is_ok() {
+                    std::hint::spin_loop();
+                }
             }
         });
         let taken = |form: &str| asked(&gateway, &format!("/v1/profile/cpu?seconds=1&hz=200&format={form}"));
