@@ -21,7 +21,7 @@ pub mod websocket;
 
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};
-pub use h1::bytes::{is_authority, is_token};
+pub use h1::bytes::{is_authority, is_target, is_token};
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::Headers;
 pub use header_id::{HeaderId, HeaderIds};

@@ -83,8 +83,9 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
 
 fn run(args: Run) -> Result<ExitCode> {
     // Before anything else is opened.
-    let mut origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
-    if let Some(renewal) = origin.take_renewal() {
+    let renewal = Renewal::of_environment().context("what this process goes on with cannot be read")?;
+    let origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
+    if let Some(renewal) = renewal {
         return supervise_on(renewal, &origin);
     }
     let result = run_for(args, &origin);

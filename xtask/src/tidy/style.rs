@@ -18,6 +18,10 @@ const SAFETY_REACH: usize = 6;
 
 /// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
+    (
+        "crates/sigma/tests/feature/supervised.rs",
+        "a signal that comes at any moment of an exec is what is tested, and no event tells of these moments",
+    ),
     ("crates/sigma-testkit/", "the harness polls for what no event announces, up to a deadline"),
     (
         "crates/sigma-upstream/src/watch.rs",

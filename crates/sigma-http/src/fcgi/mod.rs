@@ -46,7 +46,7 @@ pub fn begin(keep: bool, out: &mut Vec<u8>) {
 }
 
 /// Writes what stands before `length` bytes of the request's body, at most [`CONTENT_MAX`]; 0 ends the body.
-pub fn stdin(length: usize, out: &mut Vec<u8>) {
+pub fn body(length: usize, out: &mut Vec<u8>) {
     header(kind::STDIN, length, out);
 }
 

@@ -149,7 +149,7 @@ impl Client {
 
     fn end_body(&mut self) {
         if self.unfit.is_none() {
-            fcgi::stdin(0, self.output.front());
+            fcgi::body(0, self.output.front());
             self.asked = true;
         }
     }
@@ -158,7 +158,7 @@ impl Client {
     fn push_body(&mut self) {
         while !self.pending.is_empty() && self.output.has_room() {
             let piece = self.pending.split_to(fcgi::CONTENT_MAX);
-            fcgi::stdin(piece.len(), self.output.front());
+            fcgi::body(piece.len(), self.output.front());
             self.output.push(Frame::Data(piece));
         }
     }
@@ -193,7 +193,7 @@ impl Client {
                 if self.unfit.is_none() {
                     let front = self.output.front();
                     for piece in body.chunks(fcgi::CONTENT_MAX) {
-                        fcgi::stdin(piece.len(), front);
+                        fcgi::body(piece.len(), front);
                         front.extend_from_slice(piece);
                     }
                 }

@@ -10,7 +10,6 @@ use sigma_net::descriptors;
 
 use super::channel::{Channel, say_now};
 use super::failed;
-use crate::process::parent::Renewal;
 use crate::process::program::Program;
 use crate::process::systemd;
 
@@ -29,8 +28,6 @@ pub struct Origin {
     parent: Option<OwnedFd>,
     /// What a service manager has bound.
     sockets: Vec<OwnedFd>,
-    /// What a former image of this process has left.
-    renewal: Option<Renewal>,
 }
 
 /// The channels to them.
@@ -47,8 +44,7 @@ impl Origin {
     /// Returns an error if it names channels that are not there.
     pub fn of_environment() -> io::Result<Origin> {
         let (program, sockets) = (Program::of_this_process()?, systemd::sockets()?);
-        let renewal = Renewal::of_environment()?;
-        let none = Origin { program, predecessor: None, parent: None, sockets, renewal };
+        let none = Origin { program, predecessor: None, parent: None, sockets };
         let Some(text) = std::env::var(VARIABLE).ok() else { return Ok(none) };
         let Some(numbers) = Numbers::read(&text) else {
             let text = format!("the variable {VARIABLE} is for Sigma itself; remove it");
@@ -60,11 +56,6 @@ impl Origin {
         }
         let adopt = |number: Option<RawFd>| number.map(descriptors::adopt).transpose();
         Ok(Origin { predecessor: adopt(numbers.predecessor)?, parent: adopt(numbers.parent)?, ..none })
-    }
-
-    /// What a former image of this process has left, which was a parent of gateways. It is returned once.
-    pub fn take_renewal(&mut self) -> Option<Renewal> {
-        self.renewal.take()
     }
 
     /// Whether this process takes the place of another one.

@@ -156,7 +156,7 @@ impl Renewal {
     ///
     /// # Errors
     /// Returns an error if it cannot be read.
-    pub(crate) fn of_environment() -> io::Result<Option<Renewal>> {
+    pub fn of_environment() -> io::Result<Option<Renewal>> {
         let Some((by, state)) = std::env::var(VARIABLE).ok().as_deref().and_then(numbers) else {
             return Ok(None);
         };

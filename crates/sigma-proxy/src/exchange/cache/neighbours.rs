@@ -1,6 +1,6 @@
 //! Other targets that an answer to what changes something names: they are forgotten as well (RFC 9111 §4.4).
 
-use sigma_http::h1::bytes::is_target;
+use sigma_http::is_target;
 use sigma_plugin::Context;
 use sigma_plugin::cache::CacheKey;
 

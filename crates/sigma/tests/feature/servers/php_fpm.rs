@@ -43,11 +43,11 @@ fn program() -> PathBuf {
 }
 
 /// A manager with its processes, which end with the test.
-struct Manager(Child);
+struct Fpm(Child);
 
-impl Manager {
+impl Fpm {
     /// With two processes at a port and at a path.
-    fn start(dir: &Path, port: u16) -> Manager {
+    fn start(dir: &Path, port: u16) -> Fpm {
         let path = dir.join("php.sock");
         // It would run any file: that a picture is not run is the gateway's doing.
         let pool = "pm = static\npm.max_children = 2\nuser = root\nsecurity.limit_extensions =\n";
@@ -62,14 +62,14 @@ impl Manager {
         let mut command = Command::new(program());
         command.args(["-n", "-F", "-R", "-y"]).arg(file);
         let child = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let manager = Manager(child.expect("php-fpm is installed"));
+        let manager = Fpm(child.expect("php-fpm is installed"));
         let at = sigma_testkit::Address::Tcp(([127, 0, 0, 1], port).into());
         assert!(until(PATIENCE, || Peer::connect(&at).is_ok() && path.exists()), "it does not listen");
         manager
     }
 }
 
-impl Drop for Manager {
+impl Drop for Fpm {
     fn drop(&mut self) {
         // Its processes would go on without it.
         let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.0.id())]).status();
@@ -100,12 +100,12 @@ fn gateway(dir: &Path, port: u16) -> Gateway {
 }
 
 #[test]
-fn a_real_manager_is_asked() {
+fn a_real_php_is_asked() {
     let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
     std::fs::write(dir.path().join("index.php"), ECHO).unwrap();
     std::fs::write(dir.path().join("other.php"), ECHO).unwrap();
     std::fs::write(dir.path().join("upload.jpg"), "<?php echo 'run';").unwrap();
-    let manager = Manager::start(dir.path(), port);
+    let manager = Fpm::start(dir.path(), port);
     let gateway = gateway(dir.path(), port);
     let mut peer = gateway.connect().unwrap().with_deadline(PATIENCE);
     let mut ask = |line: &str, fields: &str, body: &[u8]| {
@@ -163,7 +163,7 @@ fn a_real_manager_is_asked() {
     }
     drop(manager);
     assert_eq!(ask("GET /", kept, b"").status(), 502);
-    let _manager = Manager::start(dir.path(), port);
+    let _manager = Fpm::start(dir.path(), port);
     let back = || ask("GET /", kept, b"").status() == 200;
     assert!(until(PATIENCE, back), "it does not come back");
 }
