@@ -99,6 +99,11 @@ impl Gateway {
         Ok(())
     }
 
+    /// `kill -9` while others still speak with it; [`Gateway::kill`] waits for its end.
+    pub fn strike(&self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+
     /// Starts it again on its folder and ports, after it has ended; its output is that of this run.
     pub fn start_again(&mut self) -> Result<()> {
         self.child = run(&self.program, &self.config, self.dir.path())?;

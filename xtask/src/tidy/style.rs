@@ -13,6 +13,9 @@ const EMPTY_NAMES: [&str; 6] = ["manager", "helper", "helpers", "util", "utils",
 /// The only crate with `unsafe`.
 const UNSAFE_HOME: &str = "crates/sigma-net/";
 
+/// Tests of servers that `make test-servers` installs, with what their packages bring.
+const REAL_SERVERS: &str = "crates/sigma/tests/feature/servers/";
+
 /// How many lines above an `unsafe` its note may stand.
 const SAFETY_REACH: usize = 6;
 
@@ -56,6 +59,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     for line in 0..source.lines.len() {
         findings.extend(unfinished(source, line));
         findings.extend(tests(source, line));
+        findings.extend(programs(source, line));
         findings.extend(names(source, line));
         findings.extend(unsafe_code(source, line));
     }
@@ -95,6 +99,16 @@ fn tests(source: &Source, line: usize) -> Option<Finding> {
     let remedy = "a sleep is too short on a busy machine and too long on an idle one: wait for the event up to a \
                   deadline, or add the file to SLEEPERS with its reason";
     Some(Finding::at("no sleeps in tests", &source.path, line, remedy))
+}
+
+/// A bare machine has no `kill` and no `ps`; tests of real servers run where they were installed.
+fn programs(source: &Source, line: usize) -> Option<Finding> {
+    let text = &source.lines[line];
+    let missing =
+        ["kill", "pkill", "ps"].iter().find(|name| text.contains(&format!("Command::new(\"{name}\")")))?;
+    let remedy = format!("a bare machine has no program {missing}: send signals with rustix, read /proc");
+    let allowed = source.path.starts_with(REAL_SERVERS);
+    (!allowed).then(|| Finding::at("programs", &source.path, line, remedy))
 }
 
 fn names(source: &Source, line: usize) -> Option<Finding> {
@@ -152,6 +166,8 @@ mod tests {
         check("crates/sigma-testkit/src/a.rs", "fn a() { sleep(b); }", &[]);
         check(library, "#[ignore = \"slow\"]", &["no ignored tests"]);
         check(library, &format!("// {}: later", UNFINISHED[0]), &["no unfinished marks"]);
+        check(library, "fn a() { Command::new(\"kill\"); }", &["programs"]);
+        check(&format!("{REAL_SERVERS}a.rs"), "fn a() { Command::new(\"kill\"); }", &[]);
         check(library, "struct PoolManager;", &["names"]);
         check(library, "fn manages_pool() {}", &[]);
         check("crates/sigma-proxy/src/utils.rs", "", &["names"]);

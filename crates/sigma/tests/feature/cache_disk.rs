@@ -160,8 +160,7 @@ fn a_gateway_that_is_killed_leaves_nothing_torn() {
             let _stop = Stop(&stop);
             let before = counter(&gateway, "written_total");
             assert!(until(PATIENCE, || counter(&gateway, "written_total") > before + 10 + round));
-            let pid = gateway.pid().to_string();
-            assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+            gateway.strike().unwrap();
         });
         gateway.kill().unwrap();
         gateway.start_again().unwrap();
