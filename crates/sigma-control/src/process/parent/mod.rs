@@ -398,6 +398,11 @@ impl Parent {
         if self.stopping.is_some() {
             return;
         }
+        if code == 0 && self.next.is_some() {
+            // Its successor told it to drain, and has not yet told the parent that it serves.
+            tracing::debug!(pid = number(pid), text, "a gateway has drained");
+            return;
+        }
         tracing::error!(
             "the gateway, process {}, has ended ({text}); another one takes its place",
             number(pid)

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rustix::process::{Pid, Signal, kill_process};
 use sigma_testkit::{Origin, Peer, children, free_port, until};
 
 use super::*;
@@ -85,9 +86,14 @@ impl Machine {
         fs::write(self.dir.path().join("etc/sigma.yaml"), text).unwrap();
     }
 
+    /// The process that is the first within.
+    fn first(&self) -> Option<u32> {
+        children(self.nspawn.0.id()).first().copied()
+    }
+
     /// Runs a command within.
     fn run(&self, command: &[&str]) -> Output {
-        let first = children(self.nspawn.0.id()).first().copied().unwrap_or_default();
+        let first = self.first().unwrap_or_default();
         let mut enter = Command::new("nsenter");
         enter.args(["--mount", "--pid", "--uts", "--ipc", "--cgroup", "--target", &first.to_string()]);
         enter.args(command).output().unwrap()
@@ -138,6 +144,15 @@ impl Machine {
     }
 }
 
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // All others within end with it; it goes on where nspawn alone is ended.
+        let first = self.first().and_then(|first| Pid::from_raw(first.try_into().ok()?));
+        let _ = first.map(|first| kill_process(first, Signal::KILL));
+        let _ = self.nspawn.0.wait();
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -182,7 +197,8 @@ fn the_shipped_unit_starts_reloads_upgrades_and_stops() {
 
     // What nobody replaces, systemd does.
     machine.does(&["kill", "--kill-whom=main", "--signal=KILL", "sigma"]);
-    assert!(until(PATIENCE, || machine.property("NRestarts") == "1"), "{}", machine.journal());
+    let is_back = || machine.property("NRestarts") == "1" && machine.property("ActiveState") == "active";
+    assert!(until(PATIENCE, is_back), "{}", machine.journal());
     machine.serves(&b);
     machine.does(&["stop", "sigma"]);
     assert_eq!(
