@@ -26,7 +26,7 @@ conformance: build-tools tools
 
 # Servers as they are, by the tests in crates/sigma/tests/feature/servers: registries, providers of identity, databases,
 # brokers, PHP, servers of logs and traces, name servers, systemd (as root), the public suite of caches; and the dashboard
-# in Chromium. The first time, Go, Maven and npm fetch and build them, which takes a quarter of an hour. The tests need
+# in Chromium. The first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need
 # three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \

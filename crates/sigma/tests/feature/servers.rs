@@ -10,6 +10,7 @@ mod kafka;
 mod keycloak;
 mod keycloak_saml;
 mod knot;
+mod loki;
 mod numbered;
 mod opa;
 mod opensearch;
