@@ -56,6 +56,9 @@ header_ids! {
     Via "Via";
     CdnLoop "CDN-Loop";
     MaxForwards "Max-Forwards";
+    Traceparent "traceparent";
+    Tracestate "tracestate";
+    Baggage "baggage";
 }
 
 impl HeaderId {
@@ -118,7 +121,7 @@ const SLOTS: usize = 128;
 
 /// A place of its own for each known name, by its length and two of its letters; whatever their case.
 const fn slot(len: usize, first: u8, before_last: u8) -> usize {
-    (len + (first & 0x1f) as usize * 40 + (before_last & 0x1f) as usize) % SLOTS
+    (len + (first & 0x1f) as usize * 41 + (before_last & 0x1f) as usize * 5) % SLOTS
 }
 
 /// A known name.

@@ -107,9 +107,16 @@ enum Style {
 pub struct AccessFormat {
     style: Style,
     segments: Box<[Segment]>,
+    asks_for_variables: bool,
 }
 
 impl AccessFormat {
+    fn new(style: Style, segments: Box<[Segment]>) -> AccessFormat {
+        let is_variable = |segment: &Segment| matches!(segment, Segment::Value(Field::Variable(_)));
+        let asks_for_variables = segments.iter().any(is_variable);
+        AccessFormat { style, segments, asks_for_variables }
+    }
+
     /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`. `is_variable` knows
     /// the variables that an exchange has besides the fields of the log.
     ///
@@ -118,11 +125,11 @@ impl AccessFormat {
     pub fn compile(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         match format {
             "" => Err(FormatError::Empty),
-            JSON_WORD => Ok(AccessFormat { style: Style::Json, segments: json_segments()? }),
-            text => Ok(AccessFormat {
-                style: Style::Text,
-                segments: text_segments(text, &|name, at| lookup(name, at, is_variable))?,
-            }),
+            JSON_WORD => Ok(AccessFormat::new(Style::Json, json_segments()?)),
+            text => {
+                let segments = text_segments(text, &|name, at| lookup(name, at, is_variable))?;
+                Ok(AccessFormat::new(Style::Text, segments))
+            }
         }
     }
 
@@ -140,12 +147,12 @@ impl AccessFormat {
             _ if is_variable(name) => Ok(Field::Variable(name.into())),
             _ => Err(FormatError::UnknownVariable { name: name.into(), at, suggestion: None }),
         };
-        Ok(AccessFormat { style: Style::Text, segments: text_segments(format, &lookup)? })
+        Ok(AccessFormat::new(Style::Text, text_segments(format, &lookup)?))
     }
 
     /// Whether any value is a [`Field::Variable`].
     pub fn asks_for_variables(&self) -> bool {
-        self.segments.iter().any(|segment| matches!(segment, Segment::Value(Field::Variable(_))))
+        self.asks_for_variables
     }
 
     /// Appends one line with its newline to `out`.
@@ -282,7 +289,9 @@ fn json_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>
     }
     out.push(b'"');
     if raw_value(field, entry, clock, out) {
-        escape::json(out, from + 1);
+        if !field.is_plain() {
+            escape::json(out, from + 1);
+        }
         out.push(b'"');
     } else {
         out.truncate(from);

@@ -189,6 +189,23 @@ impl Field {
         matches!(self, Field::UpstreamAttempts)
     }
 
+    /// Whether no value of it has anything to escape, wherever a request came from: dates, numbers,
+    /// and words of the gateway's own.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            Field::TimeLocal
+                | Field::TimeIso8601
+                | Field::Scheme
+                | Field::ServerProtocol
+                | Field::UpstreamStatus
+                | Field::UpstreamConnectTime
+                | Field::UpstreamHeaderTime
+                | Field::UpstreamResponseTime
+                | Field::Fault
+        )
+    }
+
     /// Whether JSON lines write this value bare. Values with one part per attempt are text: `502, 200`.
     pub(crate) fn is_number(&self) -> bool {
         matches!(

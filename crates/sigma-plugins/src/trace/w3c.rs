@@ -1,12 +1,8 @@
 //! Trace Context and Baggage of the W3C: `traceparent`, `tracestate`, `baggage`.
 
-use sigma_http::Headers;
+use sigma_http::{HeaderId, Headers};
 
 use super::ids::{SpanId, TraceId};
-
-pub(crate) const TRACEPARENT: &str = "traceparent";
-pub(crate) const TRACESTATE: &str = "tracestate";
-pub(crate) const BAGGAGE: &str = "baggage";
 
 /// Members of a `tracestate` (Trace Context §3.3.1.1).
 const STATE_MEMBERS: usize = 32;
@@ -59,7 +55,7 @@ impl SpanContext {
 
     /// That of a request. One that has the field twice has none.
     pub(crate) fn of(headers: &Headers) -> Option<SpanContext> {
-        let mut values = headers.find_variable(TRACEPARENT.as_bytes());
+        let mut values = headers.get_all(HeaderId::Traceparent);
         let value = values.next()?;
         SpanContext::parse(value).filter(|_| values.next().is_none())
     }
@@ -68,22 +64,22 @@ impl SpanContext {
 /// Whether the `tracestate` of a request, all its fields together, may be passed on. One that is invalid or too
 /// large goes away as a whole.
 pub(crate) fn has_fit_state(headers: &Headers) -> bool {
-    is_fit(headers, TRACESTATE, (STATE_MEMBERS, STATE_BYTES), is_state_member)
+    is_fit(headers, HeaderId::Tracestate, (STATE_MEMBERS, STATE_BYTES), is_state_member)
 }
 
 /// The same for its `baggage`.
 pub(crate) fn has_fit_baggage(headers: &Headers) -> bool {
-    is_fit(headers, BAGGAGE, (BAGGAGE_MEMBERS, BAGGAGE_BYTES), is_baggage_member)
+    is_fit(headers, HeaderId::Baggage, (BAGGAGE_MEMBERS, BAGGAGE_BYTES), is_baggage_member)
 }
 
 fn is_fit(
     headers: &Headers,
-    name: &str,
+    id: HeaderId,
     (most_members, most_bytes): (usize, usize),
     is_member: fn(&[u8]) -> bool,
 ) -> bool {
     let (mut members, mut bytes) = (0, 0);
-    for value in headers.find_variable(name.as_bytes()) {
+    for value in headers.get_all(id) {
         bytes += value.len();
         if bytes > most_bytes {
             return false;
@@ -181,22 +177,22 @@ mod tests {
     #[test]
     fn of_two_parents_there_is_none() {
         let mut headers = Headers::default();
-        headers.append(TRACEPARENT, format!("00-{TRACE}-{SPAN}-01").as_bytes());
+        headers.add(HeaderId::Traceparent, format!("00-{TRACE}-{SPAN}-01").as_bytes());
         assert!(SpanContext::of(&headers).is_some());
         headers.append("Traceparent", format!("00-{TRACE}-{SPAN}-01").as_bytes());
         assert_eq!(SpanContext::of(&headers), None);
     }
 
-    fn with(name: &str, values: &[&str]) -> Headers {
+    fn with(id: HeaderId, values: &[&str]) -> Headers {
         let mut headers = Headers::default();
-        values.iter().for_each(|value| headers.append(name, value.as_bytes()));
+        values.iter().for_each(|value| headers.add(id, value.as_bytes()));
         headers
     }
 
     #[test]
     fn what_is_passed_on_of_a_state() {
         let check = |values: &[&str], expected: bool| {
-            assert_eq!(has_fit_state(&with(TRACESTATE, values)), expected, "{values:?}");
+            assert_eq!(has_fit_state(&with(HeaderId::Tracestate, values)), expected, "{values:?}");
         };
         let many = |count: usize| (0..count).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
         check(&[], true);
@@ -220,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_passed_on_of_a_baggage() {
         let check = |value: &str, expected: bool| {
-            assert_eq!(has_fit_baggage(&with(BAGGAGE, &[value])), expected, "{value}");
+            assert_eq!(has_fit_baggage(&with(HeaderId::Baggage, &[value])), expected, "{value}");
         };
         check("user=jack;p=1;q , region=eu%20west", true);
         check("no value", false);

@@ -138,7 +138,11 @@ fn seconds(out: &mut Vec<u8>, ms: Option<f64>) -> bool {
 }
 
 fn header(out: &mut Vec<u8>, headers: &Headers, name: &str) -> bool {
-    headers.find(name.as_bytes()).is_some_and(|value| bytes(out, value))
+    let value = match HeaderId::of(name.as_bytes()) {
+        HeaderId::Other => headers.find(name.as_bytes()),
+        known => headers.get(known),
+    };
+    value.is_some_and(|value| bytes(out, value))
 }
 
 impl Entry for Exchange<'_, '_> {

@@ -1,6 +1,6 @@
 //! Contexts that come with a request, and those that nodes get.
 
-use sigma_http::Headers;
+use sigma_http::{HeaderId, Headers};
 
 use super::config::Propagator;
 use crate::trace::b3::{self, B3Context, Incoming, Wish};
@@ -35,10 +35,10 @@ pub(super) fn inject(
         match propagator {
             // It belongs to the parent that it came with.
             Propagator::TraceContext if !has_parent || !w3c::has_fit_state(headers) => {
-                headers.remove_name(w3c::TRACESTATE.as_bytes());
+                headers.remove(HeaderId::Tracestate);
             }
             Propagator::Baggage if !is_trusted || !w3c::has_fit_baggage(headers) => {
-                headers.remove_name(w3c::BAGGAGE.as_bytes());
+                headers.remove(HeaderId::Baggage);
             }
             Propagator::B3Multi => headers.remove_name(b3::FLAGS.as_bytes()),
             Propagator::TraceContext | Propagator::Baggage | Propagator::B3 => {}
@@ -51,7 +51,7 @@ pub(super) fn inject(
 pub(super) fn tell(propagators: &[Propagator], headers: &mut Headers, own: &SpanContext) {
     for propagator in propagators {
         match propagator {
-            Propagator::TraceContext => headers.replace(w3c::TRACEPARENT, &own.write()),
+            Propagator::TraceContext => headers.set_sound(HeaderId::Traceparent, &own.write()),
             Propagator::Baggage => {}
             Propagator::B3 => {
                 let wish = if own.is_sampled { Wish::Yes } else { Wish::No };

@@ -15,7 +15,7 @@ use crate::metrics::matched_uri;
 use crate::trace::course::{Course, Try, Waited, target, without_signatures};
 use crate::trace::ids::SpanId;
 use crate::trace::otlp::{Attributes, Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, Status, StatusCode};
-use crate::trace::w3c::{SpanContext, TRACESTATE};
+use crate::trace::w3c::SpanContext;
 
 /// Attributes that a configuration takes from fields of one request at most: a client chooses how many there are.
 const FIELD_ATTRIBUTES: usize = 64;
@@ -147,7 +147,7 @@ pub(super) fn spans(
 }
 
 fn trace_state(headers: &Headers) -> String {
-    String::from_utf8_lossy(&values(headers, TRACESTATE.as_bytes())).into_owned()
+    String::from_utf8_lossy(&values(headers, HeaderId::Tracestate.name().as_bytes())).into_owned()
 }
 
 /// The method, if it is one that routes know: what a client makes up is not what spans are called.
