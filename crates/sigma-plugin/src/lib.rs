@@ -25,6 +25,7 @@
 //! | [`flow`] | the same for sessions over TCP and UDP |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
+//! | [`graphql`] | what a document of GraphQL asks for |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 //! | [`resident`] | what plugins do for the process as a whole |
 //! | [`traffic`] | sessions by listener, while they are open |
@@ -46,6 +47,7 @@ pub mod facts;
 pub mod flow;
 mod form;
 pub mod geography;
+pub mod graphql;
 mod index;
 pub mod kind;
 pub mod legacy;

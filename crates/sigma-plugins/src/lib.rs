@@ -14,7 +14,6 @@ mod freshness;
 mod functions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod graphql;
 mod json_body;
 mod kafka;
 mod ldap;

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::Method;
+use sigma_plugin::graphql::{self, Definition};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use crate::auth::form::escaped;
-use crate::graphql::{self, Definition};
 use crate::json_body;
 
 /// The plugin.

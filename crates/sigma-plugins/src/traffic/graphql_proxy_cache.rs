@@ -11,6 +11,7 @@ use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells, key_end};
+use sigma_plugin::graphql::{self, Definition, Operation};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{
@@ -19,7 +20,6 @@ use sigma_plugin::{
 
 use super::proxy_cache::Strategy;
 use super::proxy_cache::zones::Attributes as ZoneAttributes;
-use crate::graphql::{self, Definition, Operation};
 use crate::json_body;
 
 const NAME: &str = "graphql-proxy-cache";

@@ -8,17 +8,21 @@ const MAX_DEPTH: usize = 100;
 
 /// A definition of a document.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Definition {
+pub enum Definition {
     /// Something to be executed, with its name if it has one.
     Operation(Operation, Option<String>),
+    /// Selections that others are made of.
     Fragment,
 }
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// It reads.
     Query,
+    /// It changes something, then reads.
     Mutation,
+    /// It reads on and on.
     Subscription,
 }
 
@@ -26,7 +30,7 @@ pub(crate) enum Operation {
 ///
 /// # Errors
 /// Returns an error, which is a sentence with a place, if it is none.
-pub(crate) fn definitions(text: &str) -> Result<Vec<Definition>, String> {
+pub fn definitions(text: &str) -> Result<Vec<Definition>, String> {
     let mut parser = Parser { text, at: 0, token: Token::End, began: 0, depth: 0 };
     parser.advance()?;
     let mut found = Vec::new();
