@@ -182,8 +182,8 @@ fn single_problems() {
         &[("routes[0].plugins.cors", 5, "`post_arg_b` is read from the request body")],
     );
     refused(
-        "routes:\n- {uri: /, upstream: \"http://h\", vars: [[graphql_name, x]]}",
-        &[("routes[0].vars", 2, "the variable `graphql_name` is not known in this version")],
+        "routes:\n- {uri: /, upstream: \"http://h\", vars: [[msec, within, Mon Europe/Berlin]]}",
+        &[("routes[0].vars", 2, "`Europe/Berlin` in the time `Mon Europe/Berlin` is neither days")],
     );
     refused("workers: 0", &[("workers", 1, "at least 1")]);
     // What no 64 bits hold has a place as well.

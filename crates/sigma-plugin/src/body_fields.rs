@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use sigma_config::expr::{VarName, VarValue};
 
 use crate::form::pairs;
+use crate::graphql::Chosen;
 
 /// Fields of a form, and parts of a multipart body, that are looked at for logs and templates.
 const FIELDS_MAX: usize = 1_000;
@@ -16,9 +17,31 @@ const DECIDING_FIELDS_MAX: usize = 10_000;
 pub struct BodyFields {
     fields: Option<Value>,
     is_form: bool,
+    /// The operation of GraphQL in it, if somebody has looked for one.
+    chosen: Option<Option<Chosen>>,
 }
 
 impl BodyFields {
+    /// Those of a request without a body, in which nothing has to be looked for.
+    pub fn of_nothing() -> BodyFields {
+        BodyFields { chosen: Some(None), ..BodyFields::default() }
+    }
+
+    /// The same, with the operation of GraphQL that the body asks for: in JSON, or else in all of it. None if its
+    /// document has more in it than is looked at.
+    pub fn with_graphql(self, content_type: &[u8], body: &[u8]) -> Option<BodyFields> {
+        // JSON that cannot be read has no document either.
+        let nothing = Value::Null;
+        let json = is_json(content_type).then(|| self.fields.as_ref().unwrap_or(&nothing));
+        let chosen = Chosen::of_body(json, body).ok()?;
+        Some(BodyFields { chosen: Some(chosen), ..self })
+    }
+
+    /// The operation of GraphQL; None if nobody has looked for one yet.
+    pub fn graphql(&self) -> Option<Option<&Chosen>> {
+        self.chosen.as_ref().map(Option::as_ref)
+    }
+
     /// Whether bodies of this type have fields at all.
     pub fn are_in(content_type: &[u8]) -> bool {
         is_json(content_type) || is_form(content_type) || is_multipart(content_type)
@@ -35,7 +58,7 @@ impl BodyFields {
         if is_list && (seen >= most || is_form && pairs(body).nth(most).is_some()) {
             return None;
         }
-        Some(BodyFields { fields, is_form })
+        Some(BodyFields { fields, is_form, chosen: None })
     }
 
     /// The value of `post_arg.PATH`, and of `post_arg_NAME` in a form.
@@ -60,6 +83,11 @@ pub(crate) fn is_form(content_type: &[u8]) -> bool {
 /// The body as a value; None if it is of another type than these, or not what its type says.
 pub(crate) fn read(content_type: &[u8], body: &[u8]) -> Option<Value> {
     read_up_to(content_type, body, FIELDS_MAX)
+}
+
+/// A body that its type calls JSON: `null` if it is none. None for another type.
+pub(crate) fn json(content_type: &[u8], body: &[u8]) -> Option<Value> {
+    is_json(content_type).then(|| serde_json::from_slice(body).unwrap_or_default())
 }
 
 fn read_up_to(content_type: &[u8], body: &[u8], most: usize) -> Option<Value> {
@@ -194,6 +222,27 @@ mod tests {
         ] {
             assert_eq!(BodyFields::are_in(content_type.as_bytes()), expected, "{content_type}");
         }
+    }
+
+    #[test]
+    fn documents_of_graphql() {
+        let check = |content_type: &str, body: &str, expected: Option<&str>| {
+            let (content_type, body) = (content_type.as_bytes(), body.as_bytes());
+            let fields = BodyFields::of(content_type, body).unwrap();
+            assert_eq!(fields.graphql(), None);
+            let fields = fields.with_graphql(content_type, body).unwrap();
+            let name = fields.graphql().flatten().and_then(|chosen| chosen.get("graphql_name"));
+            assert_eq!(name, expected.map(VarValue::text));
+        };
+        check("application/json; charset=utf-8", r#"{"query":"query Q {a}"}"#, Some("Q"));
+        check("application/json", "{", None);
+        check("application/json", "query Q {a}", None);
+        check("application/graphql", "query Q {a}", Some("Q"));
+        check("", "query Q {a}", Some("Q"));
+        check("application/x-www-form-urlencoded", "query=x", None);
+        assert_eq!(BodyFields::of_nothing().graphql(), Some(None));
+        let many = format!("{{{}}}", "a ".repeat(10_000));
+        assert!(BodyFields::default().with_graphql(b"", many.as_bytes()).is_none());
     }
 
     #[test]

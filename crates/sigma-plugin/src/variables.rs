@@ -10,12 +10,13 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_http::{HeaderId, Headers, RequestHead};
+use sigma_http::{HeaderId, Headers, Method, RequestHead};
 use sigma_observe::date::Clock;
 
 use crate::address::{IpText, NodeAddr};
 use crate::body_fields;
 pub use crate::form::{pairs, percent_decoded};
+use crate::graphql::Chosen;
 use crate::record::{Attempt, Source, write_seconds};
 use crate::{Client, Context};
 
@@ -148,6 +149,9 @@ impl Context {
         if name.starts_with("proxy_protocol_") {
             return proxied(&self.client, name);
         }
+        if name.starts_with("graphql_") {
+            return graphql(self)?.get(name).map(VarValue::into_owned);
+        }
         let record = &self.record;
         match name {
             "status" if record.status != 0 => number(record.status),
@@ -253,6 +257,16 @@ impl Context {
 /// The request body as fields.
 fn structured(ctx: &Context) -> Option<Value> {
     body_fields::read(ctx.request.headers.get(HeaderId::ContentType)?, &ctx.known_request_body()?)
+}
+
+/// The operation of GraphQL that the request asks for, where its body is at hand.
+fn graphql(ctx: &Context) -> Option<Chosen> {
+    if ctx.request.method == Method::Get {
+        return Chosen::of_query(ctx.request.query()?);
+    }
+    let body = ctx.known_request_body()?;
+    let json = body_fields::json(ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default(), &body);
+    Chosen::of_body(json.as_ref(), &body).ok()?
 }
 
 /// Bytes of a request body that the variable has; as many as loggers show by default.
@@ -432,7 +446,7 @@ mod tests {
         set_hostname("node1");
         let mut ctx = Context::default();
         ctx.begin();
-        let head = "GET /p?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+        let head = "GET /p?x=1&query={a} HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\n\
             Content-Length: 3\r\nCookie: x=1\r\nAuthorization: Basic amFjazpw\r\nX: 1\r\n\r\n";
         let limits = sigma_http::h1::HeadLimits {
             line_bytes: 1024,

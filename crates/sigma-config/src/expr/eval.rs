@@ -59,6 +59,10 @@ impl Test {
             Test::In(constants) => left.is_some_and(|left| constants.iter().any(|c| identical(left, c))),
             Test::Has(constant) => has(left, constant),
             Test::IpMatch(networks) => address(left).is_some_and(|ip| networks.contains(ip)),
+            Test::Within(windows) => {
+                let seconds = text(left).and_then(number_of_text);
+                seconds.is_some_and(|seconds| windows.hold((seconds * 1000.0) as i64))
+            }
         }
     }
 }

@@ -29,6 +29,9 @@ pub const NAMES: &[&str] = &[
     "geoip_country_name",
     "geoip_region",
     "geoip_region_name",
+    "graphql_name",
+    "graphql_operation",
+    "graphql_root_fields",
     "host",
     "hostname",
     "http2",
@@ -294,6 +297,5 @@ mod tests {
             "post_arg.",
             Some("the variable `post_arg.` needs a path like `a.b`, `a[0].b`, `a[*]` or `..b`, not ``"),
         );
-        check("graphql_name", Some("the variable `graphql_name` is not known in this version"));
     }
 }

@@ -10,6 +10,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 mod variable;
+mod window;
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ use serde_json::Value;
 use crate::cidr::CidrSet;
 pub use body_field::BodyField;
 pub use variable::{VarName, VarValue, Variables};
+use window::Windows;
 
 /// Why a JSON value is no expression. The texts are those of APISIX where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +57,12 @@ impl Expr {
     #[must_use]
     pub fn needs_body(&self) -> Option<&VarName> {
         self.root.find(&VarName::needs_body)
+    }
+
+    /// Whether it depends on when it is asked: a variable in it is a time.
+    #[must_use]
+    pub fn asks_time(&self) -> bool {
+        self.root.find(&VarName::is_time).is_some()
     }
 
     /// Why the condition can never mean what it says: the first variable in it that no exchange has,
@@ -164,4 +172,5 @@ enum Test {
     In(Vec<Value>),
     Has(Value),
     IpMatch(CidrSet),
+    Within(Windows),
 }

@@ -4,6 +4,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::eval::number_of_text;
+use super::window::Windows;
 use super::{Compare, InvalidExpr, Logic, Node, Test, VarName};
 use crate::cidr::{Cidr, CidrSet};
 
@@ -99,6 +100,7 @@ fn test(operator: &str, constant: &Value) -> Result<Test, InvalidExpr> {
         },
         "has" => Test::Has(constant.clone()),
         "ipmatch" => Test::IpMatch(networks(constant)?),
+        "within" => Test::Within(windows(constant)?),
         _ => return invalid(format!("invalid operator '{operator}'")),
     })
 }
@@ -127,6 +129,20 @@ fn regex(constant: &Value, ignore_case: bool) -> Result<Regex, InvalidExpr> {
     build(false)
         .or_else(|_| build(true))
         .map_err(|error| InvalidExpr(format!("invalid regex `{pattern}`: {error}")))
+}
+
+fn windows(constant: &Value) -> Result<Windows, InvalidExpr> {
+    let items = match constant {
+        Value::Array(items) => items.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+    match texts {
+        Some(texts) => Windows::parse(texts).map_err(InvalidExpr),
+        None => invalid(format!(
+            "`within` needs times such as \"Mon-Fri 09:00-17:30 +01:00\", but got {constant}"
+        )),
+    }
 }
 
 fn networks(constant: &Value) -> Result<CidrSet, InvalidExpr> {

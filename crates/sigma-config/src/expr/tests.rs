@@ -137,12 +137,10 @@ fn what_is_no_expression_says_why() {
     check(json!([["arg_a", "ipmatch", "10.0.0.0/99"]]), "10.0.0.0/99");
     check(json!(["OR", ["arg_a", "1"]]), "rule too short");
     check(json!([["arg_a", "1"], "x"]), "wrapped inside brackets");
+    check(json!([["msec", "within", "Mon Tue"]]), "`Tue` in the time `Mon Tue` is a second one of its sort");
+    check(json!([["msec", "within", ["Mon", 1]]]), "`within` needs times such as");
+    check(json!([["msec", "within", []]]), "`within` needs a time");
     check(json!([["post_arg.a[?(@.b)]", "==", "x"]]), "the variable `post_arg.a[?(@.b)]` needs a path");
-    for unserved in ["graphql_name", "graphql_operation", "graphql_root_fields"] {
-        let reason = format!("the variable `{unserved}` is not known in this version");
-        check(json!([[unserved, "==", "x"]]), &reason);
-        check(json!(["OR", ["arg_a", "1"], [["arg_a", "1"], [unserved, "!", "has", "x"]]]), &reason);
-    }
     let mut deep = json!(["arg_a", "1"]);
     for _ in 0..100 {
         deep = json!([deep]);
@@ -160,6 +158,32 @@ fn what_needs_the_body_is_found() {
     check(json!([["arg_post_arg_a", "1"], ["http_post_arg_a", "1"]]), None);
     check(json!([["arg_a", "1"], ["OR", ["arg_b", "1"], ["post_arg_a", "1"]]]), Some("post_arg_a"));
     check(json!([["arg_a", "1"], ["post_arg.a.b", "1"]]), Some("post_arg.a.b"));
+    for of_graphql in ["graphql_name", "graphql_operation", "graphql_root_fields"] {
+        check(
+            json!(["OR", ["arg_a", "1"], [["arg_a", "1"], [of_graphql, "!", "has", "x"]]]),
+            Some(of_graphql),
+        );
+    }
+}
+
+/// The time is a variable like any other: whoever asks says when it is.
+#[test]
+fn times_of_the_day_and_dates() {
+    let at = |seconds: &str, rule: Value| {
+        let mut known = table();
+        known.0.insert("msec".to_owned(), VarValue::Text(Cow::Owned(seconds.as_bytes().to_vec())));
+        let expr = Expr::parse(&rule).unwrap();
+        assert!(expr.asks_time());
+        expr.eval(&known)
+    };
+    // 2026-11-26, a Thursday, 12:00 UTC and a tenth of a second.
+    let noon = "1795694400.100";
+    assert!(at(noon, json!([["msec", "within", "Thu 12:00-13:00"]])));
+    assert!(at(noon, json!([["msec", "within", ["Fri", "12:00-12:01 UTC"]]])));
+    assert!(!at(noon, json!([["msec", "!", "within", "2026-11-26"]])));
+    assert!(!at(noon, json!([["msec", "WITHIN", "Thu 12:00-13:00 +01:00"]])));
+    assert!(!at("no time", json!([["msec", "within", "00:00-24:00"]])));
+    assert!(!Expr::parse(&json!([["arg_msec", "within", "Thu"]])).unwrap().asks_time());
 }
 
 #[test]

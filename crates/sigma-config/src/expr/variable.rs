@@ -8,6 +8,9 @@ use super::body_field::BodyField;
 /// The beginning of the variables that tell where the client's address is.
 const PLACES: &str = "geoip_";
 
+/// What a request asks a GraphQL server to execute.
+const GRAPHQL: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
+
 /// A variable name, parsed once so that a lookup compares no text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum VarName {
@@ -81,28 +84,25 @@ impl VarName {
         matches!(self, VarName::Other(name) if name.starts_with(PLACES))
     }
 
+    /// Whether the variable is the present time.
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        matches!(self, VarName::Other(name) if ["msec", "time_iso8601", "time_local"].contains(&name.as_str()))
+    }
+
     /// Whether the request body must be read before the variable has a value.
     #[must_use]
     pub fn needs_body(&self) -> bool {
         match self {
             VarName::PostArg(_) => true,
-            VarName::Other(name) => name.starts_with("post_arg_") || self.is_unserved(),
+            VarName::Other(name) => name.starts_with("post_arg_") || GRAPHQL.contains(&name.as_str()),
             _ => false,
         }
-    }
-
-    /// Whether APISIX has the variable and Sigma does not: what a GraphQL document asks for.
-    fn is_unserved(&self) -> bool {
-        let VarName::Other(name) = self else { return false };
-        ["graphql_name", "graphql_operation", "graphql_root_fields"].contains(&name.as_str())
     }
 
     /// Why the variable is absent whatever is asked, although its name is one of APISIX's.
     pub(super) fn why_absent(&self) -> Option<String> {
         let VarName::Other(name) = self else { return None };
-        if self.is_unserved() {
-            return Some(format!("the variable `{name}` is not known in this version"));
-        }
         let path = name.strip_prefix(BodyField::PREFIX)?;
         Some(format!(
             "the variable `{name}` needs a path like `a.b`, `a[0].b`, `a[*]` or `..b`, not `{path}`"

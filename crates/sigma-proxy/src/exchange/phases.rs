@@ -212,26 +212,39 @@ impl Exchange<'_, '_> {
     /// between routes by that.
     pub(super) async fn find_route_by_body(&mut self) -> Result<u32, Fault> {
         if self.down.body_length().is_empty() {
-            return self.find_route(Some(&BodyFields::default()));
+            return self.find_route(Some(&BodyFields::of_nothing()));
         }
         let Some(content_type) = readable_type(&self.scratch.ctx.request.headers) else {
             let reason = "a route asks for the request body, which has a content coding or several types";
             return Err(Fault::new(FaultKind::UnsupportedMediaType, reason));
         };
-        if !BodyFields::are_in(&content_type) {
-            return self.find_route(Some(&BodyFields::default()));
+        let crowded = || {
+            let reason = "a route asks for the request body, which has too many fields";
+            Fault::new(FaultKind::RequestBodyTooLarge, reason)
+        };
+        let mut fields = BodyFields::default();
+        if BodyFields::are_in(&content_type) {
+            let body = self.routing_body().await?;
+            fields = BodyFields::of(&content_type, body).ok_or_else(crowded)?;
         }
+        let found = self.find_route(Some(&fields));
+        if !self.scratch.asks_body {
+            return found;
+        }
+        // For an operation of GraphQL, which may be in a body of any type.
+        let body = self.routing_body().await?;
+        let fields = fields.with_graphql(&content_type, body).ok_or_else(crowded)?;
+        self.find_route(Some(&fields))
+    }
+
+    /// The request body, for conditions of routes.
+    async fn routing_body(&mut self) -> Result<&[u8], Fault> {
         let limit = self.view.snapshot.settings.limits.routing_body_bytes as usize;
         if self.read_body(limit).await? == BodyRead::TooLarge {
             let reason = "a route asks for the request body, which is over limits.routing_body_bytes";
             return Err(Fault::new(FaultKind::RequestBodyTooLarge, reason));
         }
-        let body = self.scratch.ctx.body.as_deref().unwrap_or_default();
-        let Some(fields) = BodyFields::of(&content_type, body) else {
-            let reason = "a route asks for the request body, which has too many fields";
-            return Err(Fault::new(FaultKind::RequestBodyTooLarge, reason));
-        };
-        self.find_route(Some(&fields))
+        Ok(self.scratch.ctx.body.as_deref().unwrap_or_default())
     }
 
     /// What is known of the request body once it was read to its end or beyond `limit`. Read to its end it stands

@@ -1,7 +1,7 @@
 //! A request as conditions and templates see it: variables by name.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use sigma_config::Config;
@@ -13,6 +13,7 @@ use sigma_plugin::address::IpText;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
+use sigma_plugin::graphql::Chosen;
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
 
 use crate::connection::Origin;
@@ -59,6 +60,8 @@ pub(crate) struct RequestView<'r> {
     body: Option<&'r BodyFields>,
     /// Somebody asked for a field of the body, which was not read.
     asks_body: Cell<bool>,
+    /// The operation of GraphQL in the query string, once somebody asked for it.
+    asked_operation: OnceCell<Option<Chosen>>,
 }
 
 impl<'r> RequestView<'r> {
@@ -73,6 +76,7 @@ impl<'r> RequestView<'r> {
             geography: None,
             body: None,
             asks_body: Cell::new(false),
+            asked_operation: OnceCell::new(),
         }
     }
 
@@ -91,6 +95,21 @@ impl<'r> RequestView<'r> {
             self.asks_body.set(true);
         }
         self.body?.get(name)
+    }
+
+    /// Of the operation that a GraphQL server is asked to execute, by GET in the query string, else in the body.
+    fn of_graphql(&self, name: &str) -> Option<VarValue<'_>> {
+        if self.head.method == Method::Get {
+            let operation = || self.head.query().and_then(Chosen::of_query);
+            return self.asked_operation.get_or_init(operation).as_ref()?.get(name);
+        }
+        match self.body.and_then(BodyFields::graphql) {
+            Some(operation) => operation?.get(name),
+            None => {
+                self.asks_body.set(true);
+                None
+            }
+        }
     }
 
     /// The same in this TLS session, if it came in one.
@@ -216,6 +235,7 @@ impl Variables for RequestView<'_> {
             | VarName::UriParam(_) => None,
             VarName::PostArg(_) => self.field_of_body(name),
             VarName::Other(text) if text.starts_with("post_arg_") => self.field_of_body(name),
+            VarName::Other(text) if text.starts_with("graphql_") => self.of_graphql(text),
             VarName::Other(name) => self.other(name),
         }
     }

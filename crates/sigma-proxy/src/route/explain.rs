@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use sigma_config::expr::{VarName, VarValue};
+
 use super::candidate::{Conditions, Unmet};
 use super::compile::RouteInput;
 use super::host::HostPattern;
@@ -128,6 +130,13 @@ impl Router {
             }
             Unmet::Vars => match route.vars.needs_body() {
                 Some(name) => format!("vars false without a body, which decides `{name}`"),
+                None if route.vars.asks_time() => {
+                    let now = request.variables().get(&VarName::parse("time_iso8601"));
+                    match now {
+                        Some(VarValue::Text(now)) => format!("vars false at {}", text(&now[..])),
+                        _ => "vars false now".to_owned(),
+                    }
+                }
                 None => "vars false".to_owned(),
             },
             Unmet::Consumes => match request.content_type() {

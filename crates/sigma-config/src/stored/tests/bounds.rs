@@ -278,8 +278,7 @@ fn fields_of_routes_and_services() {
         assert_eq!(verdict(Kind::Route, &value), "", "{action}");
     }
     let before_body = "!failed to validate the 'vars' expression: `post_arg_a` is read from the request body, which has not arrived when this is decided";
-    let unknown =
-        "!failed to validate the 'vars' expression: the variable `graphql_name` is not known in this version";
+    let graphql = "!failed to validate the 'vars' expression: `graphql_name` is read from the request body, which has not arrived when this is decided";
     route(
         "vars",
         &[
@@ -288,9 +287,10 @@ fn fields_of_routes_and_services() {
             json!([["arg_a", "1"]]),
             json!([["arg_b", "1"], ["post_arg_a", "1"]]),
             json!([["post_arg.a[*].b", "has", "1"]]),
+            json!([["graphql_root_fields", "has", "1"]]),
+            json!([["msec", "within", ["Mon-Fri 09:00-17:30 +01:00"]]]),
         ],
         &[
-            (json!([["graphql_name", "1"]]), unknown),
             (json!([["arg_a", "=", "1"]]), "!failed to validate the 'vars' expression: invalid operator '='"),
             (json!([[]]), "!failed to validate the 'vars' expression: rule too short"),
             (
@@ -306,7 +306,7 @@ fn fields_of_routes_and_services() {
         &[filter(json!([["arg_a", "1"]]))],
         &[
             (filter(json!([["post_arg_a", "1"]])), before_body),
-            (filter(json!([["graphql_name", "1"]])), unknown),
+            (filter(json!([["graphql_name", "1"]])), graphql),
         ],
     );
 }

@@ -1,44 +1,9 @@
-//! GraphQL documents that are executed (the specification of October 2021, §2): what is defined there.
-//!
-//! The syntax is checked in full but for definitions of types, which nobody executes. Work is linear, and depth has
-//! a limit.
+//! The syntax of documents that are executed.
+
+use super::{Argument, ArgumentValue, Defined, Definition, Document, Fragment, Operation, SelectionKind};
 
 /// Selections, values or types within each other.
 const MAX_DEPTH: usize = 100;
-
-/// A definition of a document.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Definition {
-    /// Something to be executed, with its name if it has one.
-    Operation(Operation, Option<String>),
-    /// Selections that others are made of.
-    Fragment,
-}
-
-/// What an operation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// It reads.
-    Query,
-    /// It changes something, then reads.
-    Mutation,
-    /// It reads on and on.
-    Subscription,
-}
-
-/// The definitions of a document, of which there is at least one.
-///
-/// # Errors
-/// Returns an error, which is a sentence with a place, if it is none.
-pub fn definitions(text: &str) -> Result<Vec<Definition>, String> {
-    let mut parser = Parser { text, at: 0, token: Token::End, began: 0, depth: 0 };
-    parser.advance()?;
-    let mut found = Vec::new();
-    while parser.token != Token::End {
-        found.push(parser.definition()?);
-    }
-    if found.is_empty() { Err("the document is empty".to_owned()) } else { Ok(found) }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token<'t> {
@@ -50,7 +15,8 @@ enum Token<'t> {
     End,
 }
 
-struct Parser<'t> {
+/// Reads a text from its beginning to its end.
+pub(super) struct Parser<'t> {
     text: &'t str,
     /// Behind the token.
     at: usize,
@@ -58,9 +24,50 @@ struct Parser<'t> {
     /// Where the token begins.
     began: usize,
     depth: usize,
+    pub(super) found: Vec<Definition>,
+    /// What is selected; None if nobody wants to know.
+    pub(super) kept: Option<Document<'t>>,
+    /// There is more of it than may be kept.
+    pub(super) is_full: bool,
 }
 
 impl<'t> Parser<'t> {
+    /// For a text; what is selected goes into `kept`.
+    pub(super) fn new(text: &'t str, kept: Option<Document<'t>>) -> Parser<'t> {
+        let found = Vec::new();
+        Parser { text, at: 0, token: Token::End, began: 0, depth: 0, found, kept, is_full: false }
+    }
+
+    /// Reads all of the text.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence with a place, if it is no document.
+    pub(super) fn document(&mut self) -> Result<(), String> {
+        self.advance()?;
+        while self.token != Token::End {
+            let definition = self.definition()?;
+            self.found.push(definition);
+        }
+        if self.found.is_empty() { Err("the document is empty".to_owned()) } else { Ok(()) }
+    }
+
+    /// Takes room for one more thing that is kept.
+    fn take_room(&mut self) -> Result<(), String> {
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        match kept.room.checked_sub(1) {
+            Some(room) => kept.room = room,
+            None => {
+                self.is_full = true;
+                return Err("the document has too much in it".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn selections_kept(&self) -> u32 {
+        self.kept.as_ref().map_or(0, |kept| kept.selections.len() as u32)
+    }
+
     fn definition(&mut self) -> Result<Definition, String> {
         let operation = match self.token {
             Token::Name("mutation") => Operation::Mutation,
@@ -69,33 +76,63 @@ impl<'t> Parser<'t> {
         };
         match self.token {
             Token::Punctuator('{') => {
-                self.selections()?;
+                self.operation(operation, None)?;
                 Ok(Definition::Operation(operation, None))
             }
             Token::Name("query" | "mutation" | "subscription") => {
                 self.advance()?;
-                let name = self.name_if_any()?.map(str::to_owned);
-                if self.token == Token::Punctuator('(') {
-                    self.list('(', ')', Self::variable_definition)?;
-                }
-                self.directives()?;
-                self.selections()?;
-                Ok(Definition::Operation(operation, name))
+                let name = self.name_if_any()?;
+                self.operation(operation, name)?;
+                Ok(Definition::Operation(operation, name.map(str::to_owned)))
             }
             Token::Name("fragment") => {
                 self.advance()?;
                 if self.token == Token::Name("on") {
                     return Err(self.unexpected());
                 }
-                self.name()?;
-                self.keyword("on")?;
-                self.name()?;
-                self.directives()?;
-                self.selections()?;
+                self.fragment()?;
                 Ok(Definition::Fragment)
             }
             _ => Err(self.unexpected()),
         }
+    }
+
+    /// An operation, from its variables on.
+    fn operation(&mut self, operation: Operation, name: Option<&'t str>) -> Result<(), String> {
+        self.take_room()?;
+        if let Some(kept) = &mut self.kept {
+            let selections = 0..0;
+            kept.operations.push(Defined { operation, name, variables: Vec::new(), selections });
+        }
+        if self.token == Token::Punctuator('(') {
+            self.list('(', ')', Self::variable_definition)?;
+        }
+        self.directives()?;
+        let from = self.selections_kept();
+        self.selections()?;
+        let to = self.selections_kept();
+        if let Some(defined) = self.kept.as_mut().and_then(|kept| kept.operations.last_mut()) {
+            defined.selections = from..to;
+        }
+        Ok(())
+    }
+
+    /// A fragment, from its name on.
+    fn fragment(&mut self) -> Result<(), String> {
+        self.take_room()?;
+        let began = self.began;
+        let name = self.name()?;
+        self.keyword("on")?;
+        let on = self.name()?;
+        self.directives()?;
+        let from = self.selections_kept();
+        self.selections()?;
+        let selections = from..self.selections_kept();
+        let fragments = self.kept.as_mut().map(|kept| &mut kept.fragments);
+        if fragments.and_then(|known| known.insert(name, Fragment { on, selections })).is_some() {
+            return Err(format!("a second fragment `{name}` at {}", self.place(began)));
+        }
+        Ok(())
     }
 
     fn selections(&mut self) -> Result<(), String> {
@@ -103,35 +140,89 @@ impl<'t> Parser<'t> {
     }
 
     fn selection(&mut self) -> Result<(), String> {
-        if self.token == Token::Spread {
-            self.advance()?;
-            return match self.token {
-                Token::Name("on") => {
-                    self.advance()?;
-                    self.name()?;
-                    self.directives()?;
-                    self.selections()
-                }
-                Token::Name(_) => {
-                    self.advance()?;
-                    self.directives()
-                }
-                _ => {
-                    self.directives()?;
-                    self.selections()
-                }
-            };
+        self.take_room()?;
+        if self.token != Token::Spread {
+            return self.field();
         }
-        self.name()?;
-        if self.token == Token::Punctuator(':') {
-            self.advance()?;
-            self.name()?;
-        }
-        self.arguments()?;
+        self.advance()?;
+        let (kind, has_more) = match self.token {
+            Token::Name("on") => {
+                self.advance()?;
+                (SelectionKind::Inline(Some(self.name()?)), true)
+            }
+            Token::Name(name) => {
+                self.advance()?;
+                (SelectionKind::Spread(name), false)
+            }
+            _ => (SelectionKind::Inline(None), true),
+        };
+        let at = self.kept.as_mut().map(|kept| kept.select(kind));
         self.directives()?;
-        if self.token == Token::Punctuator('{') { self.selections() } else { Ok(()) }
+        if has_more {
+            self.selections()?;
+        }
+        self.end(at);
+        Ok(())
     }
 
+    fn field(&mut self) -> Result<(), String> {
+        let mut name = self.name()?;
+        if self.token == Token::Punctuator(':') {
+            self.advance()?;
+            name = self.name()?;
+        }
+        let at = self.kept.as_mut().map(|kept| kept.select(SelectionKind::Field(name)));
+        if self.token == Token::Punctuator('(') {
+            self.list('(', ')', Self::argument)?;
+        }
+        if let Some((at, kept)) = at.zip(self.kept.as_mut()) {
+            kept.selections[at].arguments.end = kept.arguments.len() as u32;
+        }
+        self.directives()?;
+        if self.token == Token::Punctuator('{') {
+            self.selections()?;
+        }
+        self.end(at);
+        Ok(())
+    }
+
+    /// What came since the selection `at` stands within it.
+    fn end(&mut self, at: Option<usize>) {
+        if let Some((at, kept)) = at.zip(self.kept.as_mut()) {
+            kept.selections[at].end = kept.selections.len() as u32;
+        }
+    }
+
+    /// An argument of a field.
+    fn argument(&mut self) -> Result<(), String> {
+        self.take_room()?;
+        let name = self.name()?;
+        self.expect(':')?;
+        let value = self.told()?;
+        if let Some(kept) = &mut self.kept {
+            kept.arguments.push(Argument { name, value });
+        }
+        Ok(())
+    }
+
+    /// A value, and what it tells.
+    fn told(&mut self) -> Result<ArgumentValue<'t>, String> {
+        let told = match self.token {
+            Token::Number => {
+                // Text that is a number of GraphQL is one of Rust.
+                let number = self.text[self.began..self.at].parse();
+                number.map_or(ArgumentValue::Other, ArgumentValue::Number)
+            }
+            Token::Punctuator('$') => {
+                self.advance()?;
+                return self.name().map(ArgumentValue::Variable);
+            }
+            _ => ArgumentValue::Other,
+        };
+        self.value().map(|()| told)
+    }
+
+    /// The arguments of a directive, which are not kept.
     fn arguments(&mut self) -> Result<(), String> {
         match self.token {
             Token::Punctuator('(') => self.list('(', ')', Self::member),
@@ -149,13 +240,20 @@ impl<'t> Parser<'t> {
     }
 
     fn variable_definition(&mut self) -> Result<(), String> {
+        self.take_room()?;
         self.expect('$')?;
-        self.name()?;
+        let name = self.name()?;
         self.expect(':')?;
         self.type_reference()?;
+        let mut default = None;
         if self.token == Token::Punctuator('=') {
             self.advance()?;
-            self.value()?;
+            if let ArgumentValue::Number(number) = self.told()? {
+                default = Some(number);
+            }
+        }
+        if let Some(defined) = self.kept.as_mut().and_then(|kept| kept.operations.last_mut()) {
+            defined.variables.push((name, default));
         }
         self.directives()
     }
@@ -369,70 +467,4 @@ fn number_length(text: &str) -> Option<usize> {
     // `1a` is no number with a name behind it.
     let follows = text[at..].chars().next();
     follows.is_none_or(|char| !char.is_ascii_alphanumeric() && char != '_' && char != '.').then_some(at)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn documents() {
-        let of = |kind, name: &str| Definition::Operation(kind, (!name.is_empty()).then(|| name.to_owned()));
-        let operation = |name: &str| of(Operation::Query, name);
-        let check =
-            |text: &str, expected: Vec<Definition>| assert_eq!(definitions(text), Ok(expected), "{text}");
-        check("{a}", vec![operation("")]);
-        check("query { a b, c }", vec![operation("")]);
-        check(
-            "query Q($a: [Int!]! = [1, -2.5e3] @d, $b: T = {x: null, y: []}) @d(a: $a) { x: a(b: $b) @d { c } }",
-            vec![operation("Q")],
-        );
-        check(
-            "mutation M { a } subscription S { b }",
-            vec![of(Operation::Mutation, "M"), of(Operation::Subscription, "S")],
-        );
-        check(
-            "fragment F on T { a } { ...F ... on T @x { b } ... @x { c } ... { d } }",
-            vec![Definition::Fragment, operation("")],
-        );
-        check(
-            "# comment {\n{a(t: \"x\\\"}\", b: \"\"\"block \\\"\"\" \" } \"\"\", e: ENUM, o: {})}",
-            vec![operation("")],
-        );
-        check("{query fragment on}", vec![operation("")]);
-    }
-
-    #[test]
-    fn what_is_no_document() {
-        let check = |text: &str, expected: &str| {
-            let error = definitions(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        };
-        check("", "the document is empty");
-        check(" # only a comment", "the document is empty");
-        check("{", "ends too early");
-        check("{}", "nothing stands between `{` and `}` at line 1 column 2");
-        check("query Q() {a}", "nothing stands between `(` and `)`");
-        check("{a\n  b(c: )}", "unexpected `)` at line 2 column 8");
-        check("{a} b", "unexpected `b` at line 1 column 5");
-        check("fragment on on T {a}", "unexpected `on`");
-        check("type T { a: Int }", "unexpected `type`");
-        check("{a(b: 01)}", "`0` begins nothing");
-        check("{a(b: 1a)}", "`1` begins nothing");
-        check("{a(b: \"x\n\")}", "`\"` begins nothing");
-        check("{a(b: \"\\x\")}", "`\"` begins nothing");
-        check("{a ..b}", "`.` begins nothing");
-        check("{a é}", "`é` begins nothing");
-        check(&"{a".repeat(101), "more than 100 levels");
-        check(&format!("{{a(b: {}", "[".repeat(200)), "more than 100 levels");
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_panics(parts in prop::collection::vec("[a{}()\\[\\]:$!@\"\\\\.0-9eé#, \n]{1,3}|query |fragment F on T ", 0..20)) {
-            let _ = definitions(&parts.concat());
-        }
-    }
 }

@@ -1,0 +1,139 @@
+//! What a request asks a GraphQL server to execute, for conditions: `graphql_name`, `graphql_operation` and
+//! `graphql_root_fields`.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+use sigma_config::expr::VarValue;
+
+use super::{Document, NoDocument, Operation, SelectionKind};
+use crate::form::pairs;
+
+/// Selections, arguments and variables of a document in a body: a document with more is not looked at.
+const MOST: u32 = 10_000;
+
+/// The operation that is executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    name: Box<str>,
+    operation: Operation,
+    root_fields: Vec<Box<str>>,
+}
+
+impl Chosen {
+    /// That of a query string; None if there is none.
+    pub fn of_query(query: &[u8]) -> Option<Chosen> {
+        let argument = |of: &str| {
+            let value = pairs(query).find(|(name, _)| **name == *of.as_bytes())?.1?;
+            String::from_utf8(value.into()).ok()
+        };
+        // The head of a request has its own limit.
+        Chosen::of_document(&argument("query")?, argument("operationName").as_deref(), u32::MAX).ok()?
+    }
+
+    /// That of a body: `fields` if it is JSON, else all of it is the document. None if there is none.
+    ///
+    /// # Errors
+    /// Returns an error if there is more in the document than is looked at.
+    pub fn of_body(fields: Option<&Value>, body: &[u8]) -> Result<Option<Chosen>, NoDocument> {
+        let text = |name: &str| fields.and_then(|fields| fields.get(name)?.as_str());
+        let document = if fields.is_some() { text("query") } else { std::str::from_utf8(body).ok() };
+        document.map_or(Ok(None), |document| Chosen::of_document(document, text("operationName"), MOST))
+    }
+
+    fn of_document(text: &str, name: Option<&str>, most: u32) -> Result<Option<Chosen>, NoDocument> {
+        let document = match Document::parse(text, most) {
+            Ok(document) => document,
+            Err(NoDocument::TooLarge) => return Err(NoDocument::TooLarge),
+            Err(NoDocument::Syntax(_)) => return Ok(None),
+        };
+        let all = document.operations();
+        let named = all.iter().find(|one| name.is_some() && one.name == name);
+        let Some(defined) = named.or(all.first()) else { return Ok(None) };
+        let (mut sets, mut seen) = (vec![defined.selections.clone()], HashSet::new());
+        let mut root_fields = Vec::new();
+        // Who asks for a field through a fragment asks for it as well.
+        while let Some(set) = sets.pop() {
+            for (selection, within) in document.selections(set) {
+                match selection.kind {
+                    SelectionKind::Field(name) => root_fields.push(name.into()),
+                    SelectionKind::Inline(_) => sets.push(within),
+                    SelectionKind::Spread(name) => {
+                        let fragment = document.fragment(name).filter(|_| seen.insert(name));
+                        sets.extend(fragment.map(|fragment| fragment.selections.clone()));
+                    }
+                }
+            }
+        }
+        let name = defined.name.unwrap_or_default().into();
+        Ok(Some(Chosen { name, operation: defined.operation, root_fields }))
+    }
+
+    /// The value of a variable.
+    pub fn get(&self, variable: &str) -> Option<VarValue<'_>> {
+        Some(match variable {
+            "graphql_name" => VarValue::text(&*self.name),
+            "graphql_operation" => VarValue::text(match self.operation {
+                Operation::Query => "query",
+                Operation::Mutation => "mutation",
+                Operation::Subscription => "subscription",
+            }),
+            "graphql_root_fields" => {
+                VarValue::List(self.root_fields.iter().map(|name| name.as_bytes().into()).collect())
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Name, operation and root fields.
+    fn shown(chosen: Option<Chosen>) -> String {
+        chosen.map_or("none".to_owned(), |chosen| {
+            format!("{} {:?} {}", chosen.name, chosen.operation, chosen.root_fields.join(","))
+        })
+    }
+
+    #[test]
+    fn operations_of_requests() {
+        let body = |fields: Option<Value>, body: &str| {
+            shown(Chosen::of_body(fields.as_ref(), body.as_bytes()).unwrap())
+        };
+        assert_eq!(body(None, "{a x: b}"), " Query a,b");
+        assert_eq!(body(None, "mutation M {a} query Q {b}"), "M Mutation a");
+        let spread = "query {a ...F ... {b}} fragment F on T {c ...F ...None}";
+        assert_eq!(body(None, spread), " Query a,b,c");
+        for none in ["", "{a", "fragment F on T {a}", "a=b"] {
+            assert_eq!(body(None, none), "none", "{none}");
+        }
+        let two = json!({"query": "query A {a} subscription B {b}", "operationName": "B"});
+        assert_eq!(body(Some(two), ""), "B Subscription b");
+        assert_eq!(body(Some(json!({"query": "query A {a}", "operationName": "C"})), ""), "A Query a");
+        assert_eq!(body(Some(json!({"query": 1})), "{a}"), "none");
+        assert_eq!(body(Some(json!([])), "{a}"), "none");
+        assert_eq!(shown(Chosen::of_query(b"x=1&query=query+Q%7Ba%7D")), "Q Query a");
+        assert_eq!(shown(Chosen::of_query(b"query=query A{a} query B{b}&operationName=B")), "B Query b");
+        assert_eq!(shown(Chosen::of_query(b"x=1&query")), "none");
+        let many = format!("{{{}}}", "a ".repeat(10_000));
+        assert_eq!(Chosen::of_body(None, many.as_bytes()), Err(NoDocument::TooLarge));
+        let most = format!("{{{}}}", "a ".repeat(9_999));
+        assert!(Chosen::of_body(None, most.as_bytes()).is_ok_and(|chosen| chosen.is_some()));
+    }
+
+    #[test]
+    fn variables() {
+        let chosen = Chosen::of_query(b"query=mutation M{a b}").unwrap();
+        assert_eq!(chosen.get("graphql_name"), Some(VarValue::text("M")));
+        assert_eq!(chosen.get("graphql_operation"), Some(VarValue::text("mutation")));
+        let fields = VarValue::List(vec![Cow::Borrowed(&b"a"[..]), Cow::Borrowed(&b"b"[..])]);
+        assert_eq!(chosen.get("graphql_root_fields"), Some(fields));
+        assert_eq!(chosen.get("graphql_other"), None);
+    }
+}
