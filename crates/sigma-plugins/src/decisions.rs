@@ -72,6 +72,11 @@ impl Default for Bound {
 }
 
 impl Bound {
+    /// So many at most; at least two.
+    pub(crate) const fn new(worker_decisions: usize) -> Bound {
+        Bound { worker_decisions }
+    }
+
     /// That of the plugin that is built.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use sigma_plugin::body_fields::BodyFields;
 pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::kafka::fuzzing::kafka_fetch;
 pub use crate::ldap::fuzzing::ldap;
+pub use crate::limit::graphql::fuzzing::graphql;
 pub use crate::rewrite::fuzzing::{body_formats, grpc_transcode};
 pub use crate::security::fuzzing::oas_validator;
 pub use crate::t1k::fuzzing::t1k;
@@ -36,6 +37,7 @@ mod tests {
         check("authorization", super::authorization);
         check("body_fields", super::body_fields);
         check("body_formats", super::body_formats);
+        check("graphql", super::graphql);
         check("grpc_transcode", super::grpc_transcode);
         check("kafka_fetch", super::kafka_fetch);
         check("ldap", super::ldap);

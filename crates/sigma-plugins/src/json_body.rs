@@ -44,7 +44,7 @@ pub(crate) fn unambiguous(text: &[u8]) -> serde_json::Result<Value> {
 }
 
 /// No fewer than the values of a JSON text. It is looked at without being held.
-fn values(text: &[u8]) -> usize {
+pub(crate) fn values(text: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in text {
         match byte {

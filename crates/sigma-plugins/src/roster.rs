@@ -53,6 +53,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::forward_client_cert::FORWARD_CLIENT_CERT,
     &crate::rewrite::forwarded_fields::FORWARDED_FIELDS,
     &crate::log::GOOGLE_CLOUD_LOGGING,
+    &crate::limit::graphql::GRAPHQL_LIMIT_COUNT,
     &crate::traffic::graphql_proxy_cache::GRAPHQL_PROXY_CACHE,
     &crate::rewrite::grpc_transcode::GRPC_TRANSCODE,
     &crate::rewrite::grpc_web::GRPC_WEB,

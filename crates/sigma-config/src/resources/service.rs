@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cache::RouteCache;
+use super::decoration::Decorations;
 use super::optional::Optional;
 use super::overload::PriorityClass;
 use super::route::Script;
@@ -43,5 +44,9 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
         pub hosts: Optional<Vec<String>>,
+        /// What fields of its GraphQL schema cost, for `graphql-limit-count`; beside what the Admin API keeps below
+        /// the service.
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        pub graphql_cost_decorations: Optional<Decorations>,
     }
 }

@@ -1,7 +1,7 @@
 //! What is to be served: the configuration as the store has it. What is invalid there is quarantined:
 //! its last good form stays if that lets nothing through which the new one guards, else it is closed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,11 +10,13 @@ use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
+use sigma_config::resources::Decoration;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
 use sigma_config::{Checked, Config, Problem, SetAside, Surroundings};
 
 use crate::serving::source::unix_seconds;
+use crate::store::history::{DECORATIONS, decoration, is_resource};
 use crate::store::{Change, Contents, Event, Record};
 
 /// A resource, and what should be known of it.
@@ -121,6 +123,11 @@ pub(crate) struct Desired {
     /// Of these, what is valid by itself but could not be compiled: it may fit when something else
     /// has changed. With it goes when it was created.
     refused: HashMap<ResourceKey, (AnyResource, u64)>,
+    /// What the store has below services: what fields of their schemas cost, by service and id. None for one that could
+    /// never be read.
+    decorations: BTreeMap<Box<str>, BTreeMap<Box<str>, Option<Decoration>>>,
+    /// Services below which something has changed that is not in them yet.
+    redecorated: BTreeSet<Box<str>>,
     /// What should be known of the file, though it stops nothing.
     file_warnings: Vec<Problem>,
     /// The same of the store's objects.
@@ -149,6 +156,8 @@ impl Desired {
             hasher: RandomState::new(),
             quarantine: BTreeMap::new(),
             refused: HashMap::new(),
+            decorations: BTreeMap::new(),
+            redecorated: BTreeSet::new(),
             file_warnings: Vec::new(),
             warnings: BTreeMap::new(),
         };
@@ -227,7 +236,7 @@ impl Desired {
     pub(crate) fn absorb(&mut self, event: Event, batch: &mut Batch) {
         match event {
             Event::Changed { revision, changes } => {
-                if changes.iter().any(|change| ResourceKey::parse(change.key()).is_some()) {
+                if changes.iter().any(|change| is_resource(change.key())) {
                     (self.read, self.changed) = (revision, revision);
                 }
                 for change in changes {
@@ -236,6 +245,7 @@ impl Desired {
                         Change::Delete { key, .. } => self.delete(&key, batch),
                     }
                 }
+                self.redecorate(batch);
                 self.revision = revision;
             }
             Event::Reloaded(contents) => self.reload(&contents, batch),
@@ -249,6 +259,7 @@ impl Desired {
     /// Takes in forms from before a restart, so that what has become invalid since has a last good form.
     pub(crate) fn remember(&mut self, earlier: &[Record]) {
         earlier.iter().for_each(|record| self.put(record, &mut Batch::default()));
+        self.redecorate(&mut Batch::default());
     }
 
     /// Takes over everything that is in a store.
@@ -258,19 +269,87 @@ impl Desired {
             .written
             .iter()
             .flat_map(|(kind, of_kind)| of_kind.keys().map(|id| ResourceKey::new(*kind, &**id)));
-        let known = written.chain(self.quarantine.keys().cloned());
+        let known = written.chain(self.quarantine.keys().cloned()).map(|key| key.to_string());
+        let decorations = self.decorations.iter().flat_map(|(service, of_service)| {
+            of_service.keys().map(move |id| format!("services/{service}/{DECORATIONS}/{id}"))
+        });
         let gone: Vec<String> =
-            known.map(|key| key.to_string()).filter(|key| !present.contains(key.as_str())).collect();
+            known.chain(decorations).filter(|key| !present.contains(key.as_str())).collect();
         gone.iter().for_each(|key| self.delete(key, batch));
         for record in &contents.records {
             self.put(record, batch);
         }
+        self.redecorate(batch);
         (self.revision, self.read) = (contents.revision, contents.revision);
         self.changed = self.newest().into_iter().map(|(_, revision)| revision).max().unwrap_or_default();
     }
 
+    /// Takes a decoration over. One that cannot be read leaves the form before it; without one the service has costs
+    /// that are not known.
+    fn decorate(&mut self, record: &Record) {
+        let Some((service, id)) = decoration(&record.key).filter(|(_, id)| !id.is_empty()) else { return };
+        let value = serde_json::from_slice(&record.value).map_err(|error| error.to_string());
+        match value.and_then(|value: Value| Decoration::of_record(&value)) {
+            Ok(read) => {
+                let of_service = self.decorations.entry(service.into()).or_default();
+                if of_service.get(id).is_none_or(|known| known.as_ref() != Some(&read)) {
+                    of_service.insert(id.into(), Some(read));
+                    self.redecorated.insert(service.into());
+                }
+            }
+            Err(reason) => {
+                let key = &record.key;
+                tracing::error!(
+                    key,
+                    reason,
+                    "a cost decoration cannot be read; the form before it stays, if any"
+                );
+                let of_service = self.decorations.entry(service.into()).or_default();
+                if !of_service.contains_key(id) {
+                    of_service.insert(id.into(), None);
+                    self.redecorated.insert(service.into());
+                }
+            }
+        }
+    }
+
+    fn undecorate(&mut self, key: &str) {
+        let Some((service, id)) = decoration(key) else { return };
+        let Some(of_service) = self.decorations.get_mut(service) else { return };
+        if of_service.remove(id).is_some() {
+            self.redecorated.insert(service.into());
+        }
+        if of_service.is_empty() {
+            self.decorations.remove(service);
+        }
+    }
+
+    /// Puts what has changed below services into them.
+    fn redecorate(&mut self, batch: &mut Batch) {
+        for service in std::mem::take(&mut self.redecorated) {
+            let key = ResourceKey::new(Kind::Service, &*service);
+            let closed = self.config.resources.is_closed(&key);
+            let Some(Former { resource, created, .. }) = self.former(&key) else { continue };
+            self.replace(key.clone(), resource, created, batch);
+            if closed {
+                self.config.resources.close(key);
+            }
+        }
+    }
+
+    /// A resource with what the store has below it.
+    fn decorated(&self, resource: AnyResource) -> AnyResource {
+        let AnyResource::Service(mut service) = resource else { return resource };
+        let below = self.decorations.get(service.id.as_str());
+        if below.is_some() || !service.graphql_cost_decorations.is_unset() {
+            let below = below.into_iter().flat_map(BTreeMap::values).cloned();
+            Arc::make_mut(&mut service).graphql_cost_decorations.set().set_below(below);
+        }
+        AnyResource::Service(service)
+    }
+
     fn put(&mut self, record: &Record, batch: &mut Batch) {
-        let Some(key) = ResourceKey::parse(&record.key) else { return };
+        let Some(key) = ResourceKey::parse(&record.key) else { return self.decorate(record) };
         let written = Written { revision: record.modified, value: self.hasher.hash_one(&record.value) };
         let of_kind = self.written.entry(key.kind).or_default();
         if of_kind.insert(key.id.as_str().into(), written) == Some(written) {
@@ -304,7 +383,7 @@ impl Desired {
     /// Puts a resource in, and notes how it was before.
     fn replace(&mut self, key: ResourceKey, resource: AnyResource, created: u64, batch: &mut Batch) {
         let former = self.former(&key);
-        self.config.resources.put(resource, created);
+        self.config.resources.put(self.decorated(resource), created);
         batch.before.entry(key).or_insert(former);
     }
 
@@ -369,7 +448,7 @@ impl Desired {
     }
 
     fn delete(&mut self, key: &str, batch: &mut Batch) {
-        let Some(key) = ResourceKey::parse(key) else { return };
+        let Some(key) = ResourceKey::parse(key) else { return self.undecorate(key) };
         self.quarantine.remove(&key);
         self.refused.remove(&key);
         self.warnings.remove(&key);
@@ -528,6 +607,57 @@ mod tests {
         let mut keys: Vec<String> = batch.keys().iter().map(ToString::to_string).collect();
         keys.sort();
         assert_eq!(keys, ["routes/2", "routes/3"]);
+    }
+
+    /// What stands below a service in the store is in it, however the two came.
+    #[test]
+    fn decorations_are_in_their_services() {
+        let mut desired = desired();
+        let at = |id: &str| format!("services/s/graphql_cost_decorations/{id}");
+        let put = |key: &str, value: &str| Change::Put(record(key, value, 1));
+        let paths = |desired: &Desired| -> Vec<String> {
+            let Some(service) = desired.config.resources.services.get("s") else { return Vec::new() };
+            let of = |name| service.graphql_cost_decorations.ending_in(name);
+            ["a", "b"].into_iter().flat_map(of).map(|one| one.field_path.names().join(".")).collect()
+        };
+        let mut check = |changes: Vec<Change>, touched: usize, expected: &[&str]| {
+            let mut batch = Batch::default();
+            desired.absorb(changed(2, changes), &mut batch);
+            assert_eq!(paths(&desired), expected);
+            assert_eq!(batch.keys().len(), touched, "{expected:?}");
+        };
+        check(vec![put(&at("1"), r#"{"id":"1","field_path":"Query.a"}"#)], 0, &[]);
+        let own = r#"{"graphql_cost_decorations":[{"field_path":"Query.b"}]}"#;
+        check(vec![put("services/s", own)], 1, &["Query.a", "Query.b"]);
+        check(vec![put(&at("2"), r#"{"field_path":"T.a"}"#)], 1, &["Query.a", "T.a", "Query.b"]);
+        check(vec![put(&at("2"), "garbage")], 0, &["Query.a", "T.a", "Query.b"]);
+        let gone = |id: &str| Change::Delete { key: at(id).into(), revision: 2 };
+        check(vec![gone("1"), gone("4")], 1, &["T.a", "Query.b"]);
+        let contents = Contents { revision: 3, records: vec![record("services/s", own, 1)] };
+        let mut batch = Batch::default();
+        desired.reload(&contents, &mut batch);
+        assert_eq!((batch.keys().len(), paths(&desired)), (1, vec!["Query.b".to_owned()]));
+    }
+
+    /// A decoration that could never be read is no reason to let queries through for less.
+    #[test]
+    fn costs_are_unknown_with_a_decoration_that_cannot_be_read() {
+        let mut desired = desired();
+        let at = |id: &str| format!("services/s/graphql_cost_decorations/{id}");
+        let put = |key: &str, value: &str| Change::Put(record(key, value, 1));
+        let gone = |id: &str| Change::Delete { key: at(id).into(), revision: 2 };
+        let mut check = |changes: Vec<Change>, touched: usize, expected: bool| {
+            let mut batch = Batch::default();
+            desired.absorb(changed(2, changes), &mut batch);
+            let service = desired.config.resources.services.get("s").unwrap();
+            assert_eq!(service.graphql_cost_decorations.is_partial(), expected);
+            assert_eq!(batch.keys().len(), touched);
+        };
+        check(vec![put(&at("1"), "garbage"), put("services/s", "{}")], 1, true);
+        check(vec![put(&at("1"), "{}"), put(&at("2"), r#"{"field_path":"T.a"}"#)], 1, true);
+        check(vec![put(&at("1"), r#"{"field_path":"T.b"}"#)], 1, false);
+        check(vec![put(&at("3"), "[]")], 1, true);
+        check(vec![gone("3")], 1, false);
     }
 
     /// A restored backup may bring another value in the revision that was known.

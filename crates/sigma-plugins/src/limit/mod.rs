@@ -4,6 +4,7 @@ mod clock;
 pub(crate) mod conn;
 pub(crate) mod count;
 mod counts;
+pub(crate) mod graphql;
 mod quota;
 pub(crate) mod req;
 mod sessions;

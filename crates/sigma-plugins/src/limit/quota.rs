@@ -284,6 +284,9 @@ pub(super) struct RefusalFields {
     dry_run: bool,
 }
 
+/// Why a request is refused whose limit cannot be determined.
+pub(super) const UNDETERMINED: &str = "a limit cannot be determined";
+
 /// A request that only a dry run has let pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spared;
@@ -354,7 +357,8 @@ impl Refusal {
         if passes {
             return Step::Next;
         }
-        Step::json(500, &json!({"error_msg": format!("failed to {}", plugin.replace('-', " "))}))
+        let body = json!({"error_msg": format!("failed to {}", plugin.trim_start_matches("graphql-").replace('-', " "))});
+        Reply::new(500).json(&body).because(UNDETERMINED).into()
     }
 }
 

@@ -13,7 +13,7 @@ use sigma_plugin::{
 };
 
 use super::clock;
-use super::quota::{Key, KeyType, Refusal, RefusalFields, Space};
+use super::quota::{Amount, Key, KeyType, Refusal, RefusalFields, Space};
 use crate::redis::{Connections, Policy, Script, Target, idle_settings, policies};
 
 /// The plugin.
@@ -24,7 +24,10 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| idle_settings(conf)),
     build: |build| Ok(Arc::new(LimitReq::new(build)?)),
-    variables: &[VariablePlace::guard("key", VariableForm::Key)],
+    variables: &[
+        VariablePlace::guard("key", VariableForm::Key),
+        VariablePlace::guard("cost", VariableForm::Template),
+    ],
     ..Descriptor::of::<Config>()
 };
 
@@ -63,6 +66,10 @@ struct Config {
     /// Requests beyond the rate that are tolerated.
     #[schemars(extend("minimum" = 0))]
     burst: f64,
+    /// How many requests one counts as. A text is a template that must make such a number for each request. One that
+    /// costs more than `burst` and one request more never passes. Sigma's own.
+    #[schemars(extend("default" = 1))]
+    cost: Amount<1>,
     /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
     /// value is ever taken for one.
     key: String,
@@ -79,7 +86,17 @@ struct Config {
     nodelay: bool,
 }
 
-impl Configuration for Config {}
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        self.cost.check("cost")?;
+        match self.cost.constant() {
+            Some(cost) if cost > self.burst + 1.0 => {
+                Err(format!("no request passes: its cost {cost} is over burst {} and one more", self.burst))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The buckets of all keys of this gateway.
 #[derive(Default)]
@@ -114,11 +131,15 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Pours a request in; the excess with it, or None if it does not fit.
-    fn pour(self, level: &mut Level, now_ms: u64) -> Option<f64> {
+    /// Pours in as much as `cost` requests; the excess with it, or None if it does not fit. An empty bucket has room
+    /// for one request beside the burst.
+    fn pour(self, level: &mut Level, cost: u64, now_ms: u64) -> Option<f64> {
+        let cost = cost as f64 * 1000.0;
         let excess = match level.excess {
-            None => 0.0,
-            Some(excess) => (excess - self.rate * now_ms.abs_diff(level.at_ms) as f64 + 1000.0).max(0.0),
+            None => cost - 1000.0,
+            Some(excess) => {
+                (excess - self.rate * now_ms.abs_diff(level.at_ms) as f64 + cost).max(cost - 1000.0)
+            }
         };
         if excess > self.burst * 1000.0 {
             return None;
@@ -143,9 +164,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local level = redis.call('HMGET', KEYS[1], 'excess', 'last')
-local excess = 0
+local cost = tonumber(ARGV[4]) * 1000
+local excess = cost - 1000
 if level[1] and level[2] then
-    excess = math.max(tonumber(level[1]) - rate * math.abs(now - tonumber(level[2])) + 1000, 0)
+    excess = math.max(tonumber(level[1]) - rate * math.abs(now - tonumber(level[2])) + cost, excess)
 end
 if excess > burst * 1000 then
     return false
@@ -164,6 +186,7 @@ enum Store {
 
 struct LimitReq {
     bucket: Bucket,
+    cost: Amount<1>,
     key: Key,
     space: Space,
     nodelay: bool,
@@ -176,6 +199,7 @@ impl LimitReq {
         let config: Config = build.config()?;
         Ok(LimitReq {
             bucket: Bucket { rate: config.rate, burst: config.burst },
+            cost: config.cost,
             key: Key::new(&config.key, config.key_type),
             space: Space::of(build),
             nodelay: config.nodelay,
@@ -195,10 +219,10 @@ impl LimitReq {
             .then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
     }
 
-    fn local(&self, buckets: &Buckets, key: &[u8], env: &Env<'_>) -> Step {
+    fn local(&self, buckets: &Buckets, key: &[u8], cost: u64, env: &Env<'_>) -> Step {
         let now_ms = clock::process_ms();
         let poured = buckets.0.with(key, now_ms, |slot| {
-            let poured = self.bucket.pour(&mut slot.value, now_ms);
+            let poured = self.bucket.pour(&mut slot.value, cost, now_ms);
             if poured.is_some() || slot.value.excess.is_none() {
                 slot.expires_ms = now_ms.saturating_add(self.bucket.lifetime_ms());
             }
@@ -213,11 +237,12 @@ impl LimitReq {
         }
     }
 
-    fn remote(&self, target: &Arc<Target>, key: &[u8], env: &Env<'_>) -> Step {
+    fn remote(&self, target: &Arc<Target>, key: &[u8], cost: u64, env: &Env<'_>) -> Step {
         let connection = env.local.part(Connections::default).to(target);
         let key = [b"limit_req:", key].concat();
         let Bucket { rate, burst } = self.bucket;
-        let args = [rate.to_string(), burst.to_string(), self.bucket.lifetime_ms().to_string()];
+        let lifetime_ms = self.bucket.lifetime_ms();
+        let args = [rate.to_string(), burst.to_string(), lifetime_ms.to_string(), cost.to_string()];
         let (nodelay, refusal) = (self.nodelay || self.refusal.is_dry(), Arc::clone(&self.refusal));
         let poured = async move {
             let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
@@ -241,9 +266,12 @@ impl LimitReq {
 impl Plugin for LimitReq {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let key = self.space.by_value_or_address(&self.key, &*ctx);
+        let Some(cost) = self.cost.resolve(ctx) else {
+            return self.refusal.undetermined("`cost` makes no whole number from 1 on");
+        };
         match &self.store {
-            Store::Local(buckets) => self.local(buckets, &key, env),
-            Store::Redis(target) => self.remote(target, &key, env),
+            Store::Local(buckets) => self.local(buckets, &key, cost, env),
+            Store::Redis(target) => self.remote(target, &key, cost, env),
         }
     }
 
@@ -257,7 +285,7 @@ impl Plugin for LimitReq {
         let (key, now_ms) = (self.space.by_value_or_address(&self.key, &*ctx), clock::process_ms());
         // Poured into a copy.
         let mut level = buckets.0.peek(&key, now_ms, |slot| slot.value).unwrap_or_default();
-        match self.bucket.pour(&mut level, now_ms) {
+        match self.bucket.pour(&mut level, self.cost.resolve(ctx).unwrap_or(1), now_ms) {
             Some(excess) => {
                 let delay_ms = self.delay(excess).unwrap_or_default().as_millis();
                 shown["delay_ms"] = u64::try_from(delay_ms).unwrap_or(u64::MAX).into();
@@ -281,7 +309,7 @@ mod tests {
         fn check(rate: f64, burst: f64, requests: &[(u64, Option<f64>)]) {
             let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
             for (at_ms, expected) in requests {
-                let delay_ms = bucket.pour(&mut level, *at_ms).map(|excess| excess / rate);
+                let delay_ms = bucket.pour(&mut level, 1, *at_ms).map(|excess| excess / rate);
                 assert_eq!(delay_ms, *expected, "rate {rate}, burst {burst}, at {at_ms}");
             }
         }
@@ -300,9 +328,53 @@ mod tests {
     fn a_forgotten_bucket_is_empty() {
         for (rate, burst) in [(0.5, 0.0), (3.0, 7.0), (1000.0, 0.0)] {
             let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
-            while bucket.pour(&mut level, 0).is_some() {}
-            assert_eq!(bucket.pour(&mut level, bucket.lifetime_ms()), Some(0.0));
+            while bucket.pour(&mut level, 1, 0).is_some() {}
+            assert_eq!(bucket.pour(&mut level, 1, bucket.lifetime_ms()), Some(0.0));
         }
+    }
+
+    /// Between any two moments no more passes than the rate makes of the time, the burst, and one request.
+    #[test]
+    fn no_bucket_is_overdrawn() {
+        for seed in 1..300u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut random = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % below
+            };
+            let bucket = Bucket { rate: 0.5 + random(50) as f64, burst: random(20) as f64 };
+            let (mut level, mut now_ms, mut passed) = (Level::default(), 5_000, Vec::new());
+            for _ in 0..150 {
+                now_ms += random(300);
+                let cost = 1 + random(8);
+                if bucket.pour(&mut level, cost, now_ms).is_some() {
+                    passed.push((now_ms, cost as f64));
+                }
+            }
+            for from in 0..passed.len() {
+                let mut sum = 0.0;
+                for (at_ms, cost) in &passed[from..] {
+                    sum += cost;
+                    let most = bucket.burst + 1.0 + bucket.rate * (at_ms - passed[from].0) as f64 / 1000.0;
+                    assert!(sum <= most + 1e-6, "seed {seed} {bucket:?}: {sum} over {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dear_requests_fill_more() {
+        let conf = json!({"rate": 0.001, "burst": 4, "nodelay": true, "key": "remote_addr", "cost": "${arg_n ?? 1}"});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET /?n=3 HTTP/1.1\nHost: h\n");
+        let mut ask = |query: &str| {
+            case.request(&format!("GET /{query} HTTP/1.1\nHost: h\n"));
+            case.run(&entry, Phase::Access).map_or(200, |reply| reply.status)
+        };
+        assert_eq!([ask("?n=3"), ask("?n=3"), ask(""), ask("?n=1"), ask("?n=1")], [200, 503, 200, 200, 503]);
+        assert_eq!([ask("?n=0"), ask("?n=x"), ask("?n=-1")], [500, 500, 500]);
     }
 
     #[test]
@@ -339,6 +411,15 @@ mod tests {
     fn configurations() {
         let check = |conf: Value, reason: &str| assert_eq!(refusal("limit-req", &conf), reason, "{conf}");
         check(json!({"rate": 0.5, "burst": 0, "key": "remote_addr"}), "");
+        check(json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 2}), "");
+        check(
+            json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": "x"}),
+            "property \"cost\" validation failed: \"x\" is no whole number from 1 to 9007199254740991, and has no variable that could make one",
+        );
+        check(
+            json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 3}),
+            "no request passes: its cost 3 is over burst 1 and one more",
+        );
         check(json!({"rate": 1, "burst": 0}), "property \"key\" is required");
         check(
             json!({"rate": 0, "burst": 0, "key": "k"}),

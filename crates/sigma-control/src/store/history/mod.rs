@@ -286,6 +286,11 @@ pub(crate) const DECORATIONS: &str = "graphql_cost_decorations";
 
 /// The service that a decoration belongs to.
 pub(crate) fn decorated_service(key: &str) -> Option<&str> {
+    decoration(key).map(|(service, _)| service)
+}
+
+/// The service and the identity of a decoration.
+pub(crate) fn decoration(key: &str) -> Option<(&str, &str)> {
     let (service, rest) = key.strip_prefix("services/")?.split_once('/')?;
-    rest.strip_prefix(DECORATIONS)?.starts_with('/').then_some(service)
+    Some((service, rest.strip_prefix(DECORATIONS)?.strip_prefix('/')?))
 }

@@ -20,7 +20,7 @@ use crate::redis::{Policy, policies};
 /// end first are forgotten.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["count", "time_window"]}, {"required": ["rules"]}]))]
-pub(super) struct Config {
+pub(in crate::limit) struct Config {
     /// Requests that pass in a window. A text is a template that must make such a number for each request.
     pub(super) count: Option<Amount<1>>,
     /// Length of a window in seconds. A text is a template that must make such a number for each request.
@@ -55,7 +55,24 @@ pub(super) struct Config {
     /// number of its rule. Sigma's own.
     #[schemars(extend("default" = false))]
     pub(super) standard_fields: bool,
+    /// Header of answers that says what the request has cost, a whole number. When a request comes it counts as
+    /// `cost_default`, and when its answer comes as the rest, also where that takes more than is left. Sigma's own.
+    #[schemars(with = "Option<String>", regex(pattern = FIELD_NAME))]
+    pub(super) cost_header: Option<Box<str>>,
+    /// With `cost_header`: what a request costs at least, and all of it where the answer does not say in one whole
+    /// number, or there is none. Sigma's own.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1))]
+    pub(super) cost_default: u64,
+    /// With `cost_header`: what an answer can make a request cost at most. Sigma's own.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1_000_000))]
+    pub(super) cost_most: u64,
+    /// Whether clients do not get the `cost_header`. Sigma's own.
+    #[schemars(extend("default" = false))]
+    pub(super) hide_cost_header: bool,
 }
+
+/// Settings that mean nothing without `cost_header`.
+pub(super) const OF_COST_HEADER: [&str; 3] = ["cost_default", "cost_most", "hide_cost_header"];
 
 /// One of `rules`.
 #[derive(Deserialize, JsonSchema)]
@@ -97,7 +114,7 @@ const FIELD_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
 /// The plugin's metadata.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct Metadata {
+pub(in crate::limit) struct Metadata {
     /// Header with the quota.
     #[schemars(regex(pattern = FIELD_NAME))]
     pub(super) limit_header: String,
@@ -127,6 +144,9 @@ impl Configuration for Config {
         if self.rules.is_some() && self.group.is_some() {
             return Err("group and rules cannot be specified at the same time".to_owned());
         }
+        if self.cost_header.is_some() && self.cost_most < self.cost_default {
+            return Err("cost_most should not be smaller than cost_default".to_owned());
+        }
         self.check_sync()?;
         let rules = self.rules.as_deref().unwrap_or_default();
         let is_repeated =
@@ -144,6 +164,11 @@ impl Configuration for Config {
 }
 
 impl Config {
+    /// Whether answers say what requests have cost.
+    pub(in crate::limit) fn learns(&self) -> bool {
+        self.cost_header.is_some()
+    }
+
     fn check_sync(&self) -> Result<(), String> {
         let interval = self.sync.sync_interval.unwrap_or(-1.0);
         if interval == -1.0 {

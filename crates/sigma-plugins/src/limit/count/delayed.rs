@@ -99,6 +99,15 @@ impl Delayed {
         Some(verdict)
     }
 
+    /// Counts what turned out later; Redis is told with the rest.
+    pub(super) fn add(&self, key: &[u8], quota: Quota, cost: u64) {
+        self.states.0.with(key, clock::process_ms(), |slot| {
+            slot.expires_ms = clock::process_ms().saturating_add(quota.window_ms().saturating_mul(2));
+            slot.value.delta = slot.value.delta.saturating_add(cost);
+        });
+        self.wait(key, quota);
+    }
+
     /// Counts a request, after asking Redis where that is needed.
     pub(super) async fn count(
         &self,

@@ -20,14 +20,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
 use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_config::described::schema_of;
+use sigma_http::Headers;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
 use super::quota::{self, Amount, Key, Refusal, Space};
 use crate::redis::{Connections, SharedConnection, Target, idle_settings};
-use config::{Config, Metadata};
+use config::OF_COST_HEADER;
+pub(super) use config::{Config, Metadata};
 use delayed::Delayed;
 use fields::FieldNames;
 use remote::Counting;
@@ -41,18 +44,32 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
-    warnings: Some(|_, conf| [quota::idle_rules(conf), idle_settings(conf)].concat()),
+    warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(LimitCount::new(build)?),
-    variables: &[
-        VariablePlace::guard("key", VariableForm::Key),
-        VariablePlace::guard("rules.*.key", VariableForm::Template),
-        VariablePlace::guard("count", VariableForm::Template),
-        VariablePlace::guard("time_window", VariableForm::Template),
-        VariablePlace::guard("rules.*.count", VariableForm::Template),
-        VariablePlace::guard("rules.*.time_window", VariableForm::Template),
-    ],
+    variables: VARIABLES,
     ..Descriptor::of::<Config>()
 };
+
+/// Where a configuration names variables.
+pub(super) const VARIABLES: &[VariablePlace] = &[
+    VariablePlace::guard("key", VariableForm::Key),
+    VariablePlace::guard("rules.*.key", VariableForm::Template),
+    VariablePlace::guard("count", VariableForm::Template),
+    VariablePlace::guard("time_window", VariableForm::Template),
+    VariablePlace::guard("rules.*.count", VariableForm::Template),
+    VariablePlace::guard("rules.*.time_window", VariableForm::Template),
+];
+
+/// What should be known of a configuration that is in order.
+pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
+    let idle = OF_COST_HEADER
+        .iter()
+        .filter(|field| conf.get("cost_header").is_none() && conf.get(**field).is_some());
+    let idle = idle.map(|field| {
+        Problem::new(*field, "no_effect", "answers are not asked what they cost").hint("name `cost_header`")
+    });
+    [quota::idle_rules(conf), idle_settings(conf), idle.collect()].concat()
+}
 
 const EXAMPLE: &str = r#"```yaml
 listeners: ["127.0.0.1:9080"]
@@ -96,17 +113,24 @@ impl Membership {
         let groups = build.node.part(Groups::default);
         let mut known = groups.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, conf)| conf.strong_count() > 0);
-        let first = known.iter().find(|(name, _)| name == group).and_then(|(_, conf)| conf.upgrade());
+        let group = group_name(group.to_owned(), build);
+        let first = known.iter().find(|(name, _)| *name == group).and_then(|(_, conf)| conf.upgrade());
         match first {
             Some(first) if *first == conf => Ok(Membership { _conf: first }),
             Some(_) => Err("group conf mismatched".to_owned()),
             None => {
                 let conf = Arc::new(conf);
-                known.push((group.to_owned(), Arc::downgrade(&conf)));
+                known.push((group, Arc::downgrade(&conf)));
                 Ok(Membership { _conf: conf })
             }
         }
     }
+}
+
+/// What a group is called among those of all plugins. That of `limit-count` has the name that is written, which is
+/// that of its counters in Redis.
+fn group_name(group: String, build: &Build<'_>) -> String {
+    if build.plugin == LIMIT_COUNT.name { group } else { format!("{}:{group}", build.plugin) }
 }
 
 /// One limit.
@@ -143,7 +167,7 @@ enum Store {
 }
 
 /// An instance.
-struct LimitCount {
+pub(super) struct LimitCount {
     /// Itself, for what goes on after waiting.
     me: Weak<LimitCount>,
     store: Store,
@@ -153,6 +177,7 @@ struct LimitCount {
     standard_fields: bool,
     refusal: Arc<Refusal>,
     rules: Vec<Rule>,
+    learning: Option<Learning>,
     _group: Option<Membership>,
 }
 
@@ -164,21 +189,66 @@ struct Applied {
     quota: Quota,
 }
 
-/// What the client is to be told: of which rule, and how it went. Most configurations have one rule.
+/// What the client is to be told. Most configurations have one rule.
 struct Told {
-    first: (usize, Quota, Verdict),
-    others: Vec<(usize, Quota, Verdict)>,
+    first: Counted,
+    others: Vec<Counted>,
+}
+
+/// A limit that a request was counted for: of which rule, and how it went.
+struct Counted {
+    rule: usize,
+    quota: Quota,
+    verdict: Verdict,
+    /// Under which key, if what it costs turns out later.
+    key: Option<Vec<u8>>,
+}
+
+/// What a request costs, as its answer says.
+struct Learning {
+    header: Box<str>,
+    default: u64,
+    most: u64,
+    hides: bool,
+}
+
+impl Learning {
+    fn of(config: &mut Config) -> Option<Learning> {
+        let (default, most, hides) = (config.cost_default, config.cost_most, config.hide_cost_header);
+        config.cost_header.take().map(|header| Learning { header, default, most, hides })
+    }
+
+    /// What is to be counted beside what was counted when the request came.
+    fn rest(&self, headers: &mut Headers) -> u64 {
+        let cost = self.told(headers);
+        if self.hides {
+            headers.remove_name(self.header.as_bytes());
+        }
+        cost.min(self.most).saturating_sub(self.default)
+    }
+
+    /// The cost that an answer with these fields tells.
+    fn told(&self, headers: &Headers) -> u64 {
+        let mut fields = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(self.header.as_bytes()));
+        let first = fields.next().map(|(_, value)| value.trim_ascii());
+        let told = first.filter(|value| !value.is_empty() && value.iter().all(u8::is_ascii_digit));
+        let Some(digits) = told.filter(|_| fields.next().is_none()) else { return self.default };
+        // More digits than a number has are more than the most.
+        std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).unwrap_or(self.most)
+    }
 }
 
 /// Why a request is not counted.
 const NONE_APPLIES: &str = "no rule applies";
 
-/// The cost of a request.
+/// The cost of a request that nothing else is known of.
 const COST: u64 = 1;
 
 impl LimitCount {
-    fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
-        let (config, metadata): (Config, Metadata) = (parsed(build.conf)?, build.metadata_as()?);
+    /// The limits that a configuration has, of this plugin or of one with the same fields and more.
+    pub(super) fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
+        let (mut config, metadata): (Config, Metadata) = (parsed(build.conf)?, build.metadata_as()?);
+        let learning = Learning::of(&mut config);
         let counters = build.node.legacy(Counters::default);
         let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
         let store = match config.policy.target() {
@@ -190,7 +260,8 @@ impl LimitCount {
                 Store::Redis { target, delayed }
             }
         };
-        let space = config.group.map_or_else(|| Space::of(build), Space::named);
+        let space =
+            config.group.map_or_else(|| Space::of(build), |group| Space::named(group_name(group, build)));
         let rules = match (config.rules, config.count, config.time_window) {
             (Some(rules), ..) => (1..)
                 .zip(rules)
@@ -228,6 +299,7 @@ impl LimitCount {
             standard_fields: config.standard_fields,
             refusal: config.refusal.of(build),
             rules,
+            learning,
             _group: group,
         }))
     }
@@ -247,10 +319,10 @@ impl LimitCount {
     }
 
     /// Counts in memory, up to the first limit that refuses.
-    fn local(&self, applied: &[Applied]) -> Vec<Verdict> {
+    fn local(&self, applied: &[Applied], cost: u64) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(applied.len());
         for limit in applied {
-            let verdict = self.counters.count(self.window_type, &limit.key, limit.quota, COST);
+            let verdict = self.counters.count(self.window_type, &limit.key, limit.quota, cost);
             verdicts.push(verdict);
             if verdict.is_refusal() {
                 break;
@@ -263,7 +335,12 @@ impl LimitCount {
     ///
     /// # Errors
     /// Returns an error if Redis did not answer.
-    async fn ask(&self, connection: &SharedConnection, applied: &[Applied]) -> RedisResult<Vec<Verdict>> {
+    async fn ask(
+        &self,
+        connection: &SharedConnection,
+        applied: &[Applied],
+        cost: u64,
+    ) -> RedisResult<Vec<Verdict>> {
         let mut verdicts = Vec::with_capacity(applied.len());
         for limit in applied {
             let delayed = match &self.store {
@@ -271,10 +348,10 @@ impl LimitCount {
                 _ => None,
             };
             let verdict = match delayed {
-                Some(delayed) => delayed.count(connection, &limit.key, limit.quota, COST).await,
+                Some(delayed) => delayed.count(connection, &limit.key, limit.quota, cost).await,
                 None => {
                     let way = (self.window_type, Counting::IfRoom);
-                    remote::count(connection, way, &limit.key, limit.quota, COST).await?
+                    remote::count(connection, way, &limit.key, limit.quota, cost).await?
                 }
             };
             verdicts.push(verdict);
@@ -286,20 +363,20 @@ impl LimitCount {
     }
 
     /// What may be answered without Redis, because all of it is known here.
-    fn known(&self, applied: &[Applied]) -> Option<Vec<Verdict>> {
+    fn known(&self, applied: &[Applied], cost: u64) -> Option<Vec<Verdict>> {
         let Store::Redis { delayed: Some(delayed), .. } = &self.store else { return None };
         // One after the other would count the first ones twice if a later one is not known.
         let [limit] = applied else { return None };
         if !delayed.suits(limit.quota) {
             return None;
         }
-        delayed.count_here(&limit.key, limit.quota, COST).map(|verdict| vec![verdict])
+        delayed.count_here(&limit.key, limit.quota, cost).map(|verdict| vec![verdict])
     }
 
     /// Counts in memory for the only rule.
-    fn only(&self, rule: &Rule, ctx: &mut Context, env: &Env<'_>) -> Result<Step, &'static str> {
+    fn only(&self, rule: &Rule, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Result<Step, &'static str> {
         let (key, quota) = rule.quota(ctx)?.ok_or(NONE_APPLIES)?;
-        let verdict = self.counters.count(self.window_type, &key, quota, COST);
+        let verdict = self.counters.count(self.window_type, &key, quota, cost);
         Ok(self.conclude(ctx, env, [(Applied { rule: 0, key, quota }, verdict)]))
     }
 
@@ -312,22 +389,31 @@ impl LimitCount {
     ) -> Step {
         let (mut told, mut last) = (None::<Told>, None);
         for (Applied { rule, key, quota }, verdict) in counted {
+            let learns = self.learning.is_some() && (!verdict.is_refusal() || self.refusal.is_dry());
+            let one = Counted { rule, quota, verdict, key: learns.then(|| key.clone()) };
             match &mut told {
-                None => told = Some(Told { first: (rule, quota, verdict), others: Vec::new() }),
-                Some(told) => told.others.push((rule, quota, verdict)),
+                None => told = Some(Told { first: one, others: Vec::new() }),
+                Some(told) => told.others.push(one),
             }
             last = Some((key, quota, verdict));
         }
         let Some((key, quota, verdict)) = last else { return Step::Next };
         ctx.set_variable_with("rate_limiting_info", move || fields::info(&key, quota, verdict));
-        if let Some(told) = told.filter(|_| self.shown || self.standard_fields) {
+        if let Some(told) = told.filter(|_| self.shown || self.standard_fields || self.learning.is_some()) {
             ctx.keep(self, told);
         }
         if verdict.is_refusal() { self.refusal.over(env) } else { Step::Next }
     }
 
-    fn remote(&self, target: &Arc<Target>, applied: Vec<Applied>, ctx: &mut Context, env: &Env<'_>) -> Step {
-        if let Some(verdicts) = self.known(&applied) {
+    fn remote(
+        &self,
+        target: &Arc<Target>,
+        applied: Vec<Applied>,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        cost: u64,
+    ) -> Step {
+        if let Some(verdicts) = self.known(&applied, cost) {
             return self.conclude(ctx, env, applied.into_iter().zip(verdicts));
         }
         if let Store::Redis { delayed: Some(delayed), .. } = &self.store {
@@ -337,7 +423,7 @@ impl LimitCount {
         // Whoever calls a hook holds the instance.
         let Some(this) = self.me.upgrade() else { return Step::Next };
         let counted = async move {
-            let verdicts = this.ask(&connection, &applied).await;
+            let verdicts = this.ask(&connection, &applied, cost).await;
             (this, applied, verdicts)
         };
         Step::wait(counted, |(this, applied, verdicts), ctx, env| match verdicts {
@@ -345,34 +431,93 @@ impl LimitCount {
             Err(error) => this.refusal.undetermined(error),
         })
     }
-}
 
-impl Plugin for LimitCount {
-    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+    /// Counts a request that costs so much, and refuses what is over.
+    pub(super) fn charge(&self, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Step {
         let counted = match (&self.store, &self.rules[..]) {
-            (Store::Local, [rule]) => self.only(rule, ctx, env),
+            (Store::Local, [rule]) => self.only(rule, ctx, env, cost),
             (Store::Local, _) => self.applied(ctx).map(|applied| {
-                let verdicts = self.local(&applied);
+                let verdicts = self.local(&applied, cost);
                 self.conclude(ctx, env, applied.into_iter().zip(verdicts))
             }),
             (Store::Redis { target, .. }, _) => {
-                self.applied(ctx).map(|applied| self.remote(target, applied, ctx, env))
+                self.applied(ctx).map(|applied| self.remote(target, applied, ctx, env, cost))
             }
         };
         counted.unwrap_or_else(|reason| self.refusal.undetermined(reason))
     }
 
-    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let Some(Told { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
-        for (rule, quota, verdict) in std::iter::once(first).chain(others) {
-            let (names, headers) = (&self.rules[rule].names, &mut ctx.response.headers);
-            if self.shown {
-                names.set(headers, quota, verdict);
-            }
-            if self.standard_fields {
-                names.append_standard(headers, quota, verdict);
-            }
+    /// Tells the client of its quota.
+    fn tell(&self, told: &Counted, headers: &mut Headers) {
+        let Counted { rule, quota, verdict, key: _ } = told;
+        let (rule, quota, verdict) = (*rule, *quota, *verdict);
+        let names = &self.rules[rule].names;
+        if self.shown {
+            names.set(headers, quota, verdict);
         }
+        if self.standard_fields {
+            names.append_standard(headers, quota, verdict);
+        }
+    }
+
+    /// Counts what a request has cost beside what was counted when it came.
+    fn learn(&self, mut told: Vec<Counted>, rest: u64, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        let Store::Redis { target, delayed } = &self.store else {
+            for one in &mut told {
+                if let Some(key) = &one.key {
+                    one.verdict = self.counters.add(self.window_type, key, one.quota, rest);
+                }
+            }
+            told.iter().for_each(|one| self.tell(one, &mut ctx.response.headers));
+            return ResponseStep::Next;
+        };
+        let connection = env.local.part(Connections::default).to(target);
+        let (delayed, kind) = (delayed.clone(), self.window_type);
+        let Some(this) = self.me.upgrade() else { return ResponseStep::Next };
+        let counted = async move {
+            for one in &mut told {
+                let Some(key) = &one.key else { continue };
+                if let Some(delayed) = delayed.as_ref().filter(|delayed| delayed.suits(one.quota)) {
+                    delayed.add(key, one.quota, rest);
+                    continue;
+                }
+                match remote::count(&connection, (kind, Counting::Always), key, one.quota, rest).await {
+                    Ok(verdict) => one.verdict = verdict,
+                    // It was served; there is nobody to refuse any more.
+                    Err(error) => drop(this.refusal.undetermined(error)),
+                }
+            }
+            (this, told)
+        };
+        ResponseStep::wait(counted, |(this, told), ctx, _| {
+            told.iter().for_each(|one| this.tell(one, &mut ctx.response.headers));
+            ResponseStep::Next
+        })
+    }
+
+    /// How requests are answered that do not pass.
+    pub(super) fn refusal(&self) -> &Arc<Refusal> {
+        &self.refusal
+    }
+
+    /// Whether clients are told of their quota.
+    pub(super) fn is_shown(&self) -> bool {
+        self.shown
+    }
+}
+
+impl Plugin for LimitCount {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        self.charge(ctx, env, self.learning.as_ref().map_or(COST, |learning| learning.default))
+    }
+
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        let Some(Told { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
+        let rest = self.learning.as_ref().map_or(0, |learning| learning.rest(&mut ctx.response.headers));
+        if rest > 0 {
+            return self.learn(std::iter::once(first).chain(others).collect(), rest, ctx, env);
+        }
+        std::iter::once(&first).chain(&others).for_each(|one| self.tell(one, &mut ctx.response.headers));
         ResponseStep::Next
     }
 

@@ -24,7 +24,8 @@ return {ARGV[1] - redis.call('INCRBY', KEYS[1], ARGV[3]), ttl}
 const SLIDING: &str = "
 local current = tonumber(redis.call('GET', KEYS[1]) or '0')
 local limit = tonumber(ARGV[1])
-if ARGV[5] == '0' and (current >= limit or tonumber(ARGV[2]) + current >= limit) then
+local taken = current + tonumber(ARGV[3]) - 1
+if ARGV[5] == '0' and (taken >= limit or tonumber(ARGV[2]) + taken >= limit) then
     return {0, current}
 end
 current = redis.call('INCRBY', KEYS[1], ARGV[3])
@@ -61,6 +62,12 @@ pub(super) async fn count(
     }
 }
 
+/// What is added for a request: what is beyond the limit uses up all of it as well, and no sum of such ever leaves
+/// the numbers that Redis has.
+fn bounded(cost: u64, quota: Quota) -> u64 {
+    cost.min(quota.limit.saturating_add(1))
+}
+
 async fn count_fixed(
     connection: &SharedConnection,
     key: &[u8],
@@ -68,7 +75,7 @@ async fn count_fixed(
     cost: u64,
 ) -> RedisResult<Verdict> {
     let key = [b"plugin-limit-count:v1:", key].concat();
-    let args = [quota.limit, quota.window_s.min(LONGEST_S), cost];
+    let args = [quota.limit, quota.window_s.min(LONGEST_S), bounded(cost, quota)];
     let (remaining, reset_ms): (i64, u64) = FIXED_SCRIPT.run(connection, &key, &args).await?;
     Ok(Verdict::new(u64::try_from(remaining).ok(), reset_ms as f64 / 1000.0))
 }
@@ -89,11 +96,11 @@ async fn count_sliding(
     let args = [
         quota.limit.to_string(),
         estimate.weight.to_string(),
-        cost.to_string(),
+        bounded(cost, quota).to_string(),
         quota.window_s.saturating_mul(2).min(LONGEST_S).to_string(),
         u8::from(counting == Counting::Always).to_string(),
     ];
     let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(connection, &name(moment.window), &args).await?;
-    let refused = || estimate.refusal(quota, current).unwrap_or(estimate.admitted(quota, quota.limit));
+    let refused = || estimate.refusal(quota, current, cost).unwrap_or(estimate.admitted(quota, quota.limit));
     Ok(if counted == 1 { estimate.admitted(quota, current) } else { refused() })
 }

@@ -457,3 +457,67 @@ fn a_dry_run_counts_and_refuses_nobody() {
         assert_eq!(case.answered("X-RateLimit-Remaining"), left);
     }
 }
+
+/// What is left after each answer; each request is refused or answered with these fields.
+fn learnt(more: &Value, answers: &[&str]) -> Vec<String> {
+    let base = json!({"count": 10, "time_window": 600, "rejected_code": 429, "cost_header": "X-Cost"});
+    let plugin = entry("limit-count", crate::testing::merged(base, more)).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    let mut seen = Vec::new();
+    for answer in answers {
+        case.request("GET / HTTP/1.1\nHost: h\n");
+        let reply = case.run(&plugin, Phase::Access);
+        case.respond(200, if reply.is_some() { "" } else { answer });
+        case.header_filter(&plugin);
+        let left = case.answered("X-RateLimit-Remaining");
+        seen.push(format!("{} {left} {}", reply.map_or(200, |reply| reply.status), case.answered("X-Cost")));
+    }
+    seen
+}
+
+#[test]
+fn answers_say_what_requests_have_cost() {
+    for kind in ["fixed", "sliding"] {
+        let check = |more: Value, answers: &[&str], expected: &[&str]| {
+            let seen = learnt(&crate::testing::merged(json!({"window_type": kind}), &more), answers);
+            let seen: Vec<&str> = seen.iter().map(|line| line.trim_end()).collect();
+            assert_eq!(seen, expected, "{kind} {more}");
+        };
+        check(json!({}), &["X-Cost: 3", "", "X-Cost: 0"], &["200 7 3", "200 6", "200 5 0"]);
+        // What is left cannot be less than nothing, but the window can.
+        check(json!({}), &["X-Cost: 25", "X-Cost: 1"], &["200 0 25", "429 0"]);
+        check(
+            json!({"cost_default": 2, "cost_most": 4, "hide_cost_header": true}),
+            &["X-Cost: 1", "X-Cost: x", "X-Cost: 99999999999999999999999"],
+            &["200 8", "200 6", "200 2"],
+        );
+        check(
+            json!({"cost_default": 4}),
+            &["X-Cost: 1\nX-Cost: 2", "X-Cost: -9", "X-Cost: 4"],
+            &["200 6 1, 2", "200 2 -9", "429 0"],
+        );
+        check(json!({"dry_run": true}), &["X-Cost: 11", "X-Cost: 2"], &["200 0 11", "200 0 2"]);
+    }
+}
+
+#[test]
+fn settings_of_answers() {
+    let conf = |more: Value| crate::testing::merged(json!({"count": 1, "time_window": 1}), &more);
+    let check =
+        |more: Value, expected: &str| crate::testing::assert_refusal("limit-count", &conf(more), expected);
+    check(
+        json!({"cost_header": "X-Cost", "cost_default": 5, "cost_most": 4}),
+        "cost_most should not be smaller",
+    );
+    check(json!({"cost_header": "a b"}), "property \"cost_header\" validation failed");
+    check(
+        json!({"cost_header": "X", "cost_default": 0}),
+        "property \"cost_default\" validation failed: expected 0",
+    );
+    let warned = crate::testing::warned(
+        "limit-count",
+        sigma_config::plugins::PluginScope::Http,
+        &conf(json!({"cost_most": 5})),
+    );
+    assert_eq!(warned, ["cost_most"]);
+}

@@ -93,6 +93,14 @@ impl Counters {
         }
     }
 
+    /// Counts what turned out later, whether there is room for it or not.
+    pub(super) fn add(&self, kind: WindowType, key: &[u8], quota: Quota, cost: u64) -> Verdict {
+        match kind {
+            WindowType::Fixed => self.count_fixed(key, quota, cost, clock::process_ms()),
+            WindowType::Sliding => self.add_sliding(key, quota, cost, clock::steady_unix_ms()),
+        }
+    }
+
     /// What is left for a key, and in how many seconds the quota is whole again; nothing is counted.
     pub(super) fn left(&self, kind: WindowType, key: &[u8], quota: Quota) -> (u64, f64) {
         match kind {
@@ -126,6 +134,18 @@ impl Counters {
         })
     }
 
+    fn add_sliding(&self, key: &[u8], quota: Quota, cost: u64, now_ms: u64) -> Verdict {
+        let key = [key, b".", &quota.window_s.to_be_bytes()].concat();
+        let moment = Moment::of(quota, now_ms);
+        self.sliding.with(&key, now_ms, |slot| {
+            let pair = &mut slot.value;
+            *pair = moment.turned(*pair);
+            slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
+            pair.current = pair.current.saturating_add(cost);
+            moment.estimate(quota, pair.last).admitted(quota, pair.current)
+        })
+    }
+
     fn count_sliding(&self, key: &[u8], quota: Quota, cost: u64, now_ms: u64) -> Verdict {
         // A template may give one key windows of several lengths, which have nothing in common.
         let key = [key, b".", &quota.window_s.to_be_bytes()].concat();
@@ -135,10 +155,10 @@ impl Counters {
             *pair = moment.turned(*pair);
             slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
             let estimate = moment.estimate(quota, pair.last);
-            if let Some(refusal) = estimate.refusal(quota, pair.current) {
+            if let Some(refusal) = estimate.refusal(quota, pair.current, cost) {
                 return refusal;
             }
-            pair.current += cost;
+            pair.current = pair.current.saturating_add(cost);
             estimate.admitted(quota, pair.current)
         })
     }
@@ -191,12 +211,14 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// The refusal, if there is no room beside `current` requests of the present window.
-    pub(super) fn refusal(self, quota: Quota, current: u64) -> Option<Verdict> {
-        if current >= quota.limit {
+    /// The refusal of a request that costs so much, if there is no room for it beside what `current` says of the
+    /// present window. The last one that is let pass may be over by what the window before has lost of a request.
+    pub(super) fn refusal(self, quota: Quota, current: u64, cost: u64) -> Option<Verdict> {
+        let taken = current.saturating_add(cost.saturating_sub(1));
+        if taken >= quota.limit {
             return Some(Verdict::new(None, self.reset_s));
         }
-        let room = (quota.limit - current) as f64;
+        let room = (quota.limit - taken) as f64;
         if self.weight < room {
             return None;
         }
@@ -276,6 +298,52 @@ mod tests {
         check(12_600, None, 2.4);
         check(15_100, Some(0), 4.9);
         check(35_000, Some(3), 5.0);
+    }
+
+    /// Whatever requests cost and whenever they come, no window lets more pass than its limit.
+    #[test]
+    fn no_window_is_overdrawn() {
+        let seeds = 0..200u64;
+        for seed in seeds {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut random = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % below
+            };
+            let quota = Quota { limit: 1 + random(20), window_s: 1 + random(5) };
+            for kind in [WindowType::Fixed, WindowType::Sliding] {
+                let (counters, mut now_ms, mut passed) = (Counters::default(), 10_000, Vec::new());
+                for _ in 0..200 {
+                    now_ms += random(900);
+                    let cost = 1 + random(6);
+                    let verdict = match kind {
+                        WindowType::Fixed => counters.count_fixed(b"k", quota, cost, now_ms),
+                        WindowType::Sliding => counters.count_sliding(b"k", quota, cost, now_ms),
+                    };
+                    if !verdict.is_refusal() {
+                        // Of a fixed window it is known when it ends, of a sliding one which it is.
+                        let window = match kind {
+                            WindowType::Fixed => now_ms + (verdict.reset_s * 1000.0).ceil() as u64,
+                            WindowType::Sliding => Moment::of(quota, now_ms).window,
+                        };
+                        passed.push((window, cost));
+                    }
+                }
+                let in_one = |window: u64| -> u64 {
+                    let near = |other: &&(u64, u64)| match kind {
+                        // The end is told in hundredths of a second.
+                        WindowType::Fixed => other.0.abs_diff(window) < 20,
+                        WindowType::Sliding => other.0 == window,
+                    };
+                    passed.iter().filter(near).map(|(_, cost)| cost).sum()
+                };
+                for (window, _) in &passed {
+                    assert!(in_one(*window) <= quota.limit, "seed {seed} {kind:?} {quota:?}");
+                }
+            }
+        }
     }
 
     #[test]

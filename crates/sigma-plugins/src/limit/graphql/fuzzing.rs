@@ -1,0 +1,41 @@
+//! What must hold of every request and every answer to an introspection.
+
+use serde_json::json;
+use sigma_config::resources::Decorations;
+use sigma_http::{Method, RequestHead};
+use sigma_plugin::graphql::{Document, definitions};
+
+use super::cost::{Judge, LARGEST, MOST_SELECTIONS, Strategy};
+use super::request::Question;
+use super::schema::Schema;
+
+/// A body, a zero byte, an answer with a schema. A document has a cost of at least one by every strategy or none at
+/// all, and the same one twice; what is no document to one reader is none to the other.
+pub fn graphql(input: &[u8]) {
+    let mut parts = input.splitn(2, |b| *b == 0);
+    let (body, answer) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let schema = Schema::read(answer).unwrap_or_default();
+    let mut head = RequestHead::default();
+    head.method = Method::Post;
+    head.headers.append("Content-Type", b"application/json");
+    let question = Question::of(&head, body).unwrap_or_else(|_| Question {
+        query: String::from_utf8_lossy(body).into_owned(),
+        ..Question::default()
+    });
+    let Ok(document) = Document::parse(&question.query, MOST_SELECTIONS) else { return };
+    assert!(definitions(&question.query).is_ok());
+    let decorations: Decorations = serde_json::from_value(json!([
+        {"field_path": "Query.users", "mul_arguments": ["first"], "add_arguments": ["weight"]},
+        {"field_path": "User", "add_value": 2.5, "mul_value": 0.5},
+        {"field_path": "Query.users.posts", "mul_arguments": ["first"]},
+    ]))
+    .unwrap_or_default();
+    for strategy in [Strategy::Depth, Strategy::Complexity, Strategy::NodeQuantifier] {
+        for decorated in [None, Some((&decorations, &schema))] {
+            let judge = Judge { strategy, score_factor: 1.0, resolve_variables: true, decorated };
+            let cost = judge.cost(&document, &question);
+            assert!(cost.is_err() || cost.is_ok_and(|cost| (1..=LARGEST).contains(&cost)));
+            assert_eq!(cost, judge.cost(&document, &question));
+        }
+    }
+}
