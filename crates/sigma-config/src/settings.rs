@@ -93,14 +93,18 @@ pub struct Limits {
     pub response_headers: u16,
     /// Open downstream connections per worker; at the limit accepting pauses.
     pub connections_per_worker: u32,
+    /// Open downstream connections of one address, over all workers and listeners; more are closed at once, without a
+    /// word. A network of IPv6 (/64) is one address. Peers in `trusted_addresses`, which bring the connections of others,
+    /// are not counted. 0: no limit.
+    pub connections_per_address: u32,
     /// Requests on one downstream connection before it is closed.
     pub keepalive_requests: u32,
     /// Bytes held per exchange and direction between the two sides.
     pub exchange_buffer_bytes: u32,
     /// Largest request body kept for a retry of an idempotent request; larger bodies are not retried once sent.
     pub retry_body_bytes: u32,
-    /// Most bytes of a request body that conditions of routes look at (`post_arg.…`); a longer one is answered 413. A body
-    /// is read before there is a route only where such a condition decides, and is held in memory.
+    /// Most bytes of a request body that conditions of routes look at (`post_arg.…`, `graphql_…`); a longer one is answered
+    /// 413. A body is read before there is a route only where such a condition decides, and is held in memory.
     pub routing_body_bytes: u32,
     /// Times that one request may come through this gateway, 0 for no limit; one more is answered 508.
     /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
@@ -137,6 +141,7 @@ impl Default for Limits {
             response_head_bytes: 64 * 1024,
             response_headers: 200,
             connections_per_worker: 65_536,
+            connections_per_address: 0,
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,

@@ -34,6 +34,8 @@ pub enum Counter {
     Responses5xx,
     /// Downstream connections taken.
     ConnectionsAccepted,
+    /// Those that were closed at once, as their addresses had as many as they may have.
+    ConnectionsRefusedAddress,
     /// Downstream connections open now; goes up and down.
     ConnectionsActive,
     /// Bytes read from downstream.
@@ -148,7 +150,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 56] = [
+const NAMES: [(Counter, &str); 57] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -157,6 +159,7 @@ const NAMES: [(Counter, &str); 56] = [
     (Counter::Responses4xx, "responses_4xx"),
     (Counter::Responses5xx, "responses_5xx"),
     (Counter::ConnectionsAccepted, "connections_accepted"),
+    (Counter::ConnectionsRefusedAddress, "connections_refused_address"),
     (Counter::ConnectionsActive, "connections_active"),
     (Counter::BytesIn, "bytes_in"),
     (Counter::BytesOut, "bytes_out"),

@@ -6,6 +6,7 @@
 //! answer (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`) → finish
 //! (`exchange/finish`). Sessions of other protocols than HTTP branch off after the accept, to `flow`.
 
+mod addresses;
 mod admit;
 mod attempts;
 mod caches;

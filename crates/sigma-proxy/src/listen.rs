@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use sigma_config::settings::ListenPlace;
 use sigma_http::Chunk;
-use sigma_net::{Listening, Stream, deadline};
+use sigma_net::{Listening, Peer, Stream, deadline};
+use sigma_observe::counters::Counter;
 use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server};
 use tokio::sync::Notify;
 
+use crate::addresses::Counted;
 use crate::admit::{Admitted, admit};
 use crate::connection::{ConnectionInfo, Origin};
 use crate::exchange::Exchange;
 use crate::flow;
 use crate::snapshot::edge::ListenerOptions;
-use crate::worker::{Entered, Worker};
+use crate::worker::{Entered, View, Worker};
 use streams::multiplexed;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
@@ -51,6 +53,10 @@ pub(crate) async fn accept_loop(
             Ok((stream, peer)) => {
                 crowded = stream.is_last_for_clients();
                 let view = worker.view();
+                let Ok(counted) = counted(&worker, &view, peer) else {
+                    worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
+                    continue;
+                };
                 let listener = view.snapshot.listener_number(name.as_deref());
                 let local = fixed_addr.or_else(|| stream.local_addr());
                 let entered = Entered(Rc::clone(&worker));
@@ -60,13 +66,13 @@ pub(crate) async fn accept_loop(
                 match view.snapshot.listener(&place).cloned() {
                     None => {
                         let admitted = Admitted { stream, early: Chunk::empty(), origin };
-                        tokio::task::spawn_local(serve(entered, admitted, open));
+                        start(counted, serve(entered, admitted, open));
                     }
                     Some(listener) if listener.is_stream => {
-                        tokio::task::spawn_local(flow::serve(entered, stream, origin, listener));
+                        start(counted, flow::serve(entered, stream, origin, listener));
                     }
                     Some(listener) => {
-                        tokio::task::spawn_local(serve_admitted(entered, stream, origin, listener, open));
+                        start(counted, serve_admitted(entered, stream, origin, listener, open));
                     }
                 }
             }
@@ -77,6 +83,31 @@ pub(crate) async fn accept_loop(
             }
         }
     }
+}
+
+/// Its address has as many connections as it may have.
+struct TooMany;
+
+/// Counts a connection for its address; None where that is not limited: by the settings, and for those that bring the
+/// connections of others.
+fn counted(worker: &Worker, view: &View, peer: Peer) -> Result<Option<Counted>, TooMany> {
+    let most = view.snapshot.settings.limits.connections_per_address;
+    let ip = peer.ip().filter(|ip| most > 0 && !view.snapshot.trusted().contains(*ip));
+    ip.map(|ip| Counted::new(&worker.addresses, ip, most).ok_or(TooMany)).transpose()
+}
+
+/// Starts the task of a connection, which counts for its address until the task ends, with a panic too.
+fn start(counted: Option<Counted>, task: impl Future<Output = ()> + 'static) {
+    let Some(counted) = counted else {
+        tokio::task::spawn_local(task);
+        return;
+    };
+    // Boxed, because a future within another takes its room twice.
+    let task = Box::pin(task);
+    tokio::task::spawn_local(async move {
+        let _counted = counted;
+        task.await;
+    });
 }
 
 /// The connection ended before it was accepted; nothing is wrong here.

@@ -22,6 +22,7 @@ use sigma_wire::HeadLimits;
 use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
+use crate::addresses::Addresses;
 use crate::caches::Caches;
 use crate::connection::{answer_limits, server_limits};
 use crate::datagrams::Datagrams;
@@ -146,6 +147,8 @@ pub(crate) struct Worker {
     pub(crate) caches: Caches,
     /// The name of this process in fields that detect loops.
     pub(crate) own_name: Arc<OwnName>,
+    /// How many connections each address has, over all workers.
+    pub(crate) addresses: Arc<Addresses>,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) clock: RefCell<Clock>,
@@ -201,6 +204,7 @@ impl Worker {
             view: RefCell::new(Rc::new(View::new(snapshot))),
             upstreams: RefCell::default(),
             own_name: plugins.0.part(OwnName::default),
+            addresses: plugins.0.part(Addresses::default),
             strain: Strain::new(plugins.0.part(Pressure::default)),
             caches: Caches::new(&plugins.0),
             node: plugins.0,

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sigma_testkit::{Gateway, Origin, Peer, allow_open_files};
+use sigma_testkit::{Gateway, Origin, Peer, allow_open_files, until};
 
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
@@ -70,6 +70,42 @@ fn connections_over_the_limit_wait_and_are_served() {
         client.send("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
     }
     for mut client in clients {
+        assert_eq!(client.read_response("GET").unwrap().status(), 200);
+    }
+}
+
+/// An address has its connections over all workers and listeners; one more is closed without a word, until one goes.
+#[test]
+fn connections_of_one_address_are_limited() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "limits:\n  connections_per_address: 3");
+    let served = |client: &mut Peer| {
+        let asked = client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        asked.and_then(|()| client.read_response("GET")).is_ok_and(|answer| answer.status() == 200)
+    };
+    let connect = || gateway.connect().unwrap().with_deadline(PATIENCE);
+    let mut clients: Vec<Peer> = (0..3).map(|_| connect()).collect();
+    for client in &mut clients {
+        assert!(served(client));
+    }
+    for _ in 0..4 {
+        assert!(!served(&mut connect()));
+    }
+    // Those that are open go on.
+    assert!(clients.iter_mut().all(served));
+    drop(clients.pop());
+    assert!(until(PATIENCE, || served(&mut connect())));
+}
+
+/// Who brings the connections of others is not counted.
+#[test]
+fn connections_of_trusted_addresses_are_not_limited() {
+    let origin = Origin::echo("a").unwrap();
+    let settings = "trusted_addresses: [127.0.0.0/8]\nlimits:\n  connections_per_address: 1";
+    let gateway = in_front_of(&origin, settings);
+    let mut clients: Vec<Peer> = (0..4).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
         assert_eq!(client.read_response("GET").unwrap().status(), 200);
     }
 }

@@ -1,0 +1,160 @@
+//! How many connections each address has open, over all workers.
+//!
+//! Addresses are not kept. Each is counted in two tables, in a place of each that a secret hash says, so that memory
+//! has a bound whoever comes, and nobody waits for a lock. A place may be another address's as well, and then shows too
+//! many, never too few; only an address whose places are both crowded by others is refused before its time, and nobody
+//! can look for one.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Places of one table: as many as a busy gateway has clients, so that few share one. Both tables are half a MiB.
+const PLACES: usize = 1 << 16;
+
+/// The counts of all addresses; without any they take no memory.
+#[derive(Default)]
+pub(crate) struct Addresses(OnceLock<Tables>);
+
+struct Tables([(Box<[AtomicU32]>, RandomState); 2]);
+
+/// Where a connection is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place([u16; 2]);
+
+impl Default for Tables {
+    fn default() -> Tables {
+        let table = || ((0..PLACES).map(|_| AtomicU32::new(0)).collect(), RandomState::new());
+        Tables([table(), table()])
+    }
+}
+
+impl Tables {
+    fn counts(&self, Place([first, second]): Place) -> [&AtomicU32; 2] {
+        // A table has as many places as there are numbers of 16 bits.
+        [&self.0[0].0[usize::from(first)], &self.0[1].0[usize::from(second)]]
+    }
+}
+
+impl Addresses {
+    /// Counts a connection in, if its address has no more than `most` with it.
+    ///
+    /// All that are in were counted in both tables before they were looked up, so the last of them to look has seen
+    /// the others: there are never more than `most`. Of those that come at the same moment to the last place, all may
+    /// be refused.
+    fn enter(&self, ip: IpAddr, most: u32) -> Option<Place> {
+        let tables = self.0.get_or_init(Tables::default);
+        let network = network(ip);
+        let hashed = |hasher: &RandomState| (hasher.hash_one(network) >> 32) as u16;
+        let [(_, first), (_, second)] = &tables.0;
+        let place = Place([hashed(first), hashed(second)]);
+        let counts = tables.counts(place);
+        for count in counts {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        let seen = counts.iter().map(|count| count.load(Ordering::SeqCst)).min();
+        if seen.is_some_and(|seen| seen <= most) {
+            return Some(place);
+        }
+        self.leave(place);
+        None
+    }
+
+    /// Counts a connection out.
+    fn leave(&self, place: Place) {
+        let Some(tables) = self.0.get() else { return };
+        for count in tables.counts(place) {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A connection of an address, which counts until this is dropped.
+pub(crate) struct Counted(Arc<Addresses>, Place);
+
+impl Counted {
+    /// Counts a connection in; None if its address has as many as it may have.
+    pub(crate) fn new(addresses: &Arc<Addresses>, ip: IpAddr, most: u32) -> Option<Counted> {
+        Some(Counted(Arc::clone(addresses), addresses.enter(ip, most)?))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.leave(self.1);
+    }
+}
+
+/// Who an address stands for: itself, or with IPv6 the network that a customer has (/64).
+fn network(ip: IpAddr) -> (u8, u64) {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => (4, u64::from(u32::from(ip))),
+        IpAddr::V6(ip) => (6, (u128::from(ip) >> 64) as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn addresses_and_networks() {
+        let addresses = Addresses::default();
+        let enter = |ip: &str| addresses.enter(ip.parse().unwrap(), 2);
+        let first = enter("192.0.2.1").unwrap();
+        assert!(enter("::ffff:192.0.2.1").is_some());
+        assert_eq!(enter("192.0.2.1"), None);
+        assert!(enter("192.0.2.2").is_some());
+        addresses.leave(first);
+        assert!(enter("192.0.2.1").is_some());
+        // A network of IPv6 is one.
+        assert!(enter("2001:db8::1").is_some() && enter("2001:db8::2").is_some());
+        assert_eq!(enter("2001:db8:0:0:ffff::"), None);
+        assert!(enter("2001:db8:0:1::1").is_some());
+        // What has the same bits is another address.
+        assert!(enter("0:0:0:0:c000:201::").is_some());
+    }
+
+    #[test]
+    fn a_crowd_of_addresses_takes_no_memory_and_keeps_few_out() {
+        let addresses = Addresses::default();
+        let mut places = Vec::new();
+        for number in 0..20_000u32 {
+            let ip = IpAddr::V4((0x0a00_0000 + number).into());
+            places.extend((0..4).filter_map(|_| addresses.enter(ip, 4)));
+        }
+        // Two of them crowded in both places are rare, and none has more than four.
+        assert!((70_000..=80_000).contains(&places.len()), "{}", places.len());
+        places.into_iter().for_each(|place| addresses.leave(place));
+        let tables = addresses.0.get().unwrap();
+        assert!(
+            tables.0.iter().all(|(counts, _)| counts.iter().all(|count| count.load(Ordering::SeqCst) == 0))
+        );
+    }
+
+    /// Whatever workers do at the same time, no more are in than may be, and all places are free again.
+    #[test]
+    fn no_more_than_the_limit_over_any_interleaving() {
+        for most in [1, 3] {
+            let (addresses, inside) = (Addresses::default(), AtomicU32::new(0));
+            let ip: IpAddr = "192.0.2.1".parse().unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..6 {
+                    scope.spawn(|| {
+                        for _ in 0..20_000 {
+                            let Some(place) = addresses.enter(ip, most) else { continue };
+                            assert!(inside.fetch_add(1, Ordering::SeqCst) < most);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            addresses.leave(place);
+                        }
+                    });
+                }
+            });
+            let again: Vec<_> = (0..=most).map(|_| addresses.enter(ip, most)).collect();
+            assert_eq!(again.iter().flatten().count(), most as usize);
+        }
+    }
+}
