@@ -262,7 +262,7 @@ fn structured(ctx: &Context) -> Option<Value> {
 /// The operation of GraphQL that the request asks for, where its body is at hand.
 fn graphql(ctx: &Context) -> Option<Chosen> {
     if ctx.request.method == Method::Get {
-        return Chosen::of_query(ctx.request.query()?);
+        return Chosen::of_query(ctx.request.query()?).ok()?;
     }
     let body = ctx.known_request_body()?;
     let json = body_fields::json(ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default(), &body);

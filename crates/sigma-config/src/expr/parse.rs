@@ -81,7 +81,11 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
     if let Some(reason) = variable.why_absent() {
         return invalid(reason);
     }
-    Ok(Compare { variable, negated, test: test(operator, constant)? })
+    let test = test(operator, constant)?;
+    if matches!(test, Test::Within(_)) && variable.is_time() && name != "msec" {
+        return invalid(format!("`within` compares seconds since 1970, which are `msec` and not `{name}`"));
+    }
+    Ok(Compare { variable, negated, test })
 }
 
 fn test(operator: &str, constant: &Value) -> Result<Test, InvalidExpr> {

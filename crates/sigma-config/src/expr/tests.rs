@@ -140,6 +140,7 @@ fn what_is_no_expression_says_why() {
     check(json!([["msec", "within", "Mon Tue"]]), "`Tue` in the time `Mon Tue` is a second one of its sort");
     check(json!([["msec", "within", ["Mon", 1]]]), "`within` needs times such as");
     check(json!([["msec", "within", []]]), "`within` needs a time");
+    check(json!([["time_iso8601", "!", "within", "Mon"]]), "which are `msec` and not `time_iso8601`");
     check(json!([["post_arg.a[?(@.b)]", "==", "x"]]), "the variable `post_arg.a[?(@.b)]` needs a path");
     let mut deep = json!(["arg_a", "1"]);
     for _ in 0..100 {

@@ -22,19 +22,23 @@ pub struct Chosen {
 
 impl Chosen {
     /// That of a query string; None if there is none.
-    pub fn of_query(query: &[u8]) -> Option<Chosen> {
+    ///
+    /// # Errors
+    /// Returns an error if the document stands deeper than is looked at.
+    pub fn of_query(query: &[u8]) -> Result<Option<Chosen>, NoDocument> {
         let argument = |of: &str| {
             let value = pairs(query).find(|(name, _)| **name == *of.as_bytes())?.1?;
             String::from_utf8(value.into()).ok()
         };
+        let Some(document) = argument("query") else { return Ok(None) };
         // The head of a request has its own limit.
-        Chosen::of_document(&argument("query")?, argument("operationName").as_deref(), u32::MAX).ok()?
+        Chosen::of_document(&document, argument("operationName").as_deref(), u32::MAX)
     }
 
     /// That of a body: `fields` if it is JSON, else all of it is the document. None if there is none.
     ///
     /// # Errors
-    /// Returns an error if there is more in the document than is looked at.
+    /// Returns an error if there is more in the document than is looked at, or it stands deeper.
     pub fn of_body(fields: Option<&Value>, body: &[u8]) -> Result<Option<Chosen>, NoDocument> {
         let text = |name: &str| fields.and_then(|fields| fields.get(name)?.as_str());
         let document = if fields.is_some() { text("query") } else { std::str::from_utf8(body).ok() };
@@ -118,9 +122,15 @@ mod tests {
         assert_eq!(body(Some(json!({"query": "query A {a}", "operationName": "C"})), ""), "A Query a");
         assert_eq!(body(Some(json!({"query": 1})), "{a}"), "none");
         assert_eq!(body(Some(json!([])), "{a}"), "none");
-        assert_eq!(shown(Chosen::of_query(b"x=1&query=query+Q%7Ba%7D")), "Q Query a");
-        assert_eq!(shown(Chosen::of_query(b"query=query A{a} query B{b}&operationName=B")), "B Query b");
-        assert_eq!(shown(Chosen::of_query(b"x=1&query")), "none");
+        let query = |query: &str| Chosen::of_query(query.as_bytes());
+        let asked = |text: &str| shown(query(text).unwrap());
+        assert_eq!(asked("x=1&query=query+Q%7Ba%7D"), "Q Query a");
+        assert_eq!(asked("query=query A{a} query B{b}&operationName=B"), "B Query b");
+        assert_eq!(asked("x=1&query"), "none");
+        // Who wraps an operation deeper than is read must not pass for somebody who asks for none.
+        let deep = format!("mutation{}a{}", "{a".repeat(101), "}".repeat(101));
+        assert_eq!(query(&format!("query={deep}")), Err(NoDocument::TooLarge));
+        assert_eq!(Chosen::of_body(None, deep.as_bytes()), Err(NoDocument::TooLarge));
         let many = format!("{{{}}}", "a ".repeat(10_000));
         assert_eq!(Chosen::of_body(None, many.as_bytes()), Err(NoDocument::TooLarge));
         let most = format!("{{{}}}", "a ".repeat(9_999));
@@ -129,7 +139,7 @@ mod tests {
 
     #[test]
     fn variables() {
-        let chosen = Chosen::of_query(b"query=mutation M{a b}").unwrap();
+        let chosen = Chosen::of_query(b"query=mutation M{a b}").unwrap().unwrap();
         assert_eq!(chosen.get("graphql_name"), Some(VarValue::text("M")));
         assert_eq!(chosen.get("graphql_operation"), Some(VarValue::text("mutation")));
         let fields = VarValue::List(vec![Cow::Borrowed(&b"a"[..]), Cow::Borrowed(&b"b"[..])]);

@@ -122,7 +122,7 @@ pub enum ArgumentValue<'t> {
 pub enum NoDocument {
     /// It is none; the sentence has the place.
     Syntax(String),
-    /// It has more in it than is kept.
+    /// It has more in it than is kept, or stands deeper than is read. Another reader may take it.
     TooLarge,
 }
 
@@ -131,7 +131,7 @@ impl<'t> Document<'t> {
     /// Two fragments of one name are no document: those who execute it might choose either.
     ///
     /// # Errors
-    /// Returns an error if it is none, or has more in it.
+    /// Returns an error if it is none, or has more in it, or stands more than 100 levels deep.
     pub fn parse(text: &'t str, most: u32) -> Result<Document<'t>, NoDocument> {
         let empty = Document { room: most as usize, ..Document::default() };
         let mut parser = Parser::new(text, Some(empty));
@@ -296,6 +296,8 @@ mod tests {
         // Three definitions, two variables, twelve selections and five arguments.
         assert_eq!(document.room, 0);
         assert_eq!(Document::parse(text, 21).unwrap_err(), NoDocument::TooLarge);
+        let deep = format!("{}a{}", "{a".repeat(101), "}".repeat(101));
+        assert_eq!(Document::parse(&deep, 200).unwrap_err(), NoDocument::TooLarge);
         let twice = Document::parse("fragment F on T {a} {b} fragment F on T {c}", 20).unwrap_err();
         assert_eq!(twice, NoDocument::Syntax("a second fragment `F` at line 1 column 34".to_owned()));
     }

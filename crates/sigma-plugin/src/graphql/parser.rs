@@ -27,7 +27,7 @@ pub(super) struct Parser<'t> {
     pub(super) found: Vec<Definition>,
     /// What is selected; None if nobody wants to know.
     pub(super) kept: Option<Document<'t>>,
-    /// There is more of it than may be kept.
+    /// There is more of it than may be kept, or it stands deeper than is read.
     pub(super) is_full: bool,
 }
 
@@ -327,6 +327,7 @@ impl<'t> Parser<'t> {
     fn nested(&mut self, inner: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
+            self.is_full = true;
             return Err(format!("more than {MAX_DEPTH} levels at {}", self.place(self.began)));
         }
         inner(self)?;

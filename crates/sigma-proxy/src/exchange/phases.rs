@@ -212,20 +212,19 @@ impl Exchange<'_, '_> {
     /// between routes by that.
     pub(super) async fn find_route_by_body(&mut self) -> Result<u32, Fault> {
         if self.down.body_length().is_empty() {
-            return self.find_route(Some(&BodyFields::of_nothing()));
+            return self.find_decided_route(&BodyFields::of_nothing());
         }
         let Some(content_type) = readable_type(&self.scratch.ctx.request.headers) else {
             let reason = "a route asks for the request body, which has a content coding or several types";
             return Err(Fault::new(FaultKind::UnsupportedMediaType, reason));
         };
-        let crowded = || {
-            let reason = "a route asks for the request body, which has too many fields";
-            Fault::new(FaultKind::RequestBodyTooLarge, reason)
-        };
         let mut fields = BodyFields::default();
         if BodyFields::are_in(&content_type) {
             let body = self.routing_body().await?;
-            fields = BodyFields::of(&content_type, body).ok_or_else(crowded)?;
+            fields = BodyFields::of(&content_type, body).ok_or_else(|| {
+                let reason = "a route asks for the request body, which has too many fields";
+                Fault::new(FaultKind::RequestBodyTooLarge, reason)
+            })?;
         }
         let found = self.find_route(Some(&fields));
         if !self.scratch.asks_body {
@@ -233,8 +232,14 @@ impl Exchange<'_, '_> {
         }
         // For an operation of GraphQL, which may be in a body of any type.
         let body = self.routing_body().await?;
-        let fields = fields.with_graphql(&content_type, body).ok_or_else(crowded)?;
-        self.find_route(Some(&fields))
+        let fields = fields.with_graphql(&content_type, body).ok_or_else(crowded_document)?;
+        self.find_decided_route(&fields)
+    }
+
+    /// Finds the route when all is known that can be; a condition may still ask for what is not looked at.
+    fn find_decided_route(&mut self, fields: &BodyFields) -> Result<u32, Fault> {
+        let found = self.find_route(Some(fields));
+        if self.scratch.asks_body { Err(crowded_document()) } else { found }
     }
 
     /// The request body, for conditions of routes.
@@ -315,4 +320,10 @@ impl Exchange<'_, '_> {
         }
         ctx.drop_kept();
     }
+}
+
+/// A document of GraphQL that another server might execute, and that is not looked at.
+fn crowded_document() -> Fault {
+    let reason = "a route asks for an operation of GraphQL, whose document has too much in it or is too deep";
+    Fault::new(FaultKind::RequestBodyTooLarge, reason)
 }

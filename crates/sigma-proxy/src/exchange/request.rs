@@ -13,7 +13,7 @@ use sigma_plugin::address::IpText;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::graphql::Chosen;
+use sigma_plugin::graphql::{Chosen, NoDocument};
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
 
 use crate::connection::Origin;
@@ -58,10 +58,10 @@ pub(crate) struct RequestView<'r> {
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
-    /// Somebody asked for a field of the body, which was not read.
+    /// Somebody asked for a field of the body, which was not read, or for what cannot be looked at.
     asks_body: Cell<bool>,
-    /// The operation of GraphQL in the query string, once somebody asked for it.
-    asked_operation: OnceCell<Option<Chosen>>,
+    /// The operation of GraphQL in the query string, once somebody asked for it; an error if it cannot be looked at.
+    asked_operation: OnceCell<Result<Option<Chosen>, NoDocument>>,
 }
 
 impl<'r> RequestView<'r> {
@@ -85,7 +85,8 @@ impl<'r> RequestView<'r> {
         RequestView { body, ..self }
     }
 
-    /// Whether what was found may not be, as a condition could not be decided without the body.
+    /// Whether what was found may not be, as a condition could not be decided: without the body, or at all if that
+    /// is known.
     pub(super) fn asks_body(&self) -> bool {
         self.asks_body.get()
     }
@@ -100,8 +101,14 @@ impl<'r> RequestView<'r> {
     /// Of the operation that a GraphQL server is asked to execute, by GET in the query string, else in the body.
     fn of_graphql(&self, name: &str) -> Option<VarValue<'_>> {
         if self.head.method == Method::Get {
-            let operation = || self.head.query().and_then(Chosen::of_query);
-            return self.asked_operation.get_or_init(operation).as_ref()?.get(name);
+            let operation = || self.head.query().map_or(Ok(None), Chosen::of_query);
+            return match self.asked_operation.get_or_init(operation) {
+                Ok(operation) => operation.as_ref()?.get(name),
+                Err(_) => {
+                    self.asks_body.set(true);
+                    None
+                }
+            };
         }
         match self.body.and_then(BodyFields::graphql) {
             Some(operation) => operation?.get(name),
