@@ -631,7 +631,7 @@ mod tests {
         check(vec![put("services/s", own)], 1, &["Query.a", "Query.b"]);
         check(vec![put(&at("2"), r#"{"field_path":"T.a"}"#)], 1, &["Query.a", "T.a", "Query.b"]);
         check(vec![put(&at("2"), "garbage")], 0, &["Query.a", "T.a", "Query.b"]);
-        let gone = |id: &str| Change::Delete { key: at(id).into(), revision: 2 };
+        let gone = |id: &str| Change::Delete { key: at(id), revision: 2 };
         check(vec![gone("1"), gone("4")], 1, &["T.a", "Query.b"]);
         let contents = Contents { revision: 3, records: vec![record("services/s", own, 1)] };
         let mut batch = Batch::default();
@@ -645,7 +645,7 @@ mod tests {
         let mut desired = desired();
         let at = |id: &str| format!("services/s/graphql_cost_decorations/{id}");
         let put = |key: &str, value: &str| Change::Put(record(key, value, 1));
-        let gone = |id: &str| Change::Delete { key: at(id).into(), revision: 2 };
+        let gone = |id: &str| Change::Delete { key: at(id), revision: 2 };
         let mut check = |changes: Vec<Change>, touched: usize, expected: bool| {
             let mut batch = Batch::default();
             desired.absorb(changed(2, changes), &mut batch);

@@ -367,8 +367,8 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
         {
             self.spend(self.document.argument_count(selection))?;
             let value = |name: &str| self.value(selection, name, field);
-            weight.add += add.iter().filter_map(|name| value(&**name)).sum::<f64>();
-            for number in mul.iter().filter_map(|name| value(&**name)) {
+            weight.add += add.iter().filter_map(|name| value(name)).sum::<f64>();
+            for number in mul.iter().filter_map(|name| value(name)) {
                 weight.mul *= number;
                 weight.is_quantified = true;
             }

@@ -110,7 +110,8 @@ const NO_SCHEMA_MS: u64 = 10_000;
 /// known from the schema, which the server is asked for by an introspection the first time; a worker keeps it until the
 /// configuration of the plugin changes. The server that is asked is the upstream of the service if that has an id
 /// (`upstream_id`); for one that stands within a service or route name `introspection_endpoint`, else queries are
-/// answered 400. While the Admin API's store has a decoration that cannot be read and no earlier
+/// answered 400. Name it as well where the route takes many paths or hosts, as each is asked for a schema of its own, and
+/// a worker keeps 16. While the Admin API's store has a decoration that cannot be read and no earlier
 /// form of it is known, queries that decorations matter to are answered 503.
 ///
 /// A query with its fragments in place has 100,000 selections at most, and stands 100 levels deep in the text; more is

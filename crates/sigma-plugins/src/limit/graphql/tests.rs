@@ -1,3 +1,5 @@
+//! Queries as they are counted, refused and asked about.
+
 use sigma_plugin::context::RouteFacts;
 
 use super::*;
