@@ -207,6 +207,10 @@ const BANS: &[Ban] = &[
                 "once for each name of a label that is refused",
             ),
             ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
+            (
+                "crates/sigma-proxy/src/addresses.rs",
+                "once for a connection, and only where those of one address are limited over all workers",
+            ),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
             (
                 "crates/sigma-upstream/src/health/",
