@@ -17,6 +17,7 @@ use sigma_config::described::schema_of;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Chunk;
 
+use crate::address::NodeAddr;
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
@@ -139,7 +140,7 @@ pub struct Course {
 #[derive(Debug, Clone)]
 pub struct Tried {
     /// Its address.
-    pub addr: Box<str>,
+    pub addr: NodeAddr,
     /// Milliseconds until the connection stood; None if it did not.
     pub connect_ms: Option<f64>,
 }
@@ -147,8 +148,7 @@ pub struct Tried {
 impl Course {
     /// The nodes that were tried as logs show them, a list; None if there were none.
     pub fn shown_nodes(&self) -> Option<Value> {
-        let shown =
-            |node: &Tried| json!({ "node": node.addr, "connect_time": node.connect_ms.map(whole_ms) });
+        let shown = |node: &Tried| json!({ "node": node.addr.to_string(), "connect_time": node.connect_ms.map(whole_ms) });
         let shown: Vec<Value> = self.nodes.iter().map(shown).collect();
         (!shown.is_empty()).then_some(Value::Array(shown))
     }

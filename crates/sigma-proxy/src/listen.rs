@@ -11,6 +11,7 @@ use sigma_config::settings::ListenPlace;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Peer, Stream, deadline};
 use sigma_observe::counters::Counter;
+use sigma_plugin::traffic::Traffic;
 use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server};
 use tokio::sync::Notify;
@@ -39,6 +40,8 @@ pub(crate) async fn accept_loop(
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
     let mut crowded = false;
+    // What sessions through it are counted in, from the first one on.
+    let mut traffic: Option<Arc<Traffic>> = None;
     loop {
         wait_for_room(&worker).await;
         if std::mem::take(&mut crowded) {
@@ -69,7 +72,9 @@ pub(crate) async fn accept_loop(
                         start(counted, serve(entered, admitted, open));
                     }
                     Some(listener) if listener.is_stream => {
-                        start(counted, flow::serve(entered, stream, origin, listener));
+                        let own = || Traffic::of(&worker.node, &worker.local, &place.to_string());
+                        let traffic = Arc::clone(traffic.get_or_insert_with(own));
+                        start(counted, flow::serve(entered, stream, origin, listener, traffic));
                     }
                     Some(listener) => {
                         start(counted, serve_admitted(entered, stream, origin, listener, open));

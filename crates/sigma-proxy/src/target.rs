@@ -5,9 +5,10 @@ use sigma_http::RequestHead;
 use sigma_http::proxy_protocol::{self, Header, Transport};
 use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
+use sigma_plugin::address::NodeAddr;
 use sigma_plugin::variables::host_name;
 use sigma_upstream::dial::{Dial, DialTls};
-use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::h2::SharedLimits;
 
@@ -47,6 +48,14 @@ impl Demands {
             demands.name = server_name(host).into();
         }
         demands
+    }
+}
+
+/// Where a node is, for those who tell of it.
+pub(crate) fn node_addr(address: &Address) -> NodeAddr {
+    match address {
+        Address::Tcp(addr) => NodeAddr::Tcp(*addr),
+        Address::Unix(path) => NodeAddr::Unix(path.clone()),
     }
 }
 

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::deadline;
-use sigma_plugin::address::NodeAddr;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::dial::{Dial, Notice};
-use sigma_upstream::endpoint::{Address, Endpoint};
+use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::{InUse, Target};
 use sigma_wire::Connection;
 use sigma_wire::fcgi::Terms;
@@ -228,10 +227,7 @@ impl Exchange<'_, '_> {
         self.scratch.ctx.record.upstream_statuses.push(0);
         if self.scratch.ctx.record.started.is_some() {
             self.scratch.ctx.record.attempts.push(Attempt {
-                addr: match &endpoint.addr {
-                    Address::Tcp(addr) => NodeAddr::Tcp(*addr),
-                    Address::Unix(path) => NodeAddr::Unix(path.clone()),
-                },
+                addr: target::node_addr(&endpoint.addr),
                 host: endpoint.host.clone(),
                 began,
                 status: 0,

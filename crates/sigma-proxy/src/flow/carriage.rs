@@ -146,7 +146,7 @@ impl Flow<'_> {
             self.worker.counters.add(Counter::UpstreamConnects, 1);
         }
         let connect_ms = reached.is_ok().then(|| ms_since(began));
-        self.session.course.nodes.push(Tried { addr: node.addr.to_string().into(), connect_ms });
+        self.session.course.nodes.push(Tried { addr: target::node_addr(&node.addr), connect_ms });
         reached
     }
 

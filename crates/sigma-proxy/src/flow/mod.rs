@@ -64,10 +64,15 @@ impl From<Fault> for End {
 }
 
 /// Serves a connection of a listener for streams to its end.
-pub(crate) async fn serve(entered: Entered, stream: Stream, origin: Origin, listener: Arc<ListenerOptions>) {
+pub(crate) async fn serve(
+    entered: Entered,
+    stream: Stream,
+    origin: Origin,
+    listener: Arc<ListenerOptions>,
+    traffic: Arc<Traffic>,
+) {
     let worker = &*entered.0;
     worker.counters.add(Counter::StreamSessions, 1);
-    let traffic = Traffic::of(&worker.node, &worker.local, &listener.place.to_string());
     let _active = Active::begin(worker, Arc::clone(&traffic));
     let mut session = Session::default();
     session.traffic = traffic;
@@ -131,7 +136,7 @@ mod tests {
     /// Sessions are many and idle for long: this is what each of them holds, beside its sockets.
     #[test]
     fn a_session_stays_small() {
-        fn task<F: Future>(_: fn(Entered, Stream, Origin, Arc<ListenerOptions>) -> F) -> usize {
+        fn task<F: Future>(_: fn(Entered, Stream, Origin, Arc<ListenerOptions>, Arc<Traffic>) -> F) -> usize {
             size_of::<F>()
         }
         assert!(task(serve) <= 2_304, "{} bytes", task(serve));

@@ -204,9 +204,11 @@ fn dead_receiver(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
          | configuration | entries made | dropped |\n|---|--:|--:|\n",
         report::load_table("configuration", &results)
     );
-    for ((target, started), (_, measures)) in all.iter().zip(&results.contenders).skip(1) {
-        let made: u64 = measures.iter().filter_map(Measure::load).map(|load| load.requests).sum();
-        let _ = writeln!(text, "| {} | {made} | {} |", target.label, dropped(started.status)?);
+    for (target, started) in all.iter().skip(1) {
+        // Since their start, what came before the measurements included.
+        let made = counter(started.status, "sigma_requests_total")?;
+        let dropped = counter(started.status, "sigma_access_lines_dropped_total")?;
+        let _ = writeln!(text, "| {} | {made} | {dropped} |", target.label);
     }
     let _ = writeln!(
         text,
@@ -217,12 +219,12 @@ fn dead_receiver(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     kept(bench, SUITE.name, "dead-receiver", text, errors)
 }
 
-/// Lines that the gateway says it has dropped.
-fn dropped(status: u16) -> anyhow::Result<u64> {
+/// What the gateway says that it has counted.
+fn counter(status: u16, name: &str) -> anyhow::Result<u64> {
     let answer = Client::connect(status)?.get("/status/counters")?;
     let text = String::from_utf8_lossy(&answer.body).into_owned();
-    let line = text.lines().find_map(|line| line.strip_prefix("sigma_access_lines_dropped_total "));
-    let value = line.context("the status tells no dropped lines")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = line.with_context(|| format!("the status tells no {name}"))?;
     Ok(value.trim().parse()?)
 }
 

@@ -124,12 +124,12 @@ fn valid_start(bytes: &[u8]) -> &str {
 pub(super) fn of_session(session: &Session, prefer_name: bool) -> (String, String) {
     let facts = &session.route;
     let name = facts.name.as_deref().filter(|_| prefer_name);
-    let node = session.course.nodes.last().map_or("", |node| &*node.addr);
+    let node = session.course.nodes.last().map(|node| node.addr.to_string()).unwrap_or_default();
     let (mut route, mut status) = (String::new(), String::with_capacity(64));
     write_label(&mut route, "route", name.unwrap_or(&facts.id));
     write_label(&mut status, "code", &session.course.status.to_string());
     write_label(&mut status, "listen_addr", session.traffic.listener());
-    write_label(&mut status, "node", node);
+    write_label(&mut status, "node", &node);
     (route, status)
 }
 

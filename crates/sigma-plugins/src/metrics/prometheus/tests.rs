@@ -390,11 +390,12 @@ fn promtool_reads_the_page() {
 /// Sessions by the names that APISIX has for them; the gateway counts those that are open itself.
 #[test]
 fn sessions_are_counted_by_route_and_by_what_came_of_them() {
+    use sigma_plugin::address::NodeAddr;
     use sigma_plugin::flow::{FlowFacts, Tried};
     use sigma_plugin::traffic::Traffic;
     let world = World::new(json!({}), Value::Null, Value::Null);
     assert!(!world.page().contains("stream_active_connections"), "no listener has had a session");
-    let node = |addr: &str| Tried { addr: addr.into(), connect_ms: None };
+    let node = |addr: &str| Tried { addr: NodeAddr::Tcp(addr.parse().unwrap()), connect_ms: None };
     let mut session = Session::default();
     session.route =
         Arc::new(FlowFacts { id: "1".into(), name: Some("data\"base".into()), ..FlowFacts::default() });

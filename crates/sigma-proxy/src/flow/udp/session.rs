@@ -12,6 +12,7 @@ use sigma_net::datagram::DatagramSocket;
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::Session;
+use sigma_plugin::address::NodeAddr;
 use sigma_plugin::flow::Tried;
 use sigma_upstream::endpoint::Address;
 
@@ -26,6 +27,7 @@ use crate::judge::is_to_blame;
 use crate::passage::{Passage, Seen};
 use crate::snapshot::Upstream;
 use crate::snapshot::flows::FlowRoute;
+use crate::target;
 use crate::withdrawal::Withdrawal;
 use crate::worker::{View, Worker};
 
@@ -226,7 +228,7 @@ impl Flow<'_> {
                 self.session
                     .course
                     .nodes
-                    .push(Tried { addr: node.addr.to_string().into(), connect_ms: None });
+                    .push(Tried { addr: target::node_addr(&node.addr), connect_ms: None });
                 return Err(self.unconnected(&error));
             }
         };
@@ -247,7 +249,7 @@ impl Flow<'_> {
 
     /// The session is with this node from now on.
     fn reached(&mut self, seat: &Seat, node: Reached, connect_ms: Option<f64>) -> Rc<DatagramSocket> {
-        self.session.course.nodes.push(Tried { addr: node.addr.to_string().into(), connect_ms });
+        self.session.course.nodes.push(Tried { addr: NodeAddr::Tcp(node.addr), connect_ms });
         let socket = Rc::clone(&node.socket);
         seat.settle(node);
         socket
