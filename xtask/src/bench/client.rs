@@ -15,6 +15,8 @@ const LINE_LIMIT: u64 = 64 << 10;
 /// A connection to a loopback port.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
+    /// Whom it asks.
+    host: String,
 }
 
 /// An answer with its body.
@@ -40,7 +42,7 @@ impl Client {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: BufReader::new(stream), host: address.to_string() })
     }
 
     /// Sends one request and reads its answer; the connection can be used again.
@@ -54,8 +56,10 @@ impl Client {
         body: &[u8],
     ) -> anyhow::Result<Answer> {
         let length = body.len();
+        // The Host that load generators send: a cache keeps answers apart by it.
         let mut request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: bench.local\r\n{fields}Content-Length: {length}\r\n\r\n"
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\n{fields}Content-Length: {length}\r\n\r\n",
+            self.host
         )
         .into_bytes();
         request.extend_from_slice(body);
