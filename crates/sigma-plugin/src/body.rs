@@ -31,6 +31,12 @@ pub trait BodyFilter {
         false
     }
 
+    /// Whether the head of an answer waits for the first frame that leaves this filter. Until then the filter may give
+    /// the body up for [`Context::instead`], and the client is answered with that.
+    fn holds_head(&self) -> bool {
+        false
+    }
+
     /// The next frame that leaves this filter, made of frames of `input`. It may wait, and it may
     /// give the body up: an error breaks it off, so that nobody takes it for whole.
     ///
@@ -126,6 +132,11 @@ pub trait Transform {
         false
     }
 
+    /// See [`BodyFilter::holds_head`].
+    fn holds_head(&self) -> bool {
+        false
+    }
+
     /// One piece of the body.
     fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces);
 
@@ -157,6 +168,10 @@ impl<T: Transform> BodyFilter for Transformed<T> {
 
     fn encodes(&self) -> bool {
         self.transform.encodes()
+    }
+
+    fn holds_head(&self) -> bool {
+        self.transform.holds_head()
     }
 
     fn poll_frame(

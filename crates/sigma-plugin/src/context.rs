@@ -15,7 +15,7 @@ use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
 use crate::geography::Geography;
 use crate::record::Record;
-use crate::{BodyFilter, Entry, Plugin};
+use crate::{BodyFilter, Entry, Plugin, Reply};
 
 /// The client of a request, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -231,6 +231,8 @@ pub struct Context {
     pub cache: Option<Box<CacheWish>>,
     /// What keeps the node's answer: a filter before those of all plugins. The gateway's own.
     pub keeper: Option<Box<dyn BodyFilter>>,
+    /// What the client is answered in place of a body that a filter gives up; see [`BodyFilter::holds_head`].
+    pub instead: Option<Box<Reply>>,
     /// A copy of what passes of the request body, for plugins that only look.
     pub request_copy: Option<Rc<BodyCopy>>,
     /// The client of the request.
@@ -273,6 +275,7 @@ impl Context {
         self.is_translated = false;
         self.cache = None;
         self.keeper = None;
+        self.instead = None;
         self.request_copy = None;
         self.route = None;
         self.params.clear();

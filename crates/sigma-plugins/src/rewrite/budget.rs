@@ -11,7 +11,7 @@ use sigma_plugin::Build;
 /// What `plugin_attr` may tell a plugin that takes memory for bodies.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     /// Bytes that bodies may take in one worker.
     worker_bytes: usize,
 }
@@ -27,25 +27,25 @@ impl Budget {
     ///
     /// # Errors
     /// Returns an error if what it is told is no number of bytes.
-    pub(super) fn of(build: &Build<'_>) -> Result<Budget, String> {
+    pub(crate) fn of(build: &Build<'_>) -> Result<Budget, String> {
         let told = Option::<Budget>::deserialize(build.node.attribute(build.plugin));
         let wrong = |_| format!("plugin_attr.{}.worker_bytes is no number of bytes", build.plugin);
         Ok(told.map_err(wrong)?.unwrap_or_default())
     }
 
     /// A share without a byte.
-    pub(super) fn share(self, held: Rc<Held>) -> Share {
+    pub(crate) fn share(self, held: Rc<Held>) -> Share {
         Share { held, limit: self.worker_bytes, bytes: 0 }
     }
 }
 
 /// Bytes that are taken now; a part of the worker.
 #[derive(Debug, Default)]
-pub(super) struct Held(Cell<usize>);
+pub(crate) struct Held(Cell<usize>);
 
 /// A share of [`Held`], given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     held: Rc<Held>,
     /// Bytes that all shares may have together.
     limit: usize,
@@ -54,18 +54,18 @@ pub(super) struct Share {
 
 impl Share {
     /// Bytes that may be taken on top.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.limit.saturating_sub(self.held.0.get())
     }
 
     /// Takes bytes on top.
-    pub(super) fn grow(&mut self, bytes: usize) {
+    pub(crate) fn grow(&mut self, bytes: usize) {
         self.held.0.set(self.held.0.get() + bytes);
         self.bytes += bytes;
     }
 
     /// Gives some of its bytes back.
-    pub(super) fn shrink(&mut self, bytes: usize) {
+    pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.held.0.set(self.held.0.get() - bytes);
         self.bytes -= bytes;
@@ -81,7 +81,7 @@ impl Drop for Share {
 #[cfg(test)]
 impl Share {
     /// One without a byte, where all have so many.
-    pub(super) fn within(limit: usize, held: &Rc<Held>) -> Share {
+    pub(crate) fn within(limit: usize, held: &Rc<Held>) -> Share {
         Budget { worker_bytes: limit }.share(Rc::clone(held))
     }
 }

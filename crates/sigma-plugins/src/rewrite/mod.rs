@@ -3,7 +3,7 @@
 mod arguments;
 pub(crate) mod body_transformer;
 pub(crate) mod brotli;
-mod budget;
+pub(crate) mod budget;
 pub(crate) mod coding;
 pub(crate) mod degraphql;
 pub(crate) mod echo;
@@ -23,7 +23,7 @@ mod query_rules;
 pub(crate) mod real_ip;
 pub(crate) mod redirect;
 pub(crate) mod request_id;
-mod response_body;
+pub(crate) mod response_body;
 pub(crate) mod response_rewrite;
 pub(crate) mod response_shaping;
 pub(crate) mod security_headers;

@@ -54,7 +54,7 @@ pub(super) enum Unfiltered {
 
 /// Makes a request ask for what can be filtered: whole bodies, in encodings that are understood here.
 /// Otherwise a client could choose a way around the filters.
-pub(super) fn ask_for_readable(request: &mut Headers) {
+pub(crate) fn ask_for_readable(request: &mut Headers) {
     for name in ["Range", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
@@ -73,7 +73,7 @@ pub(super) fn ask_for_readable(request: &mut Headers) {
 
 /// How the node encoded the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     Identity,
     Gzip,
     Brotli,
@@ -81,14 +81,52 @@ pub(super) enum Encoding {
     Other,
 }
 
+/// Why an encoded body was not decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Undecoded {
+    TooLong,
+    /// It is not encoded as it says.
+    Broken,
+    /// In a way that is not understood here.
+    Unknown,
+}
+
 impl Encoding {
-    pub(super) fn of(headers: &Headers) -> Encoding {
+    pub(crate) fn of(headers: &Headers) -> Encoding {
         match headers.find(b"Content-Encoding") {
             None | Some(b"") => Encoding::Identity,
             Some(value) if value.eq_ignore_ascii_case(b"identity") => Encoding::Identity,
             Some(value) if value.eq_ignore_ascii_case(b"gzip") => Encoding::Gzip,
             Some(value) if value.eq_ignore_ascii_case(b"br") => Encoding::Brotli,
             Some(_) => Encoding::Other,
+        }
+    }
+
+    /// A body of at most `limit` bytes that was encoded so.
+    ///
+    /// # Errors
+    /// Returns an error if it is longer, or cannot be decoded.
+    pub(crate) fn decoded(self, encoded: &[u8], limit: usize) -> Result<Vec<u8>, Undecoded> {
+        /// Room for the decoder's own output.
+        const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
+        let mut plain = Vec::new();
+        if encoded.is_empty() {
+            return Ok(plain);
+        }
+        // One byte more, to see that there is more.
+        let most = (limit as u64).saturating_add(1);
+        let read = match self {
+            Encoding::Gzip => flate2::read::MultiGzDecoder::new(encoded).take(most).read_to_end(&mut plain),
+            Encoding::Brotli => {
+                brotli::Decompressor::new(encoded, BROTLI_BUFFER_BYTES).take(most).read_to_end(&mut plain)
+            }
+            Encoding::Identity => encoded.take(most).read_to_end(&mut plain),
+            Encoding::Other => return Err(Undecoded::Unknown),
+        };
+        match read {
+            Ok(bytes) if bytes <= limit => Ok(plain),
+            Ok(_) => Err(Undecoded::TooLong),
+            Err(_) => Err(Undecoded::Broken),
         }
     }
 }
@@ -170,29 +208,14 @@ impl Filtering {
     }
 
     fn decoded(&self, encoded: &[u8]) -> Result<Vec<u8>, Fault> {
-        /// Room for the decoder's own output.
-        const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
         let room = self.share.room();
         let limit = self.filters.limit.min(room);
-        let mut plain = Vec::new();
-        if encoded.is_empty() {
-            return Ok(plain);
-        }
-        // One byte more, to see that there is more.
-        let most = limit as u64 + 1;
-        let read = match self.encoding {
-            Encoding::Gzip => flate2::read::MultiGzDecoder::new(encoded).take(most).read_to_end(&mut plain),
-            Encoding::Brotli => {
-                brotli::Decompressor::new(encoded, BROTLI_BUFFER_BYTES).take(most).read_to_end(&mut plain)
-            }
-            Encoding::Identity | Encoding::Other => return Ok(encoded.to_vec()),
-        };
-        match read {
-            Ok(bytes) if bytes <= limit => Ok(plain),
-            Ok(_) if room < self.filters.limit => Err(WORKER_FULL),
-            Ok(_) => Err(TOO_LONG),
-            Err(_) => Err(BROKEN),
-        }
+        self.encoding.decoded(encoded, limit).map_err(|reason| match reason {
+            Undecoded::TooLong if room < self.filters.limit => WORKER_FULL,
+            Undecoded::TooLong => TOO_LONG,
+            Undecoded::Broken => BROKEN,
+            Undecoded::Unknown => UNREADABLE,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::task::{self, Poll};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
-use sigma_plugin::{BodyFilter, BodySource, Context, Frames};
+use sigma_plugin::{BodyFilter, BodySource, Context, Frames, Reply};
 use sigma_wire::Connection;
 use sigma_wire::Downstream;
 
@@ -109,9 +109,23 @@ pub(super) enum Delivered {
     SourceSlow,
 }
 
-/// An answer whose head has left: its body passes the plugins' filters to the client.
+/// Whether filters may hold a head back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Those that ask for it.
+    WhereAsked,
+    /// None: what is sent stands in the place of an answer that one has refused already.
+    Never,
+}
+
+/// A head that waits for the body: how long that will be, and the date.
+type HeldHead = Box<(BodyLength, [u8; 29])>;
+
+/// An answer whose head is made: its body passes the plugins' filters to the client.
 pub(super) struct Delivery {
     filters: Vec<Box<dyn BodyFilter>>,
+    /// The head has not left: a filter has to pass something on before.
+    head: Option<HeldHead>,
     /// The source has given its end.
     exhausted: bool,
     /// The end was handed to the client's side.
@@ -126,7 +140,33 @@ impl Delivery {
     /// A body of `length` as it comes from its source. One that is empty is not asked for; filters
     /// may still make something of it.
     pub(super) fn new(filters: Vec<Box<dyn BodyFilter>>, length: BodyLength) -> Delivery {
-        Delivery { filters, exhausted: length.is_empty(), ended: false, fault: None, code: None }
+        Delivery { filters, head: None, exhausted: length.is_empty(), ended: false, fault: None, code: None }
+    }
+
+    /// Queues the head in `ctx`, of an answer whose body will leave with `length`; one that a filter holds back is
+    /// queued before the first frame that leaves.
+    pub(super) fn begin(
+        &mut self,
+        down: &mut Downstream<'_>,
+        ctx: &mut Context,
+        (length, date): (BodyLength, &[u8; 29]),
+        hold: Hold,
+    ) {
+        match hold == Hold::WhereAsked && self.filters.iter().any(|filter| filter.holds_head()) {
+            true => self.head = Some(Box::new((length, *date))),
+            false => send_head(down, ctx, length, date),
+        }
+    }
+
+    /// The source has given all that it has.
+    pub(super) fn has_all(&self) -> bool {
+        self.exhausted
+    }
+
+    /// What the client is answered in place of a body that was given up, if it was told nothing of it.
+    pub(super) fn refusal(&self, ctx: &mut Context) -> Option<Reply> {
+        let instead = ctx.instead.take()?;
+        self.head.is_some().then_some(*instead)
     }
 
     /// The code of gRPC in the trailers that have come, if it stands there.
@@ -152,6 +192,9 @@ impl Delivery {
                 match self.poll_frame(source, ctx, progressed, task) {
                     Poll::Ready(Ok(Frame::Data(data))) if data.is_empty() => {}
                     Poll::Ready(Ok(frame)) => {
+                        if let Some(head) = self.head.take() {
+                            send_head(down, ctx, head.0, &head.1);
+                        }
                         self.ended = !matches!(frame, Frame::Data(_));
                         down.send(frame);
                     }
@@ -187,6 +230,12 @@ impl Delivery {
         }
         poll_filtered(filters, &mut outgoing, ctx, task)
     }
+}
+
+/// Queues the head in `ctx`.
+fn send_head(down: &mut Downstream<'_>, ctx: &mut Context, length: BodyLength, date: &[u8; 29]) {
+    ctx.record.status = ctx.response.status;
+    down.send_head(&mut ctx.response, length, date);
 }
 
 /// The source of a body, watched for its progress.

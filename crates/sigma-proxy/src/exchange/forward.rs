@@ -16,9 +16,9 @@ use sigma_upstream::pool::{InUse, Target};
 use sigma_wire::Connection;
 use sigma_wire::fcgi::Terms;
 
-use super::delivery::Delivery;
+use super::delivery::{Delivery, Hold};
 use super::hedge::Raced;
-use super::local_reply::Draft;
+use super::local_reply::{self, Draft};
 use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
@@ -453,19 +453,38 @@ impl Exchange<'_, '_> {
                 Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
             },
         };
-        ctx.record.status = ctx.response.status;
         told::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
-        transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
+        let date = *self.worker.clock.borrow().http_date();
+        delivery.begin(transfer.down, ctx, (length, &date), Hold::WhereAsked);
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
             state.or_cut(polled, plan.drain(), task)
         })
         .await;
         state.request_sent = transfer.upload() == Upload::Done;
-        result?;
-        Ok(self.end_answer(plan, delivery.code(), state))
+        match result {
+            Ok(()) => Ok(self.end_answer(plan, delivery.code(), state)),
+            Err(fault) => self.end_broken(plan, &delivery, fault, state),
+        }
+    }
+
+    /// The body of an answer broke off, or a filter has refused it before the client was told of it.
+    fn end_broken(
+        &mut self,
+        plan: &Plan<'_>,
+        delivery: &Delivery,
+        fault: Fault,
+        state: &mut State<'_>,
+    ) -> Result<Ended, Fault> {
+        let ctx = &mut self.scratch.ctx;
+        let reply = delivery.refusal(ctx).ok_or(fault)?;
+        self.scratch.is_refused = true;
+        // What is left of the body would be taken for the next answer.
+        state.request_sent &= delivery.has_all();
+        let draft = Draft { reply, stream: None, peer: None };
+        Ok(Ended::Instead(Box::new(local_reply::begin(draft, &mut self.scratch.ctx, plan.view))))
     }
 
     /// The client has the whole answer of a node, which has ended with this code if it was that of a call.

@@ -84,13 +84,16 @@ pub(crate) struct Scratch {
     turn: Option<Box<cache::Turn>>,
     /// No route is found without a look at the request body.
     asks_body: bool,
+    /// A filter has refused the body of an answer.
+    is_refused: bool,
 }
 
 impl Scratch {
     /// Makes all but the context ready for another exchange.
     fn begin(&mut self) {
         self.body.clear();
-        (self.framing, self.spent_ms, self.turn, self.asks_body) = (None, 0, None, false);
+        (self.framing, self.spent_ms, self.turn) = (None, 0, None);
+        (self.asks_body, self.is_refused) = (false, false);
     }
 
     /// Whether the request has a body.

@@ -71,7 +71,7 @@ pub(super) enum Ended {
     Declined,
     /// A plugin has put this in the place of the node's answer.
     Replaced(Box<LocalReply>),
-    /// The cache has; no plugin has seen it.
+    /// The cache has, or the filter that refuses its body; no plugin has seen it.
     Instead(Box<LocalReply>),
     /// The same, while the rest of the node's answer is fetched for all who want it.
     Apart(Box<(Fill, LocalReply)>),

@@ -8,7 +8,7 @@ use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, Side};
 use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
 
-use super::delivery::{Delivery, OwnBody};
+use super::delivery::{Delivery, Hold, OwnBody};
 use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
 use super::transfer::Transfer;
@@ -179,25 +179,33 @@ impl Exchange<'_, '_> {
             length = BodyLength::None;
             ctx.response.headers.remove(HeaderId::ContentLength);
         }
-        ctx.record.status = ctx.response.status;
         told::tell_timing(&mut ctx.response.headers, &ctx.record, &view.snapshot.settings);
-        self.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         if ctx.request.client_method() == Method::Head {
             // Nobody makes what nobody is sent.
             body = OwnBody::EMPTY;
         }
         let timeouts = &view.snapshot.settings.timeouts;
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
+        let hold = if self.scratch.is_refused { Hold::Never } else { Hold::WhereAsked };
+        delivery.begin(&mut self.down, ctx, (length, self.worker.clock.borrow().http_date()), hold);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
         let (mut leave, worker) = (Leave::default(), self.worker);
-        poll_fn(|task| {
+        let delivered = poll_fn(|task| {
             // One that goes on for ever leaves when tunnels do; any other has the time of an exchange.
             if leave.turn(&worker.drain, || worker.random(), task) == Turn::Begin {
                 transfer.tell_source();
             }
             transfer.poll_body(task, &mut delivery, ctx)
         })
-        .await
+        .await;
+        match delivery.refusal(ctx).filter(|_| delivered.is_err()) {
+            None => delivered,
+            Some(reply) => {
+                self.scratch.is_refused = true;
+                // Boxed, as few answers are refused; once, as no head is held back then.
+                Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::settings::Metric;
 use super::text::{Form, Look};
 use crate::batch::{BatchLabels, Batches};
 use crate::limit::Spared;
+use crate::security::Unfit;
 use crate::tallies::{Decision, Event, Force, Tallies};
 use crate::traffic::proxy_mirror::{Comparison, Fate};
 
@@ -244,6 +245,8 @@ impl Section for Rest {
         tallied::<Comparison>(page, &self.node, "mirror_comparisons_total", help);
         let help = "Requests over a limit that passed because of dry_run";
         tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
+        let help = "What oas-validator found to be wrong with answers of nodes";
+        tallied::<Unfit>(page, &self.node, "oas_validator_answer_problems_total", help);
         false
     }
 }

@@ -125,7 +125,11 @@ impl Form {
     }
 }
 
-fn json(body: &[u8], limits: Limits) -> Result<Value, String> {
+/// A body of JSON.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if it is none, or has too many values.
+pub(super) fn json(body: &[u8], limits: Limits) -> Result<Value, String> {
     json_body::read_unambiguous(body, limits.values).map_err(|unread| match unread {
         Unread::TooMany => too_many(limits),
         Unread::Invalid(reason) => format!("invalid JSON body: {reason}"),

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use sigma_plugin::Context;
 
 use super::parameter::Limits;
-use super::specification::{Skipped, Specification};
+use super::specification::{Scope, Skipped, Specification};
 
 pub(super) const DOCUMENT: &str = r##"
 openapi: 3.1.0
@@ -39,6 +39,20 @@ paths:
         - { name: Content-Type, in: header, required: true, schema: { const: never } }
         - { name: sid, in: cookie, schema: { type: string, pattern: "^[0-9a-f]+$" } }
         - { name: X-Trace, in: header, schema: { type: string, maxLength: 8 } }
+      responses:
+        "200":
+          headers:
+            X-Left: { $ref: "#/components/headers/Left" }
+            X-Ids: { schema: { type: array, items: { type: integer } } }
+            Set-Cookie: { schema: { type: string, pattern: "^a=" } }
+            Content-Type: { required: true, schema: { const: never } }
+          content:
+            application/json: { schema: { $ref: "#/components/schemas/Thing" } }
+            text/*: { schema: { type: integer } }
+        "204": { description: none, content: { application/json: {} } }
+        4XX: { $ref: "#/components/responses/Problem" }
+        "418": { content: {} }
+        default: { description: anything }
     put:
       requestBody:
         required: true
@@ -73,6 +87,10 @@ paths:
         - { name: H, in: header, required: true, schema: { type: string } }
         - { name: c, in: cookie, required: true, schema: { type: string } }
 components:
+  headers:
+    Left: { required: true, schema: { type: integer, minimum: 0 } }
+  responses:
+    Problem: { content: { "*/*": { schema: { required: [title], properties: { title: { type: string } } } } } }
   schemas:
     Limit: { type: integer, minimum: 1, maximum: 100 }
     Thing:
@@ -83,6 +101,7 @@ components:
         name: { type: string, pattern: "^[a-z]+$" }
         sizes: { type: array, items: { type: integer } }
         on: { type: boolean }
+        pin: { type: string, writeOnly: true }
         inner: { $ref: "#/components/schemas/Thing" }
       unevaluatedProperties: false
 "##;
@@ -93,7 +112,9 @@ const LIMITS: Limits = Limits { values: 200, steps: 10_000 };
 /// an empty line: nothing panics, and the same request has the same problems.
 pub fn oas_validator(input: &[u8]) {
     static ALL: OnceLock<Specification> = OnceLock::new();
-    let all = ALL.get_or_init(|| Specification::read(DOCUMENT).expect("the document stands above"));
+    let all = ALL.get_or_init(|| {
+        Specification::read(DOCUMENT, Scope::RequestsAndAnswers).expect("the document stands above")
+    });
     let mut lines = input.splitn(6, |b| *b == b'\n');
     let mut line = || lines.next().unwrap_or_default();
     let (path, query, ids, cookie, content_type, body) = (line(), line(), line(), line(), line(), line());
@@ -112,6 +133,21 @@ pub fn oas_validator(input: &[u8]) {
             let content_type = String::from_utf8_lossy(content_type);
             let outcome = || found.body(described, &content_type, body, LIMITS);
             assert_eq!(outcome(), outcome());
+        }
+        answer(all, found.number, &mut ctx, content_type, body);
+    }
+}
+
+/// The same of answers with this type and body.
+fn answer(all: &Specification, operation: usize, ctx: &mut Context, content_type: &[u8], body: &[u8]) {
+    for status in [200, 204, 404, 418, 500] {
+        ctx.response.start(status);
+        ctx.response.headers.append("Content-Type", content_type);
+        ctx.response.headers.append("X-Left", body.split(|b| *b == b'\n').next().unwrap_or_default());
+        let looked = all.look(operation, ctx, LIMITS);
+        assert_eq!(looked, all.look(operation, ctx, LIMITS));
+        if let Some(schema) = looked.schema {
+            assert_eq!(all.answer(schema, body, LIMITS), all.answer(schema, body, LIMITS));
         }
     }
 }

@@ -32,6 +32,15 @@ impl Range {
         }
     }
 
+    /// Whether one of these is JSON.
+    pub(super) fn may_be_json(&self) -> bool {
+        match self {
+            Range::Exactly(one) => is_json(one),
+            // There is `image/x+json` as well as `application/json`.
+            Range::Of(_) | Range::Any => true,
+        }
+    }
+
     /// Whether a media type without parameters, in small letters, is one of these.
     pub(super) fn includes(&self, essence: &str) -> bool {
         match self {

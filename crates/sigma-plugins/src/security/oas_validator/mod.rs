@@ -1,18 +1,22 @@
-//! `oas-validator`: requests that an OpenAPI document does not describe go no further.
+//! `oas-validator`: requests that an OpenAPI document does not describe go no further, nor do answers if that is wanted.
 //!
 //! | file | question |
 //! |---|---|
-//! | [`specification`] | what a document demands of requests |
+//! | [`specification`] | what a document demands of requests and answers |
 //! | [`tree`] | which operation a request is of |
 //! | [`media_type`] | which media types are meant |
 //! | [`parameter`] | how parameters are written, and what they have to be |
 //! | [`body`] | which bodies an operation takes |
+//! | [`answers`] | which answers an operation gives |
+//! | [`inspection`] | what becomes of answers |
 //! | [`shape`] | which values the texts of a request are |
 //! | [`remote`] | documents that are fetched |
 
+mod answers;
 mod body;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod inspection;
 mod media_type;
 mod parameter;
 mod remote;
@@ -32,16 +36,23 @@ use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_config::wording::is_secret_reference;
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Slot, Step,
+};
 
+pub(crate) use self::answers::Unfit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::fuzzing::oas_validator;
+use self::inspection::Verdict;
 use self::parameter::Limits;
 use self::remote::{Asked, Remote, Settings};
-use self::specification::{Skipped, Specification};
+use self::specification::{Scope, Skipped, Specification};
 use crate::decisions::{Key, key};
 use crate::log_throttle::LogThrottle;
 use crate::registry::Registry;
+use crate::rewrite::budget::Budget;
+use crate::tallies::{Counted, Tallies};
 use crate::web::Address;
 
 /// The plugin.
@@ -49,8 +60,9 @@ pub(crate) static OAS_VALIDATOR: Descriptor = Descriptor {
     name: "oas-validator",
     priority: 512,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Access]),
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter]),
     metadata_schema: Some(schema_of::<Metadata>),
+    attributes: Some(schema_of::<Budget>),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(Arc::new(OasValidator(Arc::new(Validator::new(build)?)))),
     ..Descriptor::of::<Config>()
@@ -63,6 +75,7 @@ routes:
     plugins:
       oas-validator:
         verbose_errors: true
+        validate_responses: refuse
         spec: |
           openapi: 3.1.0
           info: { title: Pets, version: "1" }
@@ -78,6 +91,10 @@ routes:
                   content:
                     application/json:
                       schema: { $ref: "#/components/schemas/Pet" }
+            /pets/sold:
+              get:
+                responses:
+                  "200": { content: { application/json: { schema: { required: [total] } } } }
           components:
             schemas:
               Pet:
@@ -98,6 +115,8 @@ $ curl -s http://127.0.0.1:9080/pets -H 'Content-Type: application/json' -d '{"n
 {"message":"failed to validate request. body: property \"name\" validation failed: wrong type: expected string, got number"}
 $ curl -s -X DELETE http://127.0.0.1:9080/pets/7
 {"message":"failed to validate request. no matching operation found for DELETE /pets/7"}
+$ curl -s http://127.0.0.1:9080/pets/sold
+{"message":"failed to validate response. body does not fit"}
 ```
 "##;
 
@@ -116,6 +135,16 @@ $ curl -s -X DELETE http://127.0.0.1:9080/pets/7
 /// Everything that a document refers to has to stand in it. Patterns are matched in linear time. A document from
 /// `spec_url` has at most 16 MiB. It is fetched when a request needs it, and anew once it is older than `spec_url_ttl`
 /// of the plugin's metadata, while the old one is used; until it came for the first time requests get a 500.
+///
+/// With `validate_responses`, answers of nodes to requests that the document describes are validated too, also those
+/// that the cache has kept: the status (itself, then its class such as `4XX`, then `default`), the fields,
+/// `Content-Type`, and bodies of JSON, in which `writeOnly` properties are refused. An operation without `responses`
+/// may have any answer, and one without `content` any body. Bodies of other types are not looked into. A 502 takes the
+/// place of what is refused, and tells nothing of its values; the log does. A body that may be refused is held back,
+/// and the head with it; one that is reported passes meanwhile, as it came. Where bodies are looked at, nodes are asked
+/// for whole ones, in gzip and brotli at most. One that cannot be looked at, as it is over a limit or has another
+/// coding, is as one that does not fit. The answer is as plugins of higher priority have left it; what the gateway and
+/// plugins answer themselves is not looked at.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
 struct Config {
@@ -160,6 +189,12 @@ struct Config {
     /// Largest body, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
+    /// Validates answers too. One that does not fit is an error in the log (`report`), or replaced by a 502 (`refuse`);
+    /// both are in the metric `oas_validator_answer_problems_total`. Sigma's own.
+    validate_responses: Option<Verdict>,
+    /// Largest body of an answer that is looked at, in bytes, also when it is decoded; it is held in memory.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_resp_body_size: usize,
     /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000))]
     max_body_values: usize,
@@ -182,8 +217,15 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     if url.is_none() {
         found.extend(idle(&["spec_url_request_headers", "ssl_verify", "timeout"], "without `spec_url`"));
     }
+    let answers = conf.get("validate_responses").and_then(Value::as_str);
+    if answers.is_none() {
+        found.extend(idle(&["max_resp_body_size"], "without `validate_responses`"));
+    }
     if conf.get("reject_if_not_match") == Some(&Value::Bool(false)) {
-        found.extend(idle(&["rejection_status_code", "verbose_errors"], "where nothing is refused"));
+        found.extend(idle(&["rejection_status_code"], "where no request is refused"));
+        if answers != Some("refuse") {
+            found.extend(idle(&["verbose_errors"], "where nothing is refused"));
+        }
     }
     let is_tls = url.is_some_and(|url| url.starts_with("https://"));
     if is_tls && conf.get("ssl_verify") != Some(&Value::Bool(true)) {
@@ -208,8 +250,17 @@ const TTL_S: u64 = 3_600;
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match self.spec.as_deref() {
-            Some(text) if !is_secret_reference(text) => Specification::read(text).map(drop),
+            Some(text) if !is_secret_reference(text) => Specification::read(text, self.scope()).map(drop),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    fn scope(&self) -> Scope {
+        match self.validate_responses {
+            Some(_) => Scope::RequestsAndAnswers,
+            None => Scope::Requests,
         }
     }
 }
@@ -218,6 +269,11 @@ impl Configuration for Config {
 struct Validator {
     config: Config,
     source: Source,
+    /// What becomes of answers; None if nobody looks at them.
+    answers: Option<Verdict>,
+    /// Of the memory for their bodies.
+    budget: Budget,
+    problems: Counted<Unfit>,
 }
 
 enum Source {
@@ -234,8 +290,10 @@ impl Validator {
         let config: Config = build.config()?;
         let source = match (&config.spec, &config.spec_url) {
             (Some(text), _) => {
-                let read = |_| Specification::read(text).map(Arc::new);
-                let written = build.node.part(Documents::default).0.get(key([text.as_bytes()]), read);
+                let scope = config.scope();
+                let read = |_| Specification::read(text, scope).map(Arc::new);
+                let name = key([text.as_bytes(), &[scope as u8]]);
+                let written = build.node.part(Documents::default).0.get(name, read);
                 Source::Written(Result::clone(&written)?)
             }
             (None, Some(address)) => {
@@ -246,12 +304,20 @@ impl Validator {
                     verify: config.ssl_verify,
                     timeout_ms: config.timeout,
                     ttl_s: metadata.spec_url_ttl.unwrap_or(TTL_S),
+                    scope: config.scope(),
                 };
                 Source::Fetched(Remote::of(settings, build.node))
             }
             (None, None) => return Err("there is neither spec nor spec_url".to_owned()),
         };
-        Ok(Validator { config, source })
+        let problems = build.node.part(Tallies::default).counted(build.resource);
+        Ok(Validator {
+            answers: config.validate_responses,
+            budget: Budget::of(build)?,
+            config,
+            source,
+            problems,
+        })
     }
 
     fn skipped(&self) -> Skipped {
@@ -268,13 +334,13 @@ impl Validator {
     }
 
     /// Validates by the document, once that is there.
-    fn begin(self: Arc<Self>, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
+    fn begin(self: Arc<Self>, slot: Slot, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
         let specification = match &self.source {
             Source::Written(specification) => Arc::clone(specification),
             Source::Fetched(remote) => match remote.ask(is_last, env) {
                 Asked::Known(specification) => specification,
                 Asked::Waits(fetched) => {
-                    return Step::wait(fetched, move |(), ctx, env| self.begin(ctx, env, true));
+                    return Step::wait(fetched, move |(), ctx, env| self.begin(slot, ctx, env, true));
                 }
                 Asked::Nothing => return broken("failed to parse openapi spec"),
             },
@@ -285,8 +351,9 @@ impl Validator {
             return self.verdict(vec![format!("no matching operation found for {method} {path}")]);
         };
         let problems = found.parameters(ctx, self.skipped(), self.limits());
-        let has_body = found.operation.body.is_some();
+        let (has_body, number) = (found.operation.body.is_some(), found.number);
         drop(found);
+        self.expect(slot, ctx, &specification, number);
         if !has_body || self.config.skip_request_body_validation {
             return self.verdict(problems);
         }
@@ -308,7 +375,8 @@ impl Validator {
             let outcome = match ctx.body.as_deref().unwrap_or_default() {
                 [] if described.is_required => Err("request body is required".to_owned()),
                 [] => Ok(()),
-                body => specification::content_type(ctx)
+                body => specification::check_coding(&ctx.request.headers)
+                    .and_then(|()| specification::content_type(&ctx.request.headers))
                     .and_then(|content_type| found.body(described, content_type, body, self.limits())),
             };
             problems.extend(outcome.err().map(|reason| format!("body: {reason}")));
@@ -344,6 +412,14 @@ struct OasValidator(Arc<Validator>);
 
 impl Plugin for OasValidator {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        Arc::clone(&self.0).begin(ctx, env, false)
+        Arc::clone(&self.0).begin(Slot::from(self), ctx, env, false)
+    }
+
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        self.0.look(Slot::from(self), ctx, env)
+    }
+
+    fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        self.0.inspection(Slot::from(self), ctx, env)
     }
 }

@@ -123,6 +123,25 @@ impl Written {
     }
 }
 
+impl Content {
+    fn read(source: &mut Source<'_>, part: &Part<'_>, location: Location) -> Result<Content, String> {
+        Ok(match (part.member("schema"), part.member("content")) {
+            (Some(schema), _) => Content::Styled(Written::of(part, location)?, Shape::of(source, schema)?),
+            (None, Some(content)) => match content.members().next() {
+                Some((media_type, media)) if is_json(media_type) => {
+                    let schema = media.member("schema");
+                    Content::Json(schema.map(|schema| source.reading.schema(&schema.pointer)).transpose()?)
+                }
+                _ => Content::Anything,
+            },
+            (None, None) => {
+                Written::of(part, location)?;
+                Content::Anything
+            }
+        })
+    }
+}
+
 impl Parameter {
     /// Reads a parameter; None for a field that no document describes.
     ///
@@ -136,27 +155,28 @@ impl Parameter {
         if location == Location::Header && UNDESCRIBED.iter().any(|known| name.eq_ignore_ascii_case(known)) {
             return Ok(None);
         }
-        let content = match (part.member("schema"), part.member("content")) {
-            (Some(schema), _) => Content::Styled(Written::of(part, location)?, Shape::of(source, schema)?),
-            (None, Some(content)) => match content.members().next() {
-                Some((media_type, media)) if is_json(media_type) => {
-                    let schema = media.member("schema");
-                    Content::Json(schema.map(|schema| source.reading.schema(&schema.pointer)).transpose()?)
-                }
-                _ => Content::Anything,
-            },
-            (None, None) => {
-                Written::of(part, location)?;
-                Content::Anything
-            }
-        };
         Ok(Some(Parameter {
             location,
             name: name.to_owned(),
             is_required: part.is("required") || location == Location::Path,
             may_be_empty: part.is("allowEmptyValue") && location == Location::Query,
-            content,
+            content: Content::read(source, part, location)?,
         }))
+    }
+
+    /// Reads a field of an answer.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it is not understood.
+    pub(super) fn field(source: &mut Source<'_>, name: &str, part: &Part<'_>) -> Result<Parameter, String> {
+        let content = Content::read(source, part, Location::Header)?;
+        Ok(Parameter {
+            location: Location::Header,
+            name: name.to_owned(),
+            is_required: part.is("required"),
+            may_be_empty: false,
+            content,
+        })
     }
 
     /// Its name.

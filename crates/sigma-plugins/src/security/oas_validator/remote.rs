@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sigma_plugin::{Env, Node};
 
-use super::specification::{MOST_BYTES, Specification};
+use super::specification::{MOST_BYTES, Scope, Specification};
 use crate::fetched::{Document, Fetched, Turn};
 use crate::freshness::Freshness;
 use crate::registry::Registry;
@@ -26,6 +26,8 @@ pub(super) struct Settings {
     pub(super) timeout_ms: u64,
     /// Seconds after which it is fetched anew.
     pub(super) ttl_s: u64,
+    /// What is read of it.
+    pub(super) scope: Scope,
 }
 
 /// A document, and where it comes from.
@@ -81,7 +83,8 @@ impl Document for Specification {
     }
 
     async fn fetch(holder: Arc<Remote>) -> Result<Specification, String> {
-        let Settings { address, fields, .. } = &holder.settings;
+        let Settings { address, fields, scope, .. } = &holder.settings;
+        let scope = *scope;
         let fields = fields.iter().map(|(name, value)| (name.clone(), value.as_bytes().to_vec()));
         let question = Question { form: None, fields: fields.collect() };
         let body = match holder.web.put(address, question).await? {
@@ -91,7 +94,7 @@ impl Document for Specification {
         // A large one takes a while, and the control thread has more to do.
         let read = tokio::task::spawn_blocking(move || {
             let text = String::from_utf8(body).map_err(|_| "it is no UTF-8".to_owned())?;
-            Specification::read(&text)
+            Specification::read(&text, scope)
         });
         let read = read.await.map_err(|_| "reading it has failed".to_owned())?;
         read.map_err(|error| format!("{address}: {error}"))

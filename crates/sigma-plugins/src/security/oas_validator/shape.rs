@@ -144,9 +144,9 @@ pub(super) struct Source<'d> {
 }
 
 impl<'d> Source<'d> {
-    /// Begins with what requests have to be like.
-    pub(super) fn new(document: &'d OpenApi) -> Source<'d> {
-        let reading = Reading::new(document.root().value, document.dialect(Sender::Client));
+    /// Begins with what messages of a sender have to be like.
+    pub(super) fn new(document: &'d OpenApi, sender: Sender) -> Source<'d> {
+        let reading = Reading::new(document.root().value, document.dialect(sender));
         Source { document, reading, left: MOST_SHAPES }
     }
 }
@@ -329,7 +329,7 @@ mod tests {
     fn read(schema: &Value, texts: &[&str]) -> Result<Value, String> {
         let document = json!({"openapi": "3.1.0", "s": schema, "int": {"type": "integer"}});
         let document = OpenApi::of(document).unwrap();
-        let mut source = Source::new(&document);
+        let mut source = Source::new(&document, Sender::Client);
         let part = Part { pointer: "/s".to_owned(), value: schema };
         let shape = Shape::of(&mut source, part).unwrap();
         let schemas = source.reading.finish().unwrap();

@@ -6,11 +6,12 @@ use sigma_config::document::Document;
 use sigma_config::openapi::server::base_path;
 use sigma_config::openapi::template::Template;
 use sigma_config::openapi::{OpenApi, Operation as Described};
-use sigma_config::wording::Schemas;
-use sigma_http::HeaderId;
+use sigma_config::wording::{SchemaId, Schemas, Sender};
+use sigma_http::{HeaderId, Headers};
 use sigma_plugin::Context;
 use sigma_plugin::variables::cookies;
 
+use super::answers::{Answers, Looked};
 use super::body::{self, Body};
 use super::parameter::{Limits, Location, Parameter};
 use super::shape::{Source, Texts};
@@ -23,8 +24,17 @@ pub(super) const MOST_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Specification {
     schemas: Schemas,
+    /// Those of answers.
+    answer_schemas: Schemas,
     tree: Tree,
     operations: Vec<Operation>,
+}
+
+/// What is read of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Scope {
+    Requests,
+    RequestsAndAnswers,
 }
 
 /// What requests of one method and path have to be like.
@@ -34,11 +44,15 @@ pub(super) struct Operation {
     path: Vec<String>,
     parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
+    /// What answers have to be like; None if nothing is said of them, or nobody asks.
+    pub(super) answers: Option<Answers>,
 }
 
 /// The operation that a request is of.
 pub(super) struct Match<'s> {
     specification: &'s Specification,
+    /// The number of the operation in its document.
+    pub(super) number: usize,
     pub(super) operation: &'s Operation,
     /// What its path has for the parameters.
     captures: Vec<Vec<u8>>,
@@ -49,13 +63,14 @@ impl Specification {
     ///
     /// # Errors
     /// Returns an error, which is the whole reason, if it is no document of OpenAPI, or one that cannot be followed.
-    pub(super) fn read(text: &str) -> Result<Specification, String> {
+    pub(super) fn read(text: &str, scope: Scope) -> Result<Specification, String> {
         let document = Document::parse(text, MOST_BYTES).map_err(|problems| {
             let first = problems.first().map(ToString::to_string).unwrap_or_default();
             format!("invalid JSON string provided, err: {first}")
         })?;
         let document = OpenApi::of(document.value)?;
-        let mut source = Source::new(&document);
+        let mut source = Source::new(&document, Sender::Client);
+        let mut answers = Source::new(&document, Sender::Node);
         let (mut tree, mut operations) = (Tree::default(), Vec::new());
         for described in document.operations()? {
             let template = Template::parse(described.path)?;
@@ -67,16 +82,39 @@ impl Specification {
                 tree.add(&described.method, &whole, operations.len())
                     .map_err(|error| format!("{} {}: {error}", described.method, described.path))?;
             }
-            operations.push(Operation::read(&mut source, &described, &template)?);
+            let mut operation = Operation::read(&mut source, &described, &template)?;
+            let part = described.operation.member("responses");
+            if let Some(part) = part.filter(|_| scope == Scope::RequestsAndAnswers) {
+                operation.answers = Some(Answers::read(&mut answers, &part)?);
+            }
+            operations.push(operation);
         }
-        Ok(Specification { schemas: source.reading.finish()?, tree, operations })
+        let (schemas, answer_schemas) = (source.reading.finish()?, answers.reading.finish()?);
+        Ok(Specification { schemas, answer_schemas, tree, operations })
     }
 
     /// The operation of a request.
     pub(super) fn find<'s>(&'s self, method: &[u8], path: &[u8]) -> Option<Match<'s>> {
-        let (at, captures) = self.tree.find(method, path)?;
+        let (number, captures) = self.tree.find(method, path)?;
         let captures = captures.into_iter().map(<[u8]>::to_vec).collect();
-        Some(Match { specification: self, operation: &self.operations[at], captures })
+        Some(Match { specification: self, number, operation: &self.operations[number], captures })
+    }
+
+    /// The answers of an operation; None if nothing is said of them.
+    pub(super) fn answers(&self, operation: usize) -> Option<&Answers> {
+        self.operations.get(operation)?.answers.as_ref()
+    }
+
+    /// What the head of an answer to a request of an operation says.
+    pub(super) fn look(&self, operation: usize, ctx: &Context, limits: Limits) -> Looked {
+        let texts = Texts::new(&self.answer_schemas);
+        self.answers(operation).map_or_else(Looked::default, |answers| answers.look(ctx, &texts, limits))
+    }
+
+    /// What is wrong with the body of an answer.
+    pub(super) fn answer(&self, schema: SchemaId, body: &[u8], limits: Limits) -> Result<(), String> {
+        let value = body::json(body, limits)?;
+        self.answer_schemas.check_of_stranger(schema, &value, limits.steps)
     }
 }
 
@@ -105,7 +143,7 @@ impl Operation {
         let body = described.operation.member("requestBody");
         let document = source.document;
         let body = body.map(|part| Body::read(source, &document.resolved(part)?)).transpose()?;
-        Ok(Operation { path, parameters, body })
+        Ok(Operation { path, parameters, body, answers: None })
     }
 }
 
@@ -196,19 +234,24 @@ fn header(parameter: &Parameter, ctx: &Context, texts: &Texts<'_>, limits: Limit
     parameter.check_lines(&lines.collect::<Result<Vec<&str>, String>>()?, texts, limits)
 }
 
-/// The `Content-Type` of a request whose body can be looked at; empty if it has none.
+/// Whether the body of a request is encoded, so that it cannot be looked at.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.
-pub(super) fn content_type(ctx: &Context) -> Result<&str, String> {
-    let mut fields = ctx.request.headers.iter();
+/// Returns an error, which is a sentence, if it is.
+pub(super) fn check_coding(headers: &Headers) -> Result<(), String> {
+    let mut fields = headers.iter();
     let is_plain = fields.all(|(name, coding)| {
         !name.eq_ignore_ascii_case(b"content-encoding") || coding.eq_ignore_ascii_case(b"identity")
     });
-    if !is_plain {
-        return Err("it has a Content-Encoding, send it without".to_owned());
-    }
-    let mut types = ctx.request.headers.get_all(HeaderId::ContentType);
+    if is_plain { Ok(()) } else { Err("it has a Content-Encoding, send it without".to_owned()) }
+}
+
+/// The `Content-Type` of a message; empty if it has none.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.
+pub(super) fn content_type(headers: &Headers) -> Result<&str, String> {
+    let mut types = headers.get_all(HeaderId::ContentType);
     let first = types.next().unwrap_or_default();
     if types.next().is_some() {
         return Err("it has more than one Content-Type".to_owned());

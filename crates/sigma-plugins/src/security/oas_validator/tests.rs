@@ -1,10 +1,18 @@
 //! `oas-validator`: which requests a document describes, and what is said of the others.
 
-use serde_json::{Value, json};
-use sigma_plugin::{Entry, Phase};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::task::{self, Poll};
 
+use serde_json::{Value, json};
+use sigma_http::{Chunk, Frame};
+use sigma_plugin::record::Source;
+use sigma_plugin::{Entry, Phase, ResponseStep};
+
+use super::answers::Unfit;
 use super::fuzzing::DOCUMENT;
-use crate::testing::{Case, assert_refusal, entry, merged, summary};
+use crate::tallies::Tallies;
+use crate::testing::{Case, Given, assert_refusal, entry, merged, summary};
 
 fn plugin(more: &Value) -> Entry {
     entry("oas-validator", merged(json!({"spec": DOCUMENT, "verbose_errors": true}), more)).unwrap()
@@ -301,6 +309,250 @@ fn nothing_passes_without_a_document() {
     assert_eq!(summary(reply.as_ref()), r#"500 {"message":"failed to parse openapi spec"}"#);
 }
 
+/// The answer of a node to a request.
+struct Answered<'a> {
+    status: u16,
+    fields: &'a str,
+    body: &'a [u8],
+}
+
+/// What the client gets of an answer: its status and body, or the reply in its place.
+fn passed(case: &mut Case, entry: &Entry, answer: &Answered<'_>) -> String {
+    case.respond(answer.status, answer.fields);
+    case.ctx.record.source = Source::Upstream;
+    match case.response_step(entry) {
+        ResponseStep::Next => {}
+        ResponseStep::Replace(reply) => return summary(Some(&reply)),
+        _ => panic!("the plugin does more than look"),
+    }
+    let body = |body: &[u8]| format!("{} {}", answer.status, String::from_utf8_lossy(body));
+    let Some(mut filter) = case.body_filter(entry) else { return body(answer.body) };
+    let frames = answer.body.chunks(7).map(|piece| Frame::Data(Chunk::copy_of(piece)));
+    let mut source = Given(frames.collect::<VecDeque<_>>());
+    let (mut task, mut out) = (task::Context::from_waker(task::Waker::noop()), Vec::new());
+    loop {
+        match filter.poll_frame(&mut source, &mut case.ctx, &mut task) {
+            Poll::Ready(Ok(Frame::Data(data))) => out.extend_from_slice(&data),
+            Poll::Ready(Ok(_)) => return body(&out),
+            Poll::Ready(Err(_)) => {
+                assert!(out.is_empty() && filter.holds_head(), "something has left");
+                return summary(case.ctx.instead.take().as_deref());
+            }
+            Poll::Pending => panic!("the filter waits for nobody"),
+        }
+    }
+}
+
+/// The same where answers are refused, of a request with this head.
+fn refused(head: &str, more: &Value, answer: &Answered<'_>) -> String {
+    let entry = plugin(&merged(json!({"validate_responses": "refuse"}), more));
+    let mut case = Case::new(head);
+    assert!(case.run(&entry, Phase::Access).is_none(), "{head}");
+    passed(&mut case, &entry, answer)
+}
+
+const GET: &str = "GET /v1/things/7 HTTP/1.1\nHost: h";
+const OF_JSON: &str = "Content-Type: application/json\nX-Left: 1";
+
+fn unfit(details: &str) -> String {
+    summary(Some(&sigma_plugin::Reply::new(502).json(&json!({
+        "message": format!("failed to validate response. {details}")
+    }))))
+}
+
+#[test]
+fn heads_of_answers() {
+    let check = |status, fields: &str, body: &str, expected: &str| {
+        let answer = Answered { status, fields, body: body.as_bytes() };
+        let expected = if expected.is_empty() { format!("{status} {body}") } else { unfit(expected) };
+        assert_eq!(refused(GET, &json!({}), &answer), expected, "{status} {fields}");
+    };
+    check(200, "Content-Type: text/csv\nX-Left: 0", "x", "");
+    check(200, "Content-Type: text/csv", "x", "header 'X-Left' does not fit");
+    check(200, "Content-Type: text/csv\nX-Left: -1", "x", "header 'X-Left' does not fit");
+    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Left: 1", "x", "header 'X-Left' does not fit");
+    check(200, "Content-Type: text/csv\nX-Left: 1\nX-Ids: 1,2\nX-Ids: 3", "x", "");
+    check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: a=2, b", "x", "");
+    let cookie = "header 'Set-Cookie' does not fit";
+    check(200, "Content-Type: text/csv\nX-Left: 1\nSet-Cookie: a=1\nSet-Cookie: b=2", "x", cookie);
+    check(200, "X-Left: 1", "", "content type (none) is not declared in the spec");
+    check(
+        200,
+        "Content-Type: application/xml; a=b",
+        "<a/>",
+        "header 'X-Left' does not fit\ncontent type application/xml is not declared in the spec",
+    );
+    check(200, "Content-Type: a/b\nContent-Type: c/d\nX-Left: 1", "", "it has more than one Content-Type");
+    check(204, "", "", "");
+    check(304, "", "", "");
+    check(418, "", "", "");
+    check(418, "Content-Type: a/b", "", "content type a/b is not declared in the spec");
+    check(404, "Content-Type: application/problem+json", r#"{"title":"x"}"#, "");
+    check(404, "Content-Type: application/problem+json", r#"{"title":1}"#, "body does not fit");
+    check(404, "Content-Type: text/html", "x", "");
+    // Of the default nothing is said.
+    check(500, "Content-Type: application/json", "{", "");
+    let head = "HEAD /v1/x HTTP/1.1\nHost: h";
+    let document = json!({"openapi": "3.0.3", "paths": {"/v1/x": {"head": {"responses": {"200": {"content": {"a/b": {}}}}}}}});
+    let answer = |status| Answered { status, fields: "Content-Type: c/d", body: b"" };
+    let more = json!({"spec": document.to_string()});
+    assert_eq!(refused(head, &more, &answer(200)), "200 ");
+    assert_eq!(refused(head, &more, &answer(201)), unfit("status 201 is not declared in the spec"));
+}
+
+#[test]
+fn bodies_of_answers() {
+    let check = |more: Value, body: &[u8], expected: &str| {
+        let found = refused(GET, &more, &Answered { status: 200, fields: OF_JSON, body });
+        let expected = match expected {
+            "" => format!("200 {}", String::from_utf8_lossy(body)),
+            expected => unfit(expected),
+        };
+        assert_eq!(found, expected, "{more} {}", body.escape_ascii());
+    };
+    let good = br#"{"name": "a", "id": 7, "inner": {"name": "b"}}"#;
+    check(json!({}), good, "");
+    check(json!({}), b"", "body does not fit");
+    check(json!({}), b"{", "body does not fit");
+    check(json!({}), br#"{"name": "a", "name": "b"}"#, "body does not fit");
+    check(json!({}), br#"{"name": "a", "pin": "x"}"#, "body does not fit");
+    check(json!({}), br#"{"name": "secret of somebody"}"#, "body does not fit");
+    check(json!({"max_resp_body_size": good.len()}), good, "");
+    check(json!({"max_resp_body_size": good.len() - 1}), good, "the body is over max_resp_body_size");
+    check(json!({"max_body_values": 3}), good, "body does not fit");
+    check(json!({"max_steps": 2}), good, "body does not fit");
+    let quiet = refused(
+        GET,
+        &json!({"verbose_errors": false}),
+        &Answered { status: 200, fields: OF_JSON, body: b"{" },
+    );
+    assert_eq!(quiet, unfit(""));
+}
+
+fn gzipped(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn bodies_that_are_encoded() {
+    let check = |coding: &str, body: &[u8], expected: &str| {
+        let fields = format!("{OF_JSON}\nContent-Encoding: {coding}");
+        let more = json!({"max_resp_body_size": 500});
+        let found = refused(GET, &more, &Answered { status: 200, fields: &fields, body });
+        let expected = match expected {
+            "" => format!("200 {}", String::from_utf8_lossy(body)),
+            expected => unfit(expected),
+        };
+        assert_eq!(found, expected, "{coding}");
+    };
+    let mut brotli = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 20);
+    brotli.write_all(br#"{"name": "a"}"#).unwrap();
+    check("br", &brotli.into_inner(), "");
+    check("gzip", &gzipped(br#"{"name": "a"}"#), "");
+    check("gzip", &gzipped(br#"{"name": 1}"#), "body does not fit");
+    check("gzip", br#"{"name": "a"}"#, "the body is not encoded as its Content-Encoding says");
+    let long = format!(r#"{{"name": "{}"}}"#, "a".repeat(500));
+    check("gzip", &gzipped(long.as_bytes()), "the decoded body is over max_resp_body_size");
+    check("zstd", b"x", "the body has a Content-Encoding other than gzip and br");
+    check("identity", br#"{"name": "a"}"#, "");
+}
+
+/// A node whose bodies are looked at is asked for what can be looked at; others are asked as the client asks.
+#[test]
+fn what_nodes_are_asked_for() {
+    let entry = plugin(&json!({"validate_responses": "report"}));
+    let check = |line: &str, expected: [Option<&str>; 2]| {
+        let fields = "Accept-Encoding: zstd, gzip;q=0.5\nRange: bytes=0-1";
+        let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: h\n{fields}"));
+        assert!(case.run(&entry, Phase::Access).is_none());
+        let sent = ["Accept-Encoding", "Range"].map(|name| case.sent(name));
+        assert_eq!(sent.each_ref().map(Option::as_deref), expected, "{line}");
+    };
+    check("GET /v1/things/7", [Some("gzip;q=0.5"), None]);
+    check("DELETE /v1/things/7", [Some("zstd, gzip;q=0.5"), Some("bytes=0-1")]);
+}
+
+/// What is reported passes as it came, and so does what cannot be looked at.
+#[test]
+fn answers_that_are_reported() {
+    let more = json!({"validate_responses": "report", "max_resp_body_size": 20});
+    let entry = plugin(&more);
+    let mut case = Case::new(GET);
+    let mut check = |status, fields: &str, body: &str| {
+        case.request(GET);
+        assert!(case.run(&entry, Phase::Access).is_none());
+        let answer = Answered { status, fields, body: body.as_bytes() };
+        assert_eq!(passed(&mut case, &entry, &answer), format!("{status} {body}"), "{status} {fields}");
+    };
+    check(200, OF_JSON, r#"{"name": "a"}"#);
+    check(200, OF_JSON, r#"{"name": 1}"#);
+    check(200, "Content-Type: application/json", r#"{"name": 1}"#);
+    check(200, "Content-Type: a/b", "x");
+    check(200, OF_JSON, &format!(r#"{{"name": "{}"}}"#, "a".repeat(500)));
+    // What was over the limit before gives its memory back.
+    check(200, OF_JSON, r#"{"name": 2}"#);
+}
+
+#[test]
+fn problems_of_answers_are_counted() {
+    use sigma_plugin::{Build, Node};
+
+    let node = std::sync::Arc::new(Node::default());
+    let conf = json!({
+        "spec": DOCUMENT, "verbose_errors": true, "validate_responses": "report", "max_steps": 1000,
+        "ssl_verify": false, "timeout": 1000, "skip_request_body_validation": false,
+        "skip_request_header_validation": false, "skip_query_param_validation": false,
+        "skip_path_params_validation": false, "skip_cookie_params_validation": false,
+        "reject_if_not_match": true, "rejection_status_code": 400, "max_req_body_size": 1,
+        "max_resp_body_size": 20, "max_body_values": 100,
+    });
+    let build = Build::new("oas-validator", &conf, "/apisix/routes/1", &Value::Null, &node);
+    let plugin = (super::OAS_VALIDATOR.build)(&build).unwrap();
+    let mut case = Case::new(GET);
+    case.node = std::sync::Arc::clone(&node);
+    let env = sigma_plugin::Env::new(&node, &case.local, &case.consumers);
+    assert!(matches!(plugin.access(&mut case.ctx, &env), sigma_plugin::Step::Next));
+    case.ctx.response.start(200);
+    case.ctx.record.source = Source::Upstream;
+    assert!(matches!(plugin.header_filter(&mut case.ctx, &env), ResponseStep::Next));
+    let all = node.part(Tallies::<Unfit>::default).all();
+    let shown: Vec<(String, u64)> = all
+        .into_iter()
+        .map(|(labels, count)| {
+            let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            (labels.join(" "), count)
+        })
+        .collect();
+    let of = |problem: &str| (format!("resource=/apisix/routes/1 problem={problem} answer=reported"), 1);
+    assert_eq!(shown, [of("header"), of("content_type")]);
+}
+
+/// Answers that no node gave are none of the document's, nor are those to requests that it does not describe.
+#[test]
+fn answers_of_others_pass() {
+    let entry = plugin(&json!({"validate_responses": "refuse", "reject_if_not_match": false}));
+    let check = |line: &str, source, cache: Option<&str>, is_looked_at: bool| {
+        let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: h"));
+        assert!(case.run(&entry, Phase::Access).is_none());
+        case.respond(200, "Content-Type: a/b");
+        case.ctx.record.source = source;
+        if let Some(status) = cache {
+            case.ctx.set_variable("upstream_cache_status", status);
+        }
+        let is_refused = matches!(case.response_step(&entry), ResponseStep::Replace(_));
+        assert_eq!(is_refused, is_looked_at, "{line} {source:?} {cache:?}");
+    };
+    check("GET /v1/things/7", Source::Upstream, None, true);
+    check("GET /v1/things/7", Source::Gateway, Some("HIT"), true);
+    check("GET /v1/things/7", Source::Gateway, None, false);
+    check("GET /v1/things/7", Source::Fault, None, false);
+    check("GET /elsewhere", Source::Upstream, None, false);
+    // Nothing is said of its answers.
+    check("DELETE /v1/things/7", Source::Upstream, None, false);
+}
+
 #[test]
 fn bad_configurations_are_refused() {
     let check = |conf: Value, expected: &str| assert_refusal("oas-validator", &conf, expected);
@@ -342,6 +594,23 @@ fn bad_configurations_are_refused() {
         "nested deeper than 64 levels",
     );
     check(json!({"spec": "$secret://vault/1/spec"}), "");
+    let answers = |responses: Value, expected: &str| {
+        let conf = of(json!({ "responses": responses }));
+        check(conf.clone(), "");
+        check(merged(conf, &json!({"validate_responses": "refuse"})), expected);
+    };
+    answers(json!({"200": {}}), "");
+    answers(json!({"2xx": {}}), "`/paths/~1a/get/responses/2xx` is of no status such as 404, 4XX or default");
+    answers(json!({"200": {"$ref": "#/x"}}), "`#/x` leads nowhere");
+    answers(json!({"200": {"headers": {"A": {"style": "form"}}}}), "has the style `form`");
+    answers(json!({"200": {"content": {"a/b": {}, "A/B;c": {}}}}), "is the same media type as another one");
+    let schema = json!({"schema": {"pattern": "(?<!a)b"}});
+    answers(json!({"200": {"content": {"application/json": schema}}}), "application~1json/schema/pattern`");
+    check(
+        json!({"spec": "openapi: 3.0.0", "validate_responses": "log"}),
+        "property \"validate_responses\" validation failed: matches none of the enum values",
+    );
+    check(json!({"spec": "openapi: 3.0.0", "max_resp_body_size": 0}), "expected 0 to be at least 1");
 }
 
 #[test]
@@ -354,6 +623,10 @@ fn what_is_warned_of() {
     check(json!({"spec": "x"}), &[]);
     check(json!({"spec": "x", "timeout": 1000, "ssl_verify": true}), &["ssl_verify", "timeout"]);
     check(json!({"spec": "x", "reject_if_not_match": false, "verbose_errors": true}), &["verbose_errors"]);
+    check(json!({"spec": "x", "max_resp_body_size": 1}), &["max_resp_body_size"]);
+    let refuse = json!({"spec": "x", "reject_if_not_match": false, "rejection_status_code": 400,
+        "verbose_errors": true, "validate_responses": "refuse", "max_resp_body_size": 1});
+    check(refuse, &["rejection_status_code"]);
     check(json!({"spec_url": "http://a"}), &["spec_url"]);
     check(json!({"spec_url": "https://a"}), &["ssl_verify"]);
     check(json!({"spec_url": "https://a", "ssl_verify": true}), &[]);
