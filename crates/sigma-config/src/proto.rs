@@ -1,5 +1,7 @@
 //! Protocol Buffers definitions: a `.proto` file, or compiled ones in base64.
 
+pub mod http_rule;
+
 use std::collections::HashSet;
 
 use base64::Engine;

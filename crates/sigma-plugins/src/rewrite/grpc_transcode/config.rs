@@ -15,6 +15,12 @@ use super::output::{Defaults, Form, LargeIntegers};
 /// for which method, and what of them goes into which field; then `method` is for requests that none of them is of,
 /// which without it get a 404.
 ///
+/// Where a method takes a stream of messages, the body is an array of them in `application/json`, or one behind the
+/// other, such as lines of `application/x-ndjson`. Each is sent as soon as it is whole, and the answer may come
+/// meanwhile. What stands in the query and in the path belongs to the first one. `max_req_body_size` and
+/// `max_body_values` are limits of each message there; a stream has no end that is known. A message that cannot be made
+/// ends the call: with a 400 or a 413 if the answer has not begun.
+///
 /// The answer is JSON, with fields by the names that they have in the definition. The well-known types, such as
 /// `Any`, `Timestamp` and `StringValue`, have the form that Protocol Buffers give them in JSON; `bytes` are base64.
 /// A server stream is one line of JSON for each message, as they come; where the call fails behind some, the last
@@ -48,7 +54,7 @@ pub(super) struct Config {
     /// Largest message of an answer, in bytes with its frame; of a larger one nothing can be shown.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_resp_body_size: usize,
-    /// Largest body of a request, in bytes; it is held in memory.
+    /// Largest body of a request, in bytes; it is held in memory. Of a stream each message may be so long.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_req_body_size: usize,
     /// Most values in a body or message. A value takes up to a few hundred bytes of memory.

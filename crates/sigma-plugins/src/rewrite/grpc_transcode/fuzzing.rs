@@ -7,6 +7,7 @@ use prost_reflect::{DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
 use super::output::{Defaults, Form, LargeIntegers};
+use super::stream::divided;
 use super::{input, size};
 use crate::json_body;
 
@@ -33,6 +34,13 @@ service S {
     };
   }
   rpc Many(All) returns (stream All);
+  rpc Collect(stream All) returns (All) {
+    option (google.api.http) = {
+      post: "/v1/many/{name}" body: "*"
+      additional_bindings { post: "/v1/children/{name}" body: "child" }
+      additional_bindings { get: "/v1/nobody/{name}" }
+    };
+  }
 }
 enum Color { RED = 0; BLUE = 2; }
 message All {
@@ -59,9 +67,15 @@ pub(super) fn fuzzed() -> &'static MessageDescriptor {
 }
 
 /// The first byte says whether the rest is JSON (even) or a message: neither panics, no message has more values than it
-/// may, and what both have made of each other stays as it is from then on.
+/// may, and what both have made of each other stays as it is from then on. With its highest bit the rest is a stream of
+/// JSON, which has the same values however it is cut.
 pub fn grpc_transcode(input: &[u8]) {
     let Some((form, rest)) = input.split_first() else { return };
+    if form & 0x80 != 0 {
+        let pieces: Vec<&[u8]> = rest.chunks(usize::from(form & 0x7f).max(1)).collect();
+        assert_eq!(divided(&[rest]), divided(&pieces), "{}", rest.escape_ascii());
+        return;
+    }
     let message = match form % 2 {
         0 => made(rest),
         _ => decoded(rest),

@@ -10,6 +10,7 @@ mod input;
 mod output;
 mod size;
 mod status;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -20,11 +21,12 @@ use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
 use sigma_config::described::schema_of;
+use sigma_config::proto::http_rule::HttpRule;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step, Transform,
+    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Slot, Step, Transform,
 };
 
 use self::answer::{Lines, Whole};
@@ -32,8 +34,9 @@ use self::config::Config;
 use self::definitions::Definition;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::fuzzing::grpc_transcode;
-use self::http_rule::Rules;
+use self::http_rule::{Captures, Rules};
 use self::output::Form;
+use self::stream::{Bound, Messages};
 use super::arguments;
 use super::budget::{Budget, Held};
 use super::response_body::Encoding;
@@ -45,7 +48,7 @@ pub(crate) static GRPC_TRANSCODE: Descriptor = Descriptor {
     name: "grpc-transcode",
     priority: 506,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter]),
+    phases: PhaseSet::of(&[Phase::Access, Phase::RequestFilter, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(GrpcTranscode(Arc::new(Transcoder::new(build)?)))),
     ..Descriptor::of::<Config>()
@@ -114,6 +117,14 @@ struct Call {
 }
 
 impl Call {
+    fn of(found: &Found, ctx: &Context) -> Call {
+        Call {
+            method: found.method.clone(),
+            field: found.rule.as_ref().and_then(|(rule, _)| rule.answer.clone()),
+            is_bare: ctx.request.headers.find(b"X-Grpc-Web").is_some(),
+        }
+    }
+
     fn output(&self) -> MessageDescriptor {
         self.method.output()
     }
@@ -143,42 +154,52 @@ impl Transcoder {
         Ok(Service { _definition: definition, pool, method, rules })
     }
 
-    /// The call that a request stands for, with its message.
-    fn call(&self, service: &Service, ctx: &Context) -> Result<(Call, DynamicMessage), Refusal> {
-        let is_bare = ctx.request.headers.find(b"X-Grpc-Web").is_some();
+    /// The method that a request stands for.
+    fn find(&self, service: &Service, ctx: &Context) -> Result<Found, Refusal> {
         let uri = String::from_utf8_lossy(&ctx.uri);
         let ruled = service.rules.as_ref().and_then(|rules| rules.find(ctx.request.method_token(), &uri));
-        let (call, input) = match ruled {
-            Some((rule, captures)) => {
-                let body = if rule.takes_body() { self.json(ctx)? } else { Value::Null };
-                let input = rule.input(body, self.query(ctx)?, captures);
-                let input = input.map_err(|reason| Refusal::new(400, reason))?;
-                (Call { method: rule.method.clone(), field: rule.answer.clone(), is_bare }, input)
-            }
-            None => {
-                let unknown = || match service.rules {
-                    Some(_) if self.config.method.is_none() => {
-                        Refusal::new(404, "no annotation is of this request")
-                    }
-                    _ => Refusal::new(503, "the service has no such method"),
-                };
-                let method = service.method.clone().ok_or_else(unknown)?;
-                (Call { method, field: None, is_bare }, self.input(ctx)?)
-            }
+        if let Some((rule, captures)) = ruled {
+            return Ok(Found { method: rule.method.clone(), rule: Some((rule, captures)) });
+        }
+        let unknown = || match service.rules {
+            Some(_) if self.config.method.is_none() => Refusal::new(404, "no annotation is of this request"),
+            _ => Refusal::new(503, "the service has no such method"),
         };
-        let message = input::message(&call.method.input(), &input);
-        message.map(|message| (call, message)).map_err(|input::Unfit(reason)| {
+        service.method.clone().map(|method| Found { method, rule: None }).ok_or_else(unknown)
+    }
+
+    /// The message that a request stands for.
+    fn message(&self, found: Found, ctx: &Context) -> Result<DynamicMessage, Refusal> {
+        let input = match found.rule {
+            Some((rule, captures)) => {
+                let body = if http_rule::takes_body(&rule) { self.json(ctx)? } else { Value::Null };
+                let input = http_rule::input(&rule, body, self.query(ctx)?, captures);
+                input.map_err(|reason| Refusal::new(400, reason))?
+            }
+            None => self.input(ctx)?,
+        };
+        input::message(&found.method.input(), &input).map_err(|input::Unfit(reason)| {
             tracing::debug!("grpc-transcode: no message can be made: {reason}");
             Refusal::new(400, "no message can be made of the request")
         })
     }
 
+    /// Whether a request is a stream of messages.
+    fn is_stream(found: &Found, ctx: &Context) -> bool {
+        found.method.is_client_streaming()
+            && match &found.rule {
+                Some((rule, _)) => http_rule::takes_body(rule),
+                None => {
+                    let is_of = |media_type: &&[u8]| is_of_type(ctx, media_type);
+                    STREAMED.iter().any(is_of) && takes_object(ctx.request.method)
+                }
+            }
+    }
+
     /// What a message is made of where no annotation says it.
     fn input(&self, ctx: &Context) -> Result<Value, Refusal> {
-        let content_type = ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default();
-        let is_json = content_type.windows(JSON.len()).any(|part| part.eq_ignore_ascii_case(JSON));
         let method = ctx.request.method;
-        if is_json && matches!(method, Method::Post | Method::Put | Method::Patch) {
+        if is_of_type(ctx, JSON) && takes_object(method) {
             match json_body::read(body(ctx), self.config.max_body_values) {
                 Ok(object @ Value::Object(_)) => return Ok(object),
                 Err(Unread::TooMany) => return Err(Refusal::new(413, "the body has too many values")),
@@ -210,12 +231,10 @@ impl Transcoder {
         read.map_err(|_| Refusal::new(400, "the arguments cannot be read"))
     }
 
-    /// Makes the request the call that it stands for.
-    fn transcode(&self, slot: sigma_plugin::Slot, service: &Service, ctx: &mut Context) -> Step {
-        if Encoding::of(&ctx.request.headers) != Encoding::Identity {
-            return Refusal::new(415, "the body has a content coding").into();
-        }
-        let (call, message) = match self.call(service, ctx) {
+    /// Makes the request the call that it stands for, once its body was read.
+    fn transcode(&self, slot: Slot, found: Found, ctx: &mut Context) -> Step {
+        let call = Call::of(&found, ctx);
+        let message = match self.message(found, ctx) {
             Ok(made) => made,
             Err(refusal) => return refusal.into(),
         };
@@ -223,6 +242,26 @@ impl Transcoder {
             return Refusal::new(413, "the message is longer than a frame may be").into();
         };
         ctx.body = Some(frame);
+        self.address(slot, call, ctx);
+        Step::Next
+    }
+
+    /// Makes the request a call whose messages are made while its body passes.
+    fn stream(&self, slot: Slot, found: Found, ctx: &mut Context) -> Step {
+        let query = match found.rule.is_some().then(|| self.query(ctx)).transpose() {
+            Ok(query) => query.unwrap_or_default(),
+            Err(refusal) => return refusal.into(),
+        };
+        let call = Call::of(&found, ctx);
+        let (rule, captures) = found.rule.unzip();
+        let bound = Bound { query, captures: captures.unwrap_or_default() };
+        ctx.keep(slot, Streamed { input: found.method.input(), rule, bound });
+        self.address(slot, call, ctx);
+        Step::Next
+    }
+
+    /// Makes the head of the request that of a call.
+    fn address(&self, slot: Slot, call: Call, ctx: &mut Context) {
         ctx.request.set_method("POST");
         ctx.target =
             format!("/{}/{}", call.method.parent_service().full_name(), call.method.name()).into_bytes();
@@ -236,8 +275,35 @@ impl Transcoder {
             headers.replace("grpc-timeout", timeout.as_bytes());
         }
         ctx.keep(slot, call);
-        Step::Next
     }
+}
+
+/// The method that a request stands for, and the annotation that says so, with what the path says of fields.
+struct Found {
+    method: MethodDescriptor,
+    rule: Option<(Arc<HttpRule>, Captures)>,
+}
+
+/// What the messages of a request are made by.
+struct Streamed {
+    input: MessageDescriptor,
+    rule: Option<Arc<HttpRule>>,
+    bound: Bound,
+}
+
+/// Media types of bodies that may be a stream.
+const STREAMED: [&[u8]; 5] =
+    [JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/json-seq"];
+
+/// Whether the type of a request's body is this one, or says so somewhere.
+fn is_of_type(ctx: &Context, media_type: &[u8]) -> bool {
+    let content_type = ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default();
+    content_type.windows(media_type.len()).any(|part| part.eq_ignore_ascii_case(media_type))
+}
+
+/// Whether the body of a request may be an object.
+fn takes_object(method: Method) -> bool {
+    matches!(method, Method::Post | Method::Put | Method::Patch)
 }
 
 const JSON: &[u8] = b"application/json";
@@ -289,21 +355,40 @@ enum Showing {
 
 impl Plugin for GrpcTranscode {
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        if let Err(reason) = &self.0.service {
-            static COMPLAINT: LogThrottle = LogThrottle::new();
-            if let Some(left_out) = COMPLAINT.due() {
-                tracing::error!(left_out, "grpc-transcode: proto load error: {reason}");
+        let service = match &self.0.service {
+            Ok(service) => service,
+            Err(reason) => {
+                static COMPLAINT: LogThrottle = LogThrottle::new();
+                if let Some(left_out) = COMPLAINT.due() {
+                    tracing::error!(left_out, "grpc-transcode: proto load error: {reason}");
+                }
+                return Step::Next;
             }
-            return Step::Next;
-        }
+        };
         // What another request of this exchange became.
         let _ = ctx.take_kept::<_, Call>(self);
-        let (transcoder, slot) = (Arc::clone(&self.0), sigma_plugin::Slot::from(self));
-        let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match (read, &transcoder.service) {
-            (BodyRead::Whole, Ok(service)) => transcoder.transcode(slot, service, ctx),
-            _ => Refusal::new(413, "the body is over max_req_body_size").into(),
+        if Encoding::of(&ctx.request.headers) != Encoding::Identity {
+            return Refusal::new(415, "the body has a content coding").into();
+        }
+        let found = match self.0.find(service, ctx) {
+            Ok(found) => found,
+            Err(refusal) => return refusal.into(),
+        };
+        let (transcoder, slot) = (Arc::clone(&self.0), Slot::from(self));
+        if Transcoder::is_stream(&found, ctx) {
+            return transcoder.stream(slot, found, ctx);
+        }
+        let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
+            BodyRead::Whole => transcoder.transcode(slot, found, ctx),
+            BodyRead::TooLarge => Refusal::new(413, "the body is over max_req_body_size").into(),
         };
         Step::ReadBody { limit: self.0.config.max_req_body_size, then: Box::new(then) }
+    }
+
+    fn request_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let Streamed { input, rule, bound } = ctx.take_kept(self)?;
+        let share = self.0.budget.share(Rc::clone(&env.local.part(Bodies::default).0));
+        Some(Messages::new(Arc::clone(&self.0), input, (rule, bound), share).filter())
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {

@@ -1,16 +1,19 @@
 //! `grpc-transcode`: JSON and messages, requests and calls, answers and how they fail.
 
+use std::task::{self, Poll};
+
 use proptest::prelude::*;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::{Value, json};
+use sigma_http::{Chunk, Frame};
 use sigma_plugin::record::Source;
-use sigma_plugin::{Entry, Phase};
+use sigma_plugin::{Entry, Env, Phase};
 
 use super::fuzzing::{DEFINITION, fuzzed, grpc_transcode};
 use super::output::{Defaults, Form, LargeIntegers};
 use super::{input, size};
-use crate::testing::{Case, assert_refusal, entry_beside_proto, summary};
+use crate::testing::{Case, Given, assert_refusal, entry_beside_proto, summary};
 
 /// As the plugin shows messages with `no_default_values`.
 const FORM: Form =
@@ -185,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_fuzzed_holds(form in 0..2_u8, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn what_is_fuzzed_holds(form in prop_oneof![0..2_u8, 0x80..0x90_u8], bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         grpc_transcode(&[&[form], &bytes[..]].concat());
     }
 
@@ -272,6 +275,95 @@ fn annotations_say_what_a_request_is() {
     check("PUT /v1/all", "{", ("400", Value::Null));
     check("DELETE /v1/x", "", ("404", Value::Null));
     check("GET /v1/x?child.name.y=1", "", (one, json!({"child": {"name": "x"}})));
+}
+
+/// The messages that the values of a body become, in pieces of it, or why they break off.
+fn streamed(more: &Value, line: &str, pieces: &[&[u8]]) -> Result<Vec<Value>, &'static str> {
+    let conf = json!({"proto_id": 1, "service": "p.S", "method": "Collect", "http_rules": true});
+    let entry = entry_beside_proto("grpc-transcode", crate::testing::merged(conf, more), DEFINITION).unwrap();
+    let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson"));
+    assert!(case.run(&entry, Phase::Access).is_none(), "{line}");
+    assert_eq!((case.target().as_str(), case.ctx.body.as_deref()), ("/p.S/Collect", None), "{line}");
+    let env = Env::new(&case.node, &case.local, &case.consumers);
+    let mut filter = entry.plugin.request_filter(&mut case.ctx, &env).unwrap();
+    let frames = pieces.iter().map(|piece| Frame::Data(Chunk::copy_of(piece)));
+    let mut source = Given(frames.collect());
+    let (mut task, mut sent) = (task::Context::from_waker(task::Waker::noop()), Vec::new());
+    loop {
+        match filter.poll_frame(&mut source, &mut case.ctx, &mut task) {
+            Poll::Ready(Ok(Frame::Data(data))) => sent.extend_from_slice(&data),
+            Poll::Ready(Ok(_)) => break,
+            Poll::Ready(Err(fault)) => return Err(fault.reason),
+            Poll::Pending => panic!("the filter waits for nobody"),
+        }
+    }
+    let (mut messages, mut rest) = (Vec::new(), &sent[..]);
+    while let [0, 0, 0, high, low, behind @ ..] = rest {
+        let (message, left) = behind.split_at(usize::from(*high) << 8 | usize::from(*low));
+        let message = DynamicMessage::decode(pool().get_message_by_name("p.All").unwrap(), message).unwrap();
+        messages.push(shown(FORM, &message));
+        rest = left;
+    }
+    assert!(rest.is_empty(), "{}", rest.escape_ascii());
+    Ok(messages)
+}
+
+#[test]
+fn streams_of_messages() {
+    let check = |line: &str, pieces: &[&[u8]], expected: Result<Value, &str>| {
+        let found = streamed(&json!({}), line, pieces).map(Value::from);
+        assert_eq!(found, expected, "{line} {pieces:?}");
+    };
+    let post = "POST /";
+    check(post, &[b"{\"small\": 1}\n{\"sma", b"ll\": 2}"], Ok(json!([{"small": 1}, {"small": 2}])));
+    check(post, &[b"[{\"small\": 1},", b" {}", b"]"], Ok(json!([{"small": 1}, {}])));
+    check(post, &[], Ok(json!([])));
+    check(post, &[b"[", b"]"], Ok(json!([])));
+    check(post, &[b"{} x"], Err("the body is no JSON"));
+    check(post, &[b"[{}"], Err("the body is no JSON"));
+    check(post, &[b"{\"color\": \"GREEN\"}"], Err("no message can be made of the request"));
+    check(post, &[b"1"], Err("no message can be made of the request"));
+    // The head belongs to the first message.
+    let many = "POST /v1/many/a?small=7";
+    check(many, &[b"{\"name\": \"b\"}{\"name\": \"c\"}"], Ok(json!([{"name": "a"}, {"name": "c"}])));
+    check(many, &[], Ok(json!([{"name": "a"}])));
+    check(
+        "POST /v1/children/a?small=7",
+        &[b"[{\"on\": true}, {}]"],
+        Ok(json!([{"name": "a", "small": 7, "child": {"on": true}}, {"child": {}}])),
+    );
+}
+
+#[test]
+fn messages_of_streams_have_limits() {
+    let check = |more: Value, pieces: &[&[u8]], expected: Result<usize, &str>| {
+        assert_eq!(streamed(&more, "POST /", pieces).map(|all| all.len()), expected, "{more}");
+    };
+    let small = json!({"max_req_body_size": 8});
+    check(small.clone(), &[b"{\"on\":1}{\"on\":1} {\"on\":1}"], Ok(3));
+    check(small.clone(), &[b"{\"on\" :1}"], Err("a message is over max_req_body_size"));
+    check(small, &[b"{\"on", b"\"  :1"], Err("a message is over max_req_body_size"));
+    let few = json!({"max_body_values": 2});
+    check(few.clone(), &[b"{\"on\":1}{\"on\":1}"], Ok(2));
+    check(few, &[b"{\"on\":1,\"small\":1}"], Err("a message has too many values"));
+}
+
+/// What is no stream of JSON is one message.
+#[test]
+fn single_messages_of_streams() {
+    let conf = json!({"proto_id": 1, "service": "p.S", "method": "Collect", "http_rules": true});
+    let entry = entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap();
+    let check = |head: &str, body: &str, expected: Value| {
+        let head = format!("{head}\nContent-Length: {}", body.len());
+        assert_eq!(asked(&entry, &head, body), ("/p.S/Collect".to_owned(), expected), "{head}");
+    };
+    check("GET /v1/nobody/a?small=1 HTTP/1.1\nHost: h", "", json!({"name": "a", "small": 1}));
+    check(
+        "POST / HTTP/1.1\nHost: h\nContent-Type: application/x-www-form-urlencoded",
+        "small=1",
+        json!({"small": 1}),
+    );
+    check("GET /?small=1 HTTP/1.1\nHost: h", "", json!({"small": 1}));
 }
 
 #[test]

@@ -23,12 +23,16 @@ message StreamingOutputCallRequest {
   repeated ResponseParameters response_parameters = 2; Payload payload = 3; EchoStatus response_status = 7;
 }
 message StreamingOutputCallResponse { Payload payload = 1; }
+message StreamingInputCallRequest { Payload payload = 1; }
+message StreamingInputCallResponse { int32 aggregated_payload_size = 1; }
 service TestService {
   rpc EmptyCall(Empty) returns (Empty);
   rpc UnaryCall(SimpleRequest) returns (SimpleResponse) {
     option (google.api.http) = { get: "/v1/bytes/{response_size}" response_body: "payload" };
   }
   rpc StreamingOutputCall(StreamingOutputCallRequest) returns (stream StreamingOutputCallResponse);
+  rpc StreamingInputCall(stream StreamingInputCallRequest) returns (StreamingInputCallResponse);
+  rpc FullDuplexCall(stream StreamingOutputCallRequest) returns (stream StreamingOutputCallResponse);
   rpc UnimplementedCall(Empty) returns (Empty);
 }
 "#;
@@ -64,6 +68,8 @@ fn json_calls_a_grpc_server() {
             route("u", "/unary", json!({ "method": "UnaryCall", "pb_option": ["no_default_values"] })),
             route("s", "/stream", json!({ "method": "StreamingOutputCall", "pb_option": ["no_default_values"] })),
             route("n", "/nobody", json!({ "method": "UnimplementedCall" })),
+            route("c", "/collect", json!({ "method": "StreamingInputCall" })),
+            route("d", "/chat", json!({ "method": "FullDuplexCall", "pb_option": ["no_default_values"] })),
             route("r", "/v1/*", json!({ "http_rules": true })),
         ],
     });
@@ -81,4 +87,36 @@ fn json_calls_a_grpc_server() {
     check("POST", "/unary", failing.clone(), (404, ""));
     check("POST", "/nobody", json!({}), (501, ""));
     check("GET", "/v1/bytes/3", json!({}), (200, r#"{"type":0,"body":"AAAA"}"#));
+    let payload = |body: &str| json!({ "payload": { "body": body } });
+    let both = json!([payload("AAAA"), payload("AA==")]);
+    check("POST", "/collect", both, (200, r#"{"aggregated_payload_size":4}"#));
+    check("POST", "/collect", json!([]), (200, r#"{"aggregated_payload_size":0}"#));
+    check("POST", "/collect", payload("AA=="), (200, r#"{"aggregated_payload_size":1}"#));
+    let (status, _) = ask(&gateway, "POST", "/collect", r#"[{}, {"payload": 1}]"#);
+    assert_eq!(status, 400);
+    chat(&gateway);
+}
+
+/// A stream both ways: each message is answered before the next one is sent.
+fn chat(gateway: &Gateway) {
+    let mut peer = gateway.connect().unwrap();
+    let head = "POST /chat HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n";
+    peer.send(head).unwrap();
+    let mut answer = None;
+    for (size, expected) in [(1, "AA=="), (2, "AAA=")] {
+        let line = format!("{}\n", json!({ "response_parameters": [{ "size": size }] }));
+        peer.send(format!("{:x}\r\n{line}\r\n", line.len())).unwrap();
+        let head = answer.get_or_insert_with(|| peer.read_head().unwrap());
+        assert_eq!(head.status().unwrap(), 200);
+        let mut line = String::new();
+        while !line.ends_with('\n') {
+            let length = usize::from_str_radix(&peer.read_line().unwrap(), 16).unwrap();
+            let chunk = peer.read_exactly(length + 2).unwrap();
+            line.push_str(std::str::from_utf8(&chunk[..length]).unwrap());
+        }
+        assert_eq!(line, format!("{{\"payload\":{{\"body\":\"{expected}\"}}}}\n"));
+    }
+    peer.send("0\r\n\r\n").unwrap();
+    assert_eq!(peer.read_line().unwrap(), "0");
+    assert!(peer.read_line().unwrap().starts_with("grpc-status: 0"));
 }
