@@ -1,6 +1,7 @@
 //! Protocol Buffers definitions: a `.proto` file, or compiled ones in base64.
 
 pub mod http_rule;
+mod openapi;
 
 use std::collections::HashSet;
 
@@ -11,6 +12,8 @@ use protox::prost::Message;
 use protox::prost_reflect::DescriptorPool;
 use protox::prost_reflect::prost_types::{FileDescriptorProto, FileDescriptorSet};
 use protox::{Compiler, Error};
+
+pub use self::openapi::openapi;
 
 /// The file's name in messages.
 const NAME: &str = "content";

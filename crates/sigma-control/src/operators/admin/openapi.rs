@@ -301,6 +301,10 @@ fn others() -> Vec<(String, Value)> {
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
         ("plugins/{name}/documentation", json!({"get": documentation})),
+        (
+            "protos/{id}/openapi",
+            json!({"get": get("A definition as a document of OpenAPI", &[path_parameter("id")])}),
+        ),
         ("schema/{name}", json!({"get": get("Schema of a resource", &[name])})),
         ("schema/validate/{name}", json!({"post": with_body(validate, "configs")})),
         (

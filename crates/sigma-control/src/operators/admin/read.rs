@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 use serde_json::Value;
+use sigma_config::id::Id;
 use sigma_config::kind::Kind;
+use sigma_config::proto;
 use sigma_config::settings::{AdminApiVersion, AdminRole};
 
 use super::call::Call;
@@ -16,6 +18,9 @@ use crate::store::Record;
 pub(crate) async fn get(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     match &place.id {
         Some(id) if place.sub_path.is_empty() => one(state, place, id, call).await,
+        Some(id) if place.collection.is(Kind::Proto) && place.sub_path == ["openapi"] => {
+            described(state, place, id, call).await
+        }
         Some(_) => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         None => list(state, place, call).await,
     }
@@ -30,6 +35,24 @@ async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcom
     call.preconditions.check(Some(modified))?;
     let entry = show(state, place.collection, record, call.role)?;
     Ok(Reply::json(StatusCode::OK, reply::one(state.settings.api_version, entry)).at(modified))
+}
+
+/// The document of OpenAPI that a definition is for clients of HTTP.
+async fn described(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcome {
+    let record = state.store.get(&place.key(id)).await?.ok_or_else(Refusal::missing)?;
+    if call.preconditions.is_current(record.modified) {
+        return Ok(Reply::empty(StatusCode::NOT_MODIFIED).at(record.modified));
+    }
+    call.preconditions.check(Some(record.modified))?;
+    let value = value_of(&record)?;
+    let content = value.get("content").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = id.parse::<Id>().map_err(Refusal::bad)?;
+    // A large definition takes a while, and others wait for this thread.
+    let made = tokio::task::spawn_blocking(move || proto::openapi(&name, &content)).await;
+    let made = made.unwrap_or_else(|_| Err("reading it has failed".to_owned()));
+    let document = made
+        .map_err(|reason| Refusal::bad(format_args!("no document can be made of proto [{id}]: {reason}")))?;
+    Ok(Reply::json(StatusCode::OK, document).at(record.modified))
 }
 
 async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {

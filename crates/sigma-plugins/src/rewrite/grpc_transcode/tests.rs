@@ -1,11 +1,14 @@
 //! `grpc-transcode`: JSON and messages, requests and calls, answers and how they fail.
 
+use std::sync::OnceLock;
 use std::task::{self, Poll};
 
 use proptest::prelude::*;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::{Value, json};
+use sigma_config::openapi::OpenApi;
+use sigma_config::wording::{Reading, SchemaId, Schemas, Sender};
 use sigma_http::{Chunk, Frame};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Entry, Env, Phase};
@@ -145,6 +148,18 @@ fn messages_are_measured_before_they_are_held() {
     assert!(!fits(&[0x5b].repeat(150), 1000), "groups");
 }
 
+/// The schema of p.All in the document of its definition.
+fn described() -> &'static (Schemas, SchemaId) {
+    static ALL: OnceLock<(Schemas, SchemaId)> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let document = sigma_config::proto::openapi(&"p".parse().unwrap(), DEFINITION).unwrap();
+        let document = OpenApi::of(document).unwrap();
+        let mut reading = Reading::new(document.root().value, document.dialect(Sender::Node));
+        let id = reading.schema("/components/schemas/p.All").unwrap();
+        (reading.finish().unwrap(), id)
+    })
+}
+
 /// A value of p.All as JSON has it, with what stays as it is.
 fn value() -> impl Strategy<Value = Value> {
     let scalars =
@@ -185,6 +200,18 @@ proptest! {
         prop_assert_eq!(&once, &again(odd));
         let bytes = message.encode_to_vec();
         prop_assert_eq!(&once, &shown(FORM, &DynamicMessage::decode(fuzzed().clone(), &bytes[..]).unwrap()));
+    }
+
+    /// Whatever the plugin shows, its document describes; and whoever goes by the document is understood.
+    #[test]
+    fn messages_are_as_the_document_says(value in value()) {
+        let message = made("p.All", &value).unwrap();
+        for defaults in [Defaults::None, Defaults::Proto3, Defaults::All] {
+            let shown = shown(Form { defaults, ..FORM }, &message);
+            let (schemas, id) = described();
+            let outcome = schemas.check_of_stranger(*id, &shown, 100_000);
+            prop_assert!(outcome.is_ok(), "{outcome:?} {shown}");
+        }
     }
 
     #[test]

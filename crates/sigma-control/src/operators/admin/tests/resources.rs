@@ -52,6 +52,26 @@ async fn ids_come_from_the_path_or_the_body() {
 }
 
 #[tokio::test]
+async fn definitions_are_described() {
+    let api = Api::new();
+    let definition = "syntax = \"proto3\"; package p; import \"google/api/annotations.proto\"; message M { string a = 1; } \
+        service S { rpc A(M) returns (M) { option (google.api.http) = { get: \"/v1/{a}\" }; } }";
+    let put = |content: &str| json!({ "content": content }).to_string();
+    api.done("PUT /protos/1", &put(definition)).await;
+    let document = api.done("GET /protos/1/openapi", "").await;
+    assert_eq!(document["openapi"], "3.0.3");
+    assert_eq!(document["paths"]["/v1/{a}"]["get"]["parameters"][0]["name"], "a");
+    api.check("GET /protos/2/openapi", "", 404, json!({"message": "Key not found"})).await;
+    api.refused("GET /protos/1/other", "", 404, "not found").await;
+    api.refused("GET /routes/1/openapi", "", 404, "not found").await;
+    api.refused("PUT /protos/1/openapi", &put(definition), 404, "not found").await;
+    let wrong = "the annotation of p.S.A: `v1` does not begin with `/`";
+    api.done("PUT /protos/1", &put(&definition.replace("/v1/{a}", "v1"))).await;
+    let message = format!("no document can be made of proto [1]: {wrong}");
+    api.refused("GET /protos/1/openapi", "", 400, &message).await;
+}
+
+#[tokio::test]
 async fn times_are_the_servers() {
     let api = Api::new();
     let forbidden = |what: &str| format!("the property is forbidden: {what}");
