@@ -85,6 +85,21 @@ pub enum Scheme {
     Fcgi,
 }
 
+impl Scheme {
+    /// Why a stream route can have no upstream of some schemes.
+    pub const NO_SESSIONS: &str = "stream routes speak tcp, tls and udp to nodes";
+
+    /// Whether a stream route can have an upstream of this scheme. Those of HTTP are TCP there.
+    #[must_use]
+    pub fn carries_sessions(self) -> bool {
+        match self {
+            Scheme::Tcp | Scheme::Tls | Scheme::Udp => true,
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => true,
+            Scheme::Kafka | Scheme::Fcgi => false,
+        }
+    }
+}
+
 /// The Host header sent to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

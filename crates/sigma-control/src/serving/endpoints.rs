@@ -405,14 +405,13 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
     let is_of = |kind: &str| key.strip_prefix("/apisix/").unwrap_or(key).starts_with(kind);
     let for_requests = !is_of("upstreams/") && !is_of("services/") && !is_of("stream_routes/");
     match scheme {
-        Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs | Scheme::Fcgi => return Ok(()),
-        Scheme::Tcp | Scheme::Tls | Scheme::Udp if !for_requests => return Ok(()),
-        Scheme::Kafka if !is_of("stream_routes/") => return Ok(()),
-        _ => {}
+        scheme if is_of("stream_routes/") && !scheme.carries_sessions() => {}
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp if for_requests => {}
+        _ => return Ok(()),
     }
     let text = match for_requests {
         true => "routes speak http, https, grpc, grpcs, fcgi and kafka to nodes",
-        false => "stream routes speak tcp, tls and udp to nodes",
+        false => Scheme::NO_SESSIONS,
     };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
-use sigma_config::resources::{CircuitBreaker, Service, StreamRoute, Upstream};
+use sigma_config::resources::{CircuitBreaker, Scheme, Service, StreamRoute, Upstream};
 use sigma_config::table::Order;
 use sigma_config::{Config, Problem, id::Id};
 use sigma_plugin::flow::FlowFacts;
@@ -31,6 +31,21 @@ fn service_of<'c>(config: &'c Config, route: &StreamRoute) -> Option<&'c Arc<Ser
     config.resources.services.get(route.service_id.as_ref()?.as_str())
 }
 
+/// The upstream of a stream route that stands elsewhere, and the field that leads to it.
+fn named<'c>(config: &'c Config, route: &StreamRoute) -> Option<(&'static str, &'c Arc<Upstream>)> {
+    let of_id = |id: &Option<Id>| config.resources.upstreams.get(id.as_ref()?.as_str());
+    if route.upstream_id.is_some() || route.upstream.is_some() {
+        return Some(("upstream_id", of_id(&route.upstream_id)?));
+    }
+    let service = service_of(config, route)?;
+    Some(("service_id", of_id(&service.upstream_id).or(service.upstream.as_ref())?))
+}
+
+/// Whether a stream route has an upstream with this id, itself or by its service.
+pub(super) fn names_upstream(config: &Config, route: &StreamRoute, id: &str) -> bool {
+    named(config, route).is_some_and(|(_, upstream)| upstream.id.as_str() == id)
+}
+
 impl Task<'_> {
     /// Compiles a stream route, with the plugins that it has from its service.
     pub(super) fn compile_flow(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
@@ -38,6 +53,10 @@ impl Task<'_> {
         let route = config.resources.stream_routes.get(&key.id)?;
         let old = before.compiled.get(key);
         let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
+        if let Some((field, _)) = named(config, route).filter(|(_, it)| !it.scheme.carries_sessions()) {
+            let problem = Problem::new(format!("{key}.{field}"), "unsupported", Scheme::NO_SESSIONS);
+            building.fail(problem.hint("name an upstream with one of these"));
+        }
         if let Some(upstream) =
             route.upstream_id.as_ref().and_then(|id| config.resources.upstreams.get(id.as_str()))
         {

@@ -309,12 +309,13 @@ impl State {
     }
 
     /// The keys of what changed, of resources with upstreams that show the certificate of an ssl among them,
-    /// and of stream routes that have plugins of a service among them.
+    /// and of stream routes that have plugins of a service, or an upstream that stands elsewhere, among them.
     fn with_dependents(&self, config: &Config, changed: &[ResourceKey]) -> Vec<ResourceKey> {
         let mut all = changed.to_vec();
-        for service in changed.iter().filter(|key| key.kind == Kind::Service) {
-            let of_it = |route: &&Arc<resources::StreamRoute>| {
-                route.service_id.as_ref().is_some_and(|id| id.as_str() == service.id)
+        for key in changed.iter().filter(|key| matches!(key.kind, Kind::Service | Kind::Upstream)) {
+            let of_it = |route: &&Arc<resources::StreamRoute>| match key.kind {
+                Kind::Upstream => flows::names_upstream(config, route, &key.id),
+                _ => route.service_id.as_ref().is_some_and(|id| id.as_str() == key.id),
             };
             let dependents = config.resources.stream_routes.iter().filter(of_it);
             let keys = dependents.map(|route| ResourceKey::new(Kind::StreamRoute, route.id.as_str()));

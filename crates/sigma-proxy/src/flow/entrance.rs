@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use sigma_config::resources::Scheme;
 use sigma_http::{Chunk, Fault, FaultKind};
 use sigma_net::tls::{ClientCertificate, Greeting};
 use sigma_net::{Deadline, Stream};
@@ -171,6 +172,9 @@ pub(super) fn known(view: &View, number: Option<u32>) -> Result<(u32, Arc<Upstre
     let found = number.and_then(|number| Some((number, Arc::clone(view.snapshot.upstream(number)?))));
     let missing = || Fault::new(FaultKind::NoUpstream, "the stream route leads to no upstream");
     let (number, upstream) = found.ok_or_else(missing)?;
+    if !upstream.config.scheme.carries_sessions() {
+        return Err(Fault::new(FaultKind::NoUpstream, Scheme::NO_SESSIONS));
+    }
     if !upstream.members.is_empty() {
         let reason = "an upstream that is made of others is for requests, not for sessions";
         return Err(Fault::new(FaultKind::NoUpstream, reason));

@@ -142,7 +142,18 @@ fn nothing_starts_from_an_invalid_file() {
     }
     check("workers: none", "workers");
     check("access_log: { path: a.log, format: \"$stats\" }", "stats");
-    check("stream_routes: [ { upstream: { scheme: kafka, nodes: { \"127.0.0.1:1\": 1 } } } ]", "scheme");
+    for scheme in ["kafka", "fcgi"] {
+        let upstream = format!("{{ scheme: {scheme}, nodes: {{ \"127.0.0.1:1\": 1 }} }}");
+        let words = "stream routes speak tcp, tls and udp to nodes";
+        check(&format!("stream_routes: [ {{ upstream: {upstream} }} ]"), words);
+        let upstream = upstream.replacen('{', "{ id: other,", 1);
+        check(&format!("upstreams: [ {upstream} ]\nstream_routes: [ {{ upstream_id: other }} ]"), words);
+        let service = "services: [ { id: s, upstream_id: other } ]";
+        check(
+            &format!("upstreams: [ {upstream} ]\n{service}\nstream_routes: [ {{ service_id: s }} ]"),
+            words,
+        );
+    }
     check("access_log: { path: . }", "log file");
 }
 

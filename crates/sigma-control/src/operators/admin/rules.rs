@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources::Scheme;
 use sigma_config::stored;
 use sigma_config::wording::is_secret_reference;
 
@@ -43,7 +44,12 @@ pub(crate) async fn on_write(
             match kind {
                 Kind::Consumer | Kind::Credential => unique_credentials(state, key, value).await?,
                 Kind::GlobalRule => unique_global_plugins(state, key, value).await?,
-                Kind::Upstream if value.get("members").is_some() => no_member(state, key).await?,
+                Kind::Upstream => {
+                    if value.get("members").is_some() {
+                        no_member(state, key).await?;
+                    }
+                    no_sessions(state, key, value).await?;
+                }
                 _ => {}
             }
             let mut conditions = references(state, kind, key, value).await?;
@@ -102,7 +108,10 @@ async fn references(
             Kind::Ssl if value_of(&record)?.get("type").and_then(Value::as_str) != Some("client") => {
                 return Err(Refusal::bad(stored::wrong_ssl_type(&reference.id)));
             }
-            Kind::Upstream if kind != Kind::StreamRoute => {
+            Kind::Upstream if kind == Kind::StreamRoute => {
+                stream_scheme(reference.id.as_str(), &value_of(&record)?)?;
+            }
+            Kind::Upstream => {
                 let upstream = value_of(&record)?;
                 http_scheme(&reference.id, &upstream)?;
                 if reference.is_to_member() && upstream.get("members").is_some() {
@@ -137,6 +146,31 @@ async fn no_member(state: &AdminState, key: &str) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// An upstream that a stream route has keeps to a scheme that carries sessions.
+async fn no_sessions(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
+    let id = key.rsplit('/').next().unwrap_or_default();
+    let Err(refusal) = stream_scheme(id, value) else { return Ok(()) };
+    for record in state.store.list(&format!("{}/", Kind::StreamRoute.section())).await? {
+        let uses = |value: Value| Use::Field("upstream_id").names(&value, id);
+        if holds(&record.value, id) && value_of(&record).is_ok_and(uses) {
+            return Err(refusal);
+        }
+    }
+    Ok(())
+}
+
+/// Stream routes are for sessions; an upstream of another kind would serve nothing there.
+fn stream_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
+    let scheme = upstream.get("scheme").cloned().unwrap_or_default();
+    match serde_json::from_value::<Scheme>(scheme.clone()) {
+        Ok(known) if !known.carries_sessions() => {
+            let scheme = scheme.as_str().unwrap_or_default();
+            Err(Refusal::bad(format_args!("upstream [{id}] speaks {scheme}: {}", Scheme::NO_SESSIONS)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Routes and services are for HTTP; an upstream of another kind would serve nothing there.

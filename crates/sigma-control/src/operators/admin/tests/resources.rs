@@ -51,6 +51,26 @@ async fn ids_come_from_the_path_or_the_body() {
     assert_eq!(posted["value"]["id"], json!("00000000000000000003"));
 }
 
+/// A stream route has no upstream of a scheme that carries no sessions, whichever of the two is written last.
+#[tokio::test]
+async fn stream_routes_have_upstreams_for_sessions() {
+    let api = Api::new();
+    let of = |scheme: &str| json!({"nodes": {"127.0.0.1:1": 1}, "scheme": scheme}).to_string();
+    for scheme in ["kafka", "fcgi"] {
+        let message = format!("upstream [1] speaks {scheme}: stream routes speak tcp, tls and udp to nodes");
+        api.done("PUT /upstreams/1", &of(scheme)).await;
+        api.refused("PUT /stream_routes/1", r#"{"upstream_id":"1"}"#, 400, &message).await;
+        api.done("PUT /upstreams/1", &of("tcp")).await;
+        api.done("PUT /stream_routes/1", r#"{"upstream_id":1}"#).await;
+        api.refused("PUT /upstreams/1", &of(scheme), 400, &message).await;
+        let patch = json!({ "scheme": scheme }).to_string();
+        api.refused("PATCH /upstreams/1", &patch, 400, &message).await;
+        api.done("PUT /upstreams/1", &of("http")).await;
+        api.done("PUT /upstreams/2", &of(scheme)).await;
+        api.done("DELETE /stream_routes/1", "").await;
+    }
+}
+
 #[tokio::test]
 async fn definitions_are_described() {
     let api = Api::new();
