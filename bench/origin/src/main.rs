@@ -3,8 +3,8 @@
 //! It must cost far less per request than any gateway in front of it, or the benchmark measures the
 //! origin. So it looks for the end of the head, the first two words and `Content-Length`, and nothing else.
 //!
-//! - `GET /1m` answers 1 MiB; `POST /v1/data/…` lets everybody pass, as a policy of an Open Policy Agent does; every
-//!   other path answers 128 bytes, head included.
+//! - `GET /1m` answers 1 MiB, `GET /1k` 1 KiB, whatever its query; `POST /v1/data/…` lets everybody pass, as a policy
+//!   of an Open Policy Agent does; every other path answers 128 bytes, head included.
 //! - A body framed by `Content-Length` is read and dropped before the answer.
 //! - A chunked body is refused with 501, so that a gateway which re-frames shows up as errors.
 
@@ -21,6 +21,7 @@ const READ_SIZE: usize = 256 * 1024;
 /// Longest head that is accepted.
 const HEAD_LIMIT: usize = 16 * 1024;
 const LARGE_BODY: usize = 1024 * 1024;
+const KIBIBYTE: usize = 1024;
 /// The small answer's length on the wire, head included.
 const SMALL_ANSWER: usize = 128;
 
@@ -30,6 +31,7 @@ const REFUSED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nCo
 struct Answers {
     small: Vec<u8>,
     decision: Vec<u8>,
+    kibibyte: Vec<u8>,
     large: Vec<u8>,
 }
 
@@ -41,11 +43,10 @@ impl Answers {
         let small_body = SMALL_ANSWER - head(10).len();
         let mut small = head(small_body).into_bytes();
         small.resize(SMALL_ANSWER, b'x');
-        let mut large = head(LARGE_BODY).into_bytes();
-        large.resize(large.len() + LARGE_BODY, b'x');
+        let filled = |length: usize| [head(length).into_bytes(), vec![b'x'; length]].concat();
         let text = r#"{"result":{"allow":true}}"#;
         let decision = [head(text.len()).as_bytes(), text.as_bytes()].concat();
-        Self { small, decision, large }
+        Self { small, decision, kibibyte: filled(KIBIBYTE), large: filled(LARGE_BODY) }
     }
 }
 
@@ -54,9 +55,28 @@ struct Head {
     /// Bytes up to and with the empty line.
     length: usize,
     body: usize,
-    large: bool,
-    asks: bool,
+    asked: Asked,
     chunked: bool,
+}
+
+/// Which of the [`Answers`] a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Small,
+    Decision,
+    Kibibyte,
+    Large,
+}
+
+impl Asked {
+    fn of(line: &[u8]) -> Self {
+        match line {
+            [b'G', b'E', b'T', b' ', b'/', b'1', b'm', b' ', ..] => Self::Large,
+            [b'G', b'E', b'T', b' ', b'/', b'1', b'k', b' ' | b'?', ..] => Self::Kibibyte,
+            _ if line.starts_with(b"POST /v1/data/") => Self::Decision,
+            _ => Self::Small,
+        }
+    }
 }
 
 /// Reads the head at the start of `bytes`; `None` until it is complete.
@@ -64,8 +84,7 @@ fn read_head(bytes: &[u8]) -> Option<Head> {
     let length = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let mut lines = bytes[..length].split(|&byte| byte == b'\n');
     let line = lines.next().unwrap_or_default();
-    let (large, asks) = (line.starts_with(b"GET /1m "), line.starts_with(b"POST /v1/data/"));
-    let mut head = Head { length, body: 0, large, asks, chunked: false };
+    let mut head = Head { length, body: 0, asked: Asked::of(line), chunked: false };
     for line in lines {
         let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -115,10 +134,11 @@ async fn converse(mut stream: TcpStream, answers: Rc<Answers>) -> io::Result<()>
             }
             filled = 0;
         }
-        let answer = match (head.large, head.asks) {
-            (true, _) => &answers.large,
-            (_, true) => &answers.decision,
-            _ => &answers.small,
+        let answer = match head.asked {
+            Asked::Small => &answers.small,
+            Asked::Decision => &answers.decision,
+            Asked::Kibibyte => &answers.kibibyte,
+            Asked::Large => &answers.large,
         };
         stream.write_all(answer).await?;
     }
@@ -156,15 +176,17 @@ mod tests {
 
     #[test]
     fn heads_are_read_whole_or_not_at_all() {
-        let check = |text: &str, expected: Option<(usize, bool, bool)>| {
-            let head = read_head(text.as_bytes()).map(|head| (head.body, head.large, head.chunked));
+        let check = |text: &str, expected: Option<(usize, Asked, bool)>| {
+            let head = read_head(text.as_bytes()).map(|head| (head.body, head.asked, head.chunked));
             assert_eq!(head, expected, "{text:?}");
         };
         check("GET / HTTP/1.1\r\nHost: a\r\n", None);
-        check("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Some((0, false, false)));
-        check("GET /1m HTTP/1.1\r\n\r\n", Some((0, true, false)));
-        check("POST / HTTP/1.1\r\ncontent-length: 7\r\n\r\n", Some((7, false, false)));
-        check("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Some((0, false, true)));
+        check("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Some((0, Asked::Small, false)));
+        check("GET /1m HTTP/1.1\r\n\r\n", Some((0, Asked::Large, false)));
+        check("GET /1k?7 HTTP/1.1\r\n\r\n", Some((0, Asked::Kibibyte, false)));
+        check("GET /1kg HTTP/1.1\r\n\r\n", Some((0, Asked::Small, false)));
+        check("POST / HTTP/1.1\r\ncontent-length: 7\r\n\r\n", Some((7, Asked::Small, false)));
+        check("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Some((0, Asked::Small, true)));
     }
 
     #[test]

@@ -44,7 +44,7 @@ const OPEN_FILES: u64 = 20_000;
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to compare: gateways, tls, h2, streams, plugins, observe, config or count
+    /// What to compare: gateways, tls, h2, streams, plugins, cache, observe, config or count
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/

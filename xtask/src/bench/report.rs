@@ -120,6 +120,7 @@ fn environment(folders: &Folders) -> String {
          cargo xtask bench tls                      # TLS 1.3: kept connections and full handshakes\n\
          cargo xtask bench h2                       # HTTP/2 and gRPC\n\
          cargo xtask bench plugins                  # what plugins cost; `config`: what changes cost\n\
+         cargo xtask bench cache                    # hits of the cache, for docs/performance.md\n\
          cargo xtask bench observe                  # what logs, traces and dead receivers of logs cost\n\
          cargo xtask bench count                    # instructions per request, for docs/performance.md\n\
          cargo xtask bench --quick --peers nginx    # one short round, printed only\n\

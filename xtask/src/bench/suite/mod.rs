@@ -3,6 +3,7 @@
 //! A suite is a file here and a line in [`ALL`]. It names its trials, measures one of them at a time, keeps what
 //! it found under [`Folders::results`], and writes the section of the report that its kept results make.
 
+mod cache;
 mod config;
 mod count;
 mod gateways;
@@ -50,12 +51,13 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 8] = [
+pub(super) static ALL: [Suite; 9] = [
     gateways::SUITE,
     tls::SUITE,
     h2::SUITE,
     streams::SUITE,
     plugins::SUITE,
+    cache::SUITE,
     observe::SUITE,
     config::SUITE,
     count::SUITE,
@@ -161,7 +163,7 @@ mod tests {
         assert_eq!(
             unknown.as_deref(),
             Some(
-                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, observe, config, count"
+                "no suite \"routers\": use one of gateways, tls, h2, streams, plugins, cache, observe, config, count"
             )
         );
     }
