@@ -1,13 +1,14 @@
 //! What must hold of the fields of every answer, whatever they are: a function for the target in `fuzz/`, which panics
 //! where it does not.
 
-use sigma_http::{Headers, ResponseHead};
+use sigma_http::{BodyLength, Headers, ResponseHead};
 use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::Directives;
 use crate::rules::{Answered, may_keep, may_use};
 use crate::shelf::format::{Layout, Read, decode, encode};
 use crate::shelf::port::FileId;
+use crate::slices::{Version, slice};
 use crate::stored::Stored;
 
 const NOW: u64 = 1_700_000_000;
@@ -21,6 +22,12 @@ pub fn cache_fields(input: &[u8]) {
     let mut head = ResponseHead::default();
     head.start(200 + u16::from(*status));
     head.headers.copy_from(&answer);
+    for (number, slice_bytes) in [(0, 5), (1, 5), (u64::MAX / 5, 5), (u64::MAX, u64::MAX)] {
+        let length = BodyLength::Known(slice_bytes);
+        let Some(version) = Version::of_slice(&head, length, number, slice_bytes) else { continue };
+        let (start, length) = slice(number, slice_bytes, version.total).expect("it has the slice that it is");
+        assert!(length == slice_bytes && start.checked_add(length).is_some_and(|end| end <= version.total));
+    }
     let wishes = Directives::of(&request);
     for rule in rules() {
         let times = (NOW - 3, NOW);

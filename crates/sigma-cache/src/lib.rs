@@ -16,6 +16,7 @@ mod mark;
 mod purge;
 mod rules;
 pub mod shelf;
+mod slices;
 mod stored;
 mod zone;
 
@@ -29,5 +30,6 @@ pub use life::Life;
 pub use purge::Purge;
 pub use rules::{Answered, MayUse, may_keep, may_use};
 pub use shelf::{Erasure, Shelf};
+pub use slices::{SliceTable, Version, is_all, slice, slice_key, table_key};
 pub use stored::{Stored, TAG_FIELDS};
 pub use zone::{Epoch, Lead, Zone, Zones};

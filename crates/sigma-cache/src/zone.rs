@@ -261,6 +261,12 @@ impl Zone {
         self.epoch_at(self.hasher.hash_one(key))
     }
 
+    /// That of a key now, and of orders that mean many since `asked`: for what is kept under a key which was not known when
+    /// it was asked for.
+    pub fn epoch_since(&self, key: &[u8], asked: Epoch) -> Epoch {
+        Epoch { of_all: asked.of_all, ..self.epoch(key) }
+    }
+
     fn epoch_at(&self, hash: u64) -> Epoch {
         let of_key = self.forgotten[hash as usize % COUNTERS].load(Ordering::Acquire);
         Epoch { of_key, of_all: self.swept.load(Ordering::Acquire) }
@@ -418,6 +424,16 @@ impl Zone {
         flights.insert(Arc::clone(&key), Arc::clone(&flight));
         drop(flights);
         Ok(Lead { zone: Arc::clone(self), key, flight })
+    }
+
+    /// The same for nobody else: others ask for themselves.
+    pub fn lead_apart(self: &Arc<Zone>, key: &[u8], now: u64) -> Lead {
+        Lead { zone: Arc::clone(self), key: key.into(), flight: Arc::new(Flight::new(now)) }
+    }
+
+    /// The answer under this key that somebody has asked for and that is coming, if all may have it.
+    pub fn coming(&self, key: &[u8]) -> Option<Arc<Stored>> {
+        self.stripe(self.hasher.hash_one(key)).get(key)?.coming()
     }
 
     /// Counts a question, and says how many there were with it, as far as is remembered.

@@ -26,6 +26,22 @@ impl ByteRange {
     }
 }
 
+/// What an answer has, by its `Content-Range`: these bytes of so many (RFC 9110 §14.4). None if it is anything else,
+/// a total that nobody knows (`*`) included.
+pub fn content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
+    let value = std::str::from_utf8(value).ok()?;
+    let (unit, rest) = value.split_once(' ')?;
+    let (range, total) = rest.split_once('/')?;
+    let (start, end) = range.split_once('-')?;
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if is_number { digits.parse::<u64>().ok() } else { None }
+    };
+    let (start, end, total) = (number(start)?, number(end)?, number(total)?);
+    let is_right = unit.eq_ignore_ascii_case("bytes") && start <= end && end < total;
+    is_right.then_some((ByteRange { start, end }, total))
+}
+
 /// What is asked for of a representation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ranges {
@@ -90,6 +106,35 @@ fn parse_one(item: &[u8], size: u64) -> Option<Option<ByteRange>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_answer_has_is_read() {
+        let check = |value: &str, expected: Option<(u64, u64, u64)>| {
+            let expected = expected.map(|(start, end, total)| (ByteRange { start, end }, total));
+            assert_eq!(content_range(value.as_bytes()), expected, "{value}");
+        };
+        check("bytes 0-4/10", Some((0, 4, 10)));
+        check("BYTES 9-9/10", Some((9, 9, 10)));
+        check("bytes 0-18446744073709551613/18446744073709551614", Some((0, u64::MAX - 2, u64::MAX - 1)));
+        for wrong in [
+            "",
+            "bytes",
+            "bytes 0-4",
+            "bytes 0-4/*",
+            "bytes */10",
+            "bytes 4-3/10",
+            "bytes 0-10/10",
+            "bytes=0-4/10",
+            "lines 0-4/10",
+            "bytes 0-4/10, 5-6/10",
+            "bytes +0-4/10",
+            "bytes 0-4/ 10",
+            "bytes  0-4/10",
+            "bytes 0-4/99999999999999999999",
+        ] {
+            check(wrong, None);
+        }
+    }
 
     #[test]
     fn ranges_are_read() {

@@ -33,6 +33,8 @@ pub struct CacheRule {
     pub keeps_cookies: bool,
     /// The most bytes that a body may have.
     pub most_bytes: u64,
+    /// Bytes of the slices in which answers are asked for and kept of which not all is there; 0 for never.
+    pub slice_bytes: u64,
     /// Clients are not told how long answers are fresh.
     pub hides_lifetime: bool,
     /// For how many milliseconds a request waits for another one's answer; 0 if each asks for itself.

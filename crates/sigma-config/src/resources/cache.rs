@@ -71,6 +71,12 @@ pub struct RouteCache {
     /// The largest body that is kept, in bytes.
     #[schemars(range(min = 1))]
     pub max_body_bytes: u64,
+    /// Bytes of a slice: what is not kept is asked of nodes, and kept, in slices of so many bytes, as requests want them.
+    /// Without it answers are kept whole. No slice has more bytes than memory takes of one answer, and than
+    /// `max_body_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 65_536, max = 16_777_216))]
+    pub slice_bytes: Option<u64>,
     /// Whether answers have `Cache-Status` (RFC 9211), which says what the cache did.
     pub cache_status: bool,
     /// Whether clients see the fields by which nodes name what an answer is made of: `Surrogate-Key`, `Cache-Tag` and
@@ -101,6 +107,7 @@ impl Default for RouteCache {
             stale_if_error: 0,
             stale_statuses: vec![500, 502, 503, 504],
             max_body_bytes: 64 << 20,
+            slice_bytes: None,
             cache_status: true,
             show_tags: false,
         }

@@ -37,6 +37,7 @@ pub(super) fn order(config: &RouteCache, memory: &Cache) -> CacheOrder {
         heeds_requests: config.request_directives,
         keeps_cookies: ignores(IgnoredHeader::SetCookie),
         most_bytes: config.max_body_bytes,
+        slice_bytes: config.slice_bytes.unwrap_or(0),
         hides_lifetime: false,
         wait_ms: config.lock_timeout,
         lead_s: config.lock_age,

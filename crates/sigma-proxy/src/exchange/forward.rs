@@ -272,6 +272,7 @@ impl Exchange<'_, '_> {
                 // Boxed, as few exchanges have any.
                 match Box::pin(self.hedge(plan, node, connection, (hedging, state))).await? {
                     Raced::First(first) => connection = first,
+                    Raced::Ended(Ended::Anew) => continue,
                     Raced::Ended(ended) => return Ok(ended),
                 }
             }
@@ -290,6 +291,7 @@ impl Exchange<'_, '_> {
                     return Ok(Ended::Instead(own));
                 }
                 Ok(Ended::Apart(both)) => return Ok(self.fetch(plan, node, connection, *both)),
+                Ok(Ended::Anew) => continue,
                 Ok(ended) => {
                     self.scratch.ctx.record.carried(connection.carried());
                     return Ok(ended);

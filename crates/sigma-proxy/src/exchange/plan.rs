@@ -75,6 +75,8 @@ pub(super) enum Ended {
     Instead(Box<LocalReply>),
     /// The same, while the rest of the node's answer is fetched for all who want it.
     Apart(Box<(Fill, LocalReply)>),
+    /// The cache has no use for it, and has made the request what the client wants: the same node is asked again.
+    Anew,
 }
 
 /// What one attempt leaves to the next.

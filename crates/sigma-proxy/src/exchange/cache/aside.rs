@@ -5,7 +5,8 @@ use std::rc::Rc;
 use sigma_http::{Fault, FaultKind};
 use sigma_wire::{Downstream, Nobody};
 
-use super::{Turn, ask_whether_good, ask_without_condition};
+use super::Turn;
+use super::conditions::{ask_whether_good, ask_without_condition};
 use crate::connection::ConnectionInfo;
 use crate::exchange::stage::Stage;
 use crate::exchange::{Exchange, Scratch, websocket};
@@ -13,12 +14,12 @@ use crate::snapshot::Target;
 use crate::worker::{View, Worker};
 
 /// An exchange without a client.
-struct Aside {
-    worker: Rc<Worker>,
-    view: Rc<View>,
-    info: ConnectionInfo,
-    stage: Stage,
-    scratch: Box<Scratch>,
+pub(super) struct Aside {
+    pub(super) worker: Rc<Worker>,
+    pub(super) view: Rc<View>,
+    pub(super) info: ConnectionInfo,
+    pub(super) stage: Stage,
+    pub(super) scratch: Box<Scratch>,
 }
 
 impl Exchange<'_, '_> {
@@ -35,11 +36,16 @@ impl Exchange<'_, '_> {
         scratch.turn = Some(Box::new(turn));
         let info = ConnectionInfo { origin: *self.down.origin(), session: None };
         let (view, stage) = (Rc::clone(&self.view), self.stage.again());
-        tokio::task::spawn_local(Aside { worker, view, info, stage, scratch }.run());
+        Aside { worker, view, info, stage, scratch }.spawn();
     }
 }
 
 impl Aside {
+    /// Goes on beside whatever asked for it.
+    pub(super) fn spawn(self) {
+        tokio::task::spawn_local(self.run());
+    }
+
     async fn run(mut self) {
         if let Err(fault) = self.ask().await {
             tracing::debug!(reason = fault.reason, "what is kept could not be asked for anew");

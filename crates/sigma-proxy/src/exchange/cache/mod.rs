@@ -4,9 +4,11 @@
 //! the node's. What is asked for by many is asked of a node once.
 
 mod aside;
+mod conditions;
 mod neighbours;
 mod parts;
 mod present;
+mod slices;
 mod told;
 
 use std::future::poll_fn;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use sigma_cache::{
     Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
+    table_key,
 };
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead, Side};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
@@ -29,7 +32,9 @@ use super::plan::Ended;
 use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::worker::Worker;
+use conditions::{ask_whether_good, has_validators};
 use present::{Wanted, hide, present};
+use slices::{Outcome, TRIES, Taken, forget};
 use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
 /// How long a disk may take to find an answer. Then a node is asked, and the disk is left alone for a while.
@@ -67,6 +72,12 @@ pub(super) struct Turn {
     validates: bool,
     status: Status,
     why: Forward,
+    /// It is about a slice.
+    slice: Option<Box<slices::OfSlice>>,
+    /// A slice was asked for, and the whole has come.
+    was_sliced: bool,
+    /// The client's own question is asked, whatever slices there may be.
+    is_plain: bool,
 }
 
 /// What a look at what is kept comes to.
@@ -80,6 +91,10 @@ enum Look {
     Wait(Arc<Flight>),
     /// The client wants what is kept or nothing, and nothing is.
     Nothing,
+    /// It may be kept in slices.
+    Slices,
+    /// All of it has come meanwhile, where a slice was wanted.
+    Again,
 }
 
 impl Exchange<'_, '_> {
@@ -102,7 +117,9 @@ impl Exchange<'_, '_> {
         }
         let zone = self.worker.caches.zone(&wish.rule);
         if method == Method::Purge && wish.rule.purges {
+            let had_slices = zone.purge(&table_key(&wish.key));
             let (was_kept, erasure) = zone.erase(&wish.key);
+            let was_kept = was_kept || had_slices;
             let status = if was_kept { 200 } else { 404 };
             if zone.shelf().is_some() {
                 // A disk that hangs on for longer has it forgotten in memory at least.
@@ -111,7 +128,21 @@ impl Exchange<'_, '_> {
             return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
         }
         let mut turn = Turn::new(wish, zone);
-        let own = match self.look_or_wait(&mut turn).await? {
+        let mut tries = 0;
+        let look = loop {
+            match self.look_or_wait(&mut turn).await? {
+                // Boxed, as few routes have slices.
+                Look::Slices => match Box::pin(self.answer_in_slices(&turn.wish, &turn.zone)).await? {
+                    Outcome::Answered => return Ok(true),
+                    Outcome::Asked => return Ok(false),
+                    Outcome::Again => (tries, turn.is_plain) = (tries + 1, tries + 1 >= TRIES),
+                    Outcome::Plain => turn.is_plain = true,
+                },
+                look => break look,
+            }
+            turn.epoch = turn.zone.epoch(&turn.wish.key);
+        };
+        let own = match look {
             Look::Use(stored, status) => self.use_kept(&turn, &stored, status),
             Look::Share(stored) => self.share(&turn, &stored),
             Look::UseAndAsk(stored) => {
@@ -121,7 +152,7 @@ impl Exchange<'_, '_> {
                 own
             }
             Look::Nothing => return self.reply(Reply::new(504).text("").into()).await.map(|()| true),
-            Look::Ask | Look::Wait(_) => {
+            Look::Ask | Look::Wait(_) | Look::Slices | Look::Again => {
                 self.prepare(&mut turn);
                 if let Some(stale) = turn.stale.as_deref().filter(|_| turn.validates) {
                     ask_whether_good(&mut self.scratch.ctx.request.headers, stale);
@@ -135,11 +166,7 @@ impl Exchange<'_, '_> {
 
     /// Makes a turn ready for a node's answer.
     fn prepare(&self, turn: &mut Turn) {
-        let request = &self.scratch.ctx.request;
-        turn.began = self.now_s();
-        turn.asked.copy_from(&request.headers);
-        turn.resource = resource(&self.scratch.ctx);
-        turn.validates = turn.wish.rule.revalidates && turn.stale.as_deref().is_some_and(has_validators);
+        turn.prepare(&self.scratch.ctx, self.now_s());
     }
 
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
@@ -226,7 +253,17 @@ impl Turn {
             validates: false,
             status: Status::Miss,
             why: Forward::Method,
+            slice: None,
+            was_sliced: false,
+            is_plain: false,
         }
+    }
+
+    fn prepare(&mut self, ctx: &Context, now: u64) {
+        self.began = now;
+        self.asked.copy_from(&ctx.request.headers);
+        self.resource = resource(ctx);
+        self.validates = self.wish.rule.revalidates && self.stale.as_deref().is_some_and(has_validators);
     }
 
     /// Reads what is kept from a disk, if memory has nothing.
@@ -267,7 +304,8 @@ impl Turn {
             return Look::Ask;
         }
         // Answers to HEAD have no body that a later GET could be given.
-        let is_whole = request.method != Method::Head && asked.find(b"Range").is_none();
+        let is_slice = self.slice.is_some();
+        let is_whole = is_slice || request.method != Method::Head && asked.find(b"Range").is_none();
         self.keeps = is_whole && !self.wish.is_kept_out;
         self.stale = self.find(asked);
         if let Some(stored) = &self.stale {
@@ -276,6 +314,8 @@ impl Turn {
             }
             self.why = if stored.life.is_fresh(now) { Forward::Request } else { Forward::Stale };
             self.status = if stored.life.is_fresh(now) { Status::Stale } else { Status::Expired };
+        } else if let Some(look) = self.look_beside(request.method, asked, now) {
+            return look;
         } else {
             self.why = if self.zone.has(&self.wish.key) { Forward::VaryMiss } else { Forward::UriMiss };
             if wishes.only_if_cached {
@@ -287,7 +327,8 @@ impl Turn {
             // A node has just failed: it is not asked so soon.
             return Look::Use(stored, Status::Updating);
         }
-        let is_for_all = rule.wait_ms > 0 || (rule.asks_aside && self.while_asked(&wishes, now).is_some());
+        let is_for_all =
+            is_slice || rule.wait_ms > 0 || (rule.asks_aside && self.while_asked(&wishes, now).is_some());
         if !is_for_all || !self.keeps || is_passed {
             return Look::Ask;
         }
@@ -342,6 +383,11 @@ impl Turn {
         (length, is_sent): (BodyLength, bool),
         now: u64,
     ) -> Option<Ended> {
+        if let Some(of) = self.slice.take()
+            && let Taken::Ended(ended) = self.take_slice(of, ctx, length, now)
+        {
+            return ended;
+        }
         let (status, method) = (ctx.response.status, ctx.request.method);
         if status == 304
             && self.validates
@@ -362,16 +408,16 @@ impl Turn {
             && (200..400).contains(&status)
         {
             // RFC 9111 §4.4.
-            self.zone.purge(&self.wish.key);
+            forget(&self.zone, &self.wish.key);
             for key in neighbours::keys(&self.wish.rule.key, ctx) {
-                self.zone.purge(&key);
+                forget(&self.zone, &key);
             }
         }
         let fill = self.keep(ctx, length, now);
         let asked = Asked { is_stored: fill.is_some(), ..self.as_asked() };
         if let Some(shared) = fill.as_ref().and_then(Fill::shared)
             && is_sent
-            && shared.body.length() > SMALL_BYTES
+            && (self.was_sliced || shared.body.length() > SMALL_BYTES)
             && let Some(fill) = fill
         {
             // It is used for the first time: the node has just given it.
@@ -463,7 +509,10 @@ impl Turn {
         }
         // Those who wait look again, and find it.
         self.lead = None;
-        let own = present(&self.wish.rule, &renewed, self.wanted(&renewed, ctx), ctx);
+        if let Some(of) = &mut self.slice {
+            of.tell(&renewed);
+        }
+        let own = self.present(&renewed, ctx);
         tell_reused(&renewed.life, now, ctx);
         let told = Asked { status: Status::Revalidated, answered: Some(304), ..self.as_asked() };
         tell_asked(&self.wish.rule, Asked { is_stored: life.is_some(), ..told }, ctx);
@@ -472,10 +521,18 @@ impl Turn {
 
     /// Answers with what is stale where a node has failed, with this status or without an answer.
     fn give_stale(&self, stale: &Stored, answered: Option<u16>, now: u64, ctx: &mut Context) -> LocalReply {
-        let own = present(&self.wish.rule, stale, self.wanted(stale, ctx), ctx);
+        let own = self.present(stale, ctx);
         tell_reused(&stale.life, now, ctx);
         tell_asked(&self.wish.rule, Asked { status: Status::Stale, answered, ..self.as_asked() }, ctx);
         own
+    }
+
+    /// Puts what is kept in its place.
+    fn present(&self, stored: &Stored, ctx: &mut Context) -> LocalReply {
+        match &self.slice {
+            Some(of) => of.present(stored, ctx),
+            None => present(&self.wish.rule, stored, self.wanted(stored, ctx), ctx),
+        }
     }
 
     fn wanted(&self, stored: &Stored, ctx: &Context) -> Wanted {
@@ -528,28 +585,4 @@ fn resource(ctx: &Context) -> Vec<u8> {
     let mut resource = host_name(ctx.request.authority()).into_owned();
     resource.extend_from_slice(&ctx.request_uri());
     resource
-}
-
-/// Whether anything tells one version of it from another.
-fn has_validators(stored: &Stored) -> bool {
-    stored.headers.find(b"ETag").is_some() || stored.headers.find(b"Last-Modified").is_some()
-}
-
-/// Takes a client's own conditions out of a request.
-fn ask_without_condition(request: &mut Headers) {
-    for name in ["If-None-Match", "If-Modified-Since", "If-Range"] {
-        request.remove_name(name.as_bytes());
-    }
-}
-
-/// Makes a request one for what is newer than what is kept (RFC 9111 §4.3.1). Conditions of the client's own would have
-/// the node compare with what the client has.
-fn ask_whether_good(request: &mut Headers, stale: &Stored) {
-    ask_without_condition(request);
-    if let Some(tag) = stale.headers.find(b"ETag") {
-        request.append("If-None-Match", tag);
-    }
-    if let Some(modified) = stale.headers.find(b"Last-Modified") {
-        request.append("If-Modified-Since", modified);
-    }
 }

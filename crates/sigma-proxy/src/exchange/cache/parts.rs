@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use sigma_cache::{Body, Reader};
 use sigma_http::Chunk;
 use sigma_http::range::ByteRange;
 use sigma_plugin::BodySource;
@@ -16,7 +15,7 @@ pub(super) struct Parts {
 
 enum Part {
     Text(Vec<u8>),
-    Bytes(Reader),
+    Bytes(Box<dyn BodySource>),
 }
 
 /// Ranges of which none has what another one has, as many as are left (RFC 9110 §14.2). Where none overlap they are in
@@ -35,9 +34,10 @@ pub(super) fn coalesced(ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 impl Parts {
-    /// These of a body whose media type is `media_type`, if it has one; and how many bytes they are with their heads.
+    /// These of `whole` bytes that `read` reads, whose media type is `media_type` if it has one; and how many bytes they
+    /// are with their heads.
     pub(super) fn of(
-        body: &Body,
+        (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
         ranges: &[ByteRange],
         media_type: Option<&[u8]>,
         boundary: &str,
@@ -52,10 +52,10 @@ impl Parts {
             if let Some(media_type) = media_type {
                 head.extend_from_slice(&[b"Content-Type: ", media_type, b"\r\n"].concat());
             }
-            let content_range = range.content_range(body.length());
+            let content_range = range.content_range(whole);
             head.extend_from_slice(format!("Content-Range: {content_range}\r\n\r\n").as_bytes());
             text(&mut parts, head);
-            parts.push_back(Part::Bytes(body.read(range.start, range.length())));
+            parts.push_back(Part::Bytes(read(*range)));
             before = "\r\n";
         }
         text(&mut parts, format!("\r\n--{boundary}--\r\n").into_bytes());
@@ -94,6 +94,8 @@ pub(super) fn boundary() -> String {
 mod tests {
     use std::task::Waker;
 
+    use sigma_cache::Body;
+
     use super::*;
 
     fn range(start: u64, end: u64) -> ByteRange {
@@ -116,8 +118,10 @@ mod tests {
     #[test]
     fn parts_have_heads() {
         let body = Body::of(b"0123456789");
+        let read =
+            |range: ByteRange| -> Box<dyn BodySource> { Box::new(body.read(range.start, range.length())) };
         let check = |media_type: Option<&[u8]>, expected: &str| {
-            let (mut parts, length) = Parts::of(&body, &[range(1, 2), range(8, 9)], media_type, "B");
+            let (mut parts, length) = Parts::of((10, &read), &[range(1, 2), range(8, 9)], media_type, "B");
             let (mut all, mut task) = (Vec::new(), Context::from_waker(Waker::noop()));
             while let Poll::Ready(Ok(Some(piece))) = parts.poll_piece(&mut task) {
                 all.extend_from_slice(&piece);

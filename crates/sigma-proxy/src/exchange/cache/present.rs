@@ -1,11 +1,14 @@
 //! What is kept, as an answer: whole, in part, or as a 304.
 
+use std::io;
+use std::task::{Context as Task, Poll};
+
 use sigma_cache::{Stored, TAG_FIELDS};
 use sigma_http::condition::{Outcome, Validators};
 use sigma_http::range::{ByteRange, Ranges};
-use sigma_http::{BodyLength, HeaderId, Headers, Method};
-use sigma_plugin::Context;
+use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::cache::CacheRule;
+use sigma_plugin::{BodySource, Context};
 
 use super::parts::{Parts, boundary, coalesced};
 use crate::exchange::delivery::OwnBody;
@@ -19,6 +22,15 @@ pub(super) fn hide(rule: &CacheRule, headers: &mut Headers) {
     }
     if rule.hides_tags {
         TAG_FIELDS.iter().for_each(|name| headers.remove_name(name.as_bytes()));
+    }
+}
+
+/// A body without bytes.
+struct Empty;
+
+impl BodySource for Empty {
+    fn poll_piece(&mut self, _task: &mut Task<'_>) -> Poll<io::Result<Option<Chunk>>> {
+        Poll::Ready(Ok(None))
     }
 }
 
@@ -41,17 +53,22 @@ impl Wanted {
         if stored.status != 200 {
             return Wanted::Whole;
         }
-        let validators = Validators::of(&stored.headers);
+        Wanted::of_whole((&stored.headers, stored.body.length()), asked, method)
+    }
+
+    /// What it wants of so many bytes with these fields.
+    pub(super) fn of_whole((headers, whole): (&Headers, u64), asked: &Headers, method: Method) -> Wanted {
+        let validators = Validators::of(headers);
         if validators.judge(asked) == Outcome::NotModified {
             return Wanted::Nothing;
         }
         let range = asked.find(b"Range").filter(|_| method == Method::Get);
         let range = range.filter(|_| validators.allows_range(asked));
-        match range.map(|range| Ranges::parse(range, stored.body.length())) {
+        match range.map(|range| Ranges::parse(range, whole)) {
             Some(Ranges::One(part)) => Wanted::Part(part),
             Some(Ranges::Unsatisfiable) => Wanted::Beyond,
             // Parts of encoded content: nothing would say that the coding is theirs and not the whole's.
-            Some(Ranges::Many(_)) if stored.headers.find(b"Content-Encoding").is_some() => Wanted::Whole,
+            Some(Ranges::Many(_)) if headers.find(b"Content-Encoding").is_some() => Wanted::Whole,
             Some(Ranges::Many(parts)) => match &coalesced(parts)[..] {
                 [one] => Wanted::Part(*one),
                 parts => Wanted::Parts(parts.to_vec()),
@@ -63,11 +80,22 @@ impl Wanted {
 
 /// Puts the head of what is kept in its place, as much of it as is wanted.
 pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &mut Context) -> LocalReply {
-    let whole = stored.body.length();
+    let read =
+        |range: ByteRange| -> Box<dyn BodySource> { Box::new(stored.body.read(range.start, range.length())) };
     let head = &mut ctx.response;
     head.start(stored.status);
     head.headers.copy_from(&stored.headers);
     hide(rule, &mut head.headers);
+    present_of((stored.body.length(), &read), wanted, ctx)
+}
+
+/// The same where the head stands in its place already, of `whole` bytes that `read` reads.
+pub(super) fn present_of(
+    (whole, read): (u64, &dyn Fn(ByteRange) -> Box<dyn BodySource>),
+    wanted: Wanted,
+    ctx: &mut Context,
+) -> LocalReply {
+    let head = &mut ctx.response;
     let mut several = None;
     let (start, length) = match wanted {
         Wanted::Whole => (0, whole),
@@ -79,8 +107,8 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
         Wanted::Parts(ranges) => {
             head.status = 206;
             let boundary = boundary();
-            let media_type = stored.headers.find(b"Content-Type");
-            let (parts, length) = Parts::of(&stored.body, &ranges, media_type, &boundary);
+            let media_type = head.headers.find(b"Content-Type").map(<[u8]>::to_vec);
+            let (parts, length) = Parts::of((whole, read), &ranges, media_type.as_deref(), &boundary);
             head.headers
                 .replace("Content-Type", format!("multipart/byteranges; boundary={boundary}").as_bytes());
             several = Some(parts);
@@ -106,7 +134,8 @@ pub(super) fn present(rule: &CacheRule, stored: &Stored, wanted: Wanted, ctx: &m
     }
     let body = OwnBody::Made(match several {
         Some(parts) => Box::new(parts),
-        None => Box::new(stored.body.read(start, length)),
+        None if length == 0 => Box::new(Empty),
+        None => read(ByteRange { start, end: start + length - 1 }),
     });
     LocalReply { body, length: BodyLength::Known(length) }
 }

@@ -43,6 +43,8 @@ pub(super) enum Forward {
     VaryMiss,
     Request,
     Stale,
+    /// Not all of what is wanted is kept.
+    Partial,
 }
 
 impl Forward {
@@ -54,6 +56,7 @@ impl Forward {
             Forward::VaryMiss => "vary-miss",
             Forward::Request => "request",
             Forward::Stale => "stale",
+            Forward::Partial => "partial",
         }
     }
 }

@@ -1,0 +1,482 @@
+//! What is not kept whole: asked for, kept and given in slices, as requests want them.
+//!
+//! The first slice that a request wants is asked for by its own exchange, so that a node which knows no ranges answers as
+//! it would have anyway. The others are asked for beside it, one ahead of what the client has been sent.
+
+mod course;
+mod reader;
+
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use sigma_cache::{
+    Answered, Draft, Epoch, Fill, SliceTable, Stored, Version, Zone, is_all, may_keep, slice_key, table_key,
+};
+use sigma_http::range::Ranges;
+use sigma_http::{BodyLength, Fault, Headers, Method};
+use sigma_plugin::Context;
+use sigma_plugin::cache::{CacheRule, CacheWish};
+use sigma_wire::Departure;
+use tokio::sync::oneshot;
+
+use super::conditions::ask_without_condition;
+use super::told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
+use super::{Look, Turn};
+use crate::exchange::Exchange;
+use crate::exchange::delivery::OwnBody;
+use crate::exchange::local_reply::LocalReply;
+use crate::exchange::plan::Ended;
+use crate::exchange::transfer::client_gone;
+pub(super) use course::Course;
+use reader::{Assembly, Trouble};
+
+/// How often what a request wants is looked for anew where a node has changed it meanwhile, or others were faster.
+pub(super) const TRIES: u8 = 3;
+
+/// Slices that are looked at before a head is sent. Where those behind them are of another version, the answer breaks off.
+const LOOKED_AT: u64 = 1024;
+
+/// A turn that is about one slice.
+#[derive(Debug)]
+pub(super) struct OfSlice {
+    course: Rc<Course>,
+    number: u64,
+    /// The table that it belongs to, if there is one yet.
+    table: Option<SliceTable>,
+    /// What the zone was when the question was asked: of the table, and of the answer as a whole.
+    table_epoch: Epoch,
+    whole_epoch: Epoch,
+    /// No client waits for the answer.
+    is_aside: bool,
+    /// Who is told of the slice when it begins to come.
+    tell: Option<oneshot::Sender<Arc<Stored>>>,
+}
+
+/// What a look for slices has come to.
+pub(super) enum Outcome {
+    /// The client has its answer.
+    Answered,
+    /// A node is asked.
+    Asked,
+    /// It is to be looked for again, from the beginning.
+    Again,
+    /// The client's own question is to be asked.
+    Plain,
+}
+
+/// What a node's answer to a question for a slice is.
+pub(super) enum Taken {
+    /// One as any other, to the whole.
+    Whole,
+    Ended(Option<Ended>),
+}
+
+/// Whether a request with these fields may be answered in slices. One that has a node compare what it has with what the
+/// client knows of is the node's.
+fn may_be_sliced(asked: &Headers) -> bool {
+    asked.find(b"If-Match").is_none() && asked.find(b"If-Unmodified-Since").is_none()
+}
+
+/// Bytes of a slice; 0 if the rule wants none.
+fn slice_bytes(rule: &CacheRule, zone: &Zone) -> u64 {
+    rule.slice_bytes.min(zone.largest()).min(rule.most_bytes)
+}
+
+/// Forgets an answer, whole or in slices; whether there was any.
+pub(super) fn forget(zone: &Zone, key: &[u8]) -> bool {
+    let had_slices = zone.purge(&table_key(key));
+    zone.purge(key) || had_slices
+}
+
+impl Turn {
+    /// Whether what is not kept whole is looked for in slices; a node is not asked in slices for what it has refused
+    /// lately, nor before it was asked for often enough.
+    fn goes_by_slices(&self, method: Method, asked: &Headers, now: u64) -> bool {
+        let (zone, key) = (&self.zone, &self.wish.key);
+        self.slice.is_none()
+            && !self.is_plain
+            && slice_bytes(&self.wish.rule, zone) > 0
+            && method == Method::Get
+            && !self.wish.is_kept_out
+            && may_be_sliced(asked)
+            && !zone.is_passed(key, now)
+            && !zone.is_passed(&table_key(key), now)
+            && self.is_wanted_often()
+    }
+
+    fn is_wanted_often(&self) -> bool {
+        let least = self.wish.rule.least_uses;
+        least <= 1 || self.zone.count_use(&table_key(&self.wish.key)) >= least
+    }
+
+    /// What is not kept may be there in slices, or come in another form.
+    pub(super) fn look_beside(&self, method: Method, asked: &Headers, now: u64) -> Option<Look> {
+        if let Some(of) = self.slice.as_deref().filter(|of| of.is_first_of_all()) {
+            let is_whole = self.zone.find(of.whole_key(), asked).is_some();
+            return (is_whole || self.zone.coming(of.whole_key()).is_some()).then_some(Look::Again);
+        }
+        if !self.goes_by_slices(method, asked, now) {
+            return None;
+        }
+        let coming = self.zone.coming(&self.wish.key).filter(|coming| coming.fits(asked));
+        Some(coming.map_or(Look::Slices, Look::Share))
+    }
+
+    /// What a node has answered to a question for a slice.
+    pub(super) fn take_slice(
+        &mut self,
+        of: Box<OfSlice>,
+        ctx: &mut Context,
+        length: BodyLength,
+        now: u64,
+    ) -> Taken {
+        match ctx.response.status {
+            206 if !of.is_aside && is_all(&ctx.response, length) => {
+                ctx.response.status = 200;
+                ctx.response.headers.remove_name(b"Content-Range");
+                self.zone.purge(&of.course.table_key());
+                self.become_whole(&of, now);
+                Taken::Whole
+            }
+            206 => Taken::Ended(self.take_part(of, ctx, length, now)),
+            304 if self.validates => {
+                self.slice = Some(of);
+                Taken::Whole
+            }
+            // No client's question would be answered by it.
+            _ if of.is_aside => {
+                if ctx.response.status < 500 {
+                    self.zone.purge(&of.course.table_key());
+                }
+                let stale = self.stand_in(now).filter(|_| self.fails(ctx.response.status));
+                if let (Some(stale), Some(tell)) = (stale, of.tell) {
+                    let _ = tell.send(stale);
+                }
+                Taken::Ended(Some(self.drop_aside(now)))
+            }
+            416 if !of.is_beyond() => Taken::Ended(Some(self.ask_plainly(&of, ctx))),
+            status if status >= 500 => {
+                // What is stale may stand in.
+                let may_stand_in = self.fails(status) && self.stand_in(now).is_some();
+                match may_stand_in {
+                    true => self.slice = Some(of),
+                    false => self.become_whole(&of, now),
+                }
+                Taken::Whole
+            }
+            status => {
+                if status == 200 || status == 416 {
+                    // It is another one by now, or has no slices.
+                    self.zone.purge(&of.course.table_key());
+                }
+                self.become_whole(&of, now);
+                Taken::Whole
+            }
+        }
+    }
+
+    fn fails(&self, status: u16) -> bool {
+        self.wish.rule.failures.contains(&status)
+    }
+
+    /// The question was one for all of it.
+    fn become_whole(&mut self, of: &OfSlice, now: u64) {
+        (self.lead, self.stale) = (None, None);
+        self.wish.key.clone_from(&of.course.wish.key);
+        self.epoch = of.whole_epoch;
+        self.lead = self.zone.lead(&self.wish.key, now, self.wish.rule.lead_s).ok();
+        self.was_sliced = true;
+    }
+
+    /// The client's own question is asked, and nothing is kept of its answer.
+    fn ask_plainly(&mut self, of: &OfSlice, ctx: &mut Context) -> Ended {
+        (self.lead, self.stale) = (None, None);
+        self.wish.key.clone_from(&of.course.wish.key);
+        (self.keeps, self.validates) = (false, false);
+        let request = &mut ctx.request.headers;
+        ask_without_condition(request);
+        request.remove_name(b"Range");
+        for (name, value) in self.asked.iter() {
+            if CHANGED.iter().any(|changed| name.eq_ignore_ascii_case(changed.as_bytes())) {
+                request.append_parts(name, &[value]);
+            }
+        }
+        Ended::Anew
+    }
+
+    /// A question that no client has asked has not brought a slice.
+    fn drop_aside(&mut self, now: u64) -> Ended {
+        if let Some(lead) = self.lead.take() {
+            lead.fail(now);
+        }
+        Ended::Instead(Box::new(nothing()))
+    }
+
+    /// What a node has answered with a part.
+    fn take_part(
+        &mut self,
+        mut of: Box<OfSlice>,
+        ctx: &mut Context,
+        length: BodyLength,
+        now: u64,
+    ) -> Option<Ended> {
+        let size = of.course.slice_bytes;
+        let version = Version::of_slice(&ctx.response, length, of.number, size);
+        let Some(version) = version else { return Some(self.refuse(&of, ctx, now)) };
+        let is_other = of.table.as_ref().is_some_and(|table| table.version != version);
+        if is_other {
+            self.zone.purge(&of.course.table_key());
+            // What was forgotten just now is not this answer.
+            of.table_epoch = self.zone.epoch_since(&of.course.table_key(), of.table_epoch);
+            of.table = None;
+            if of.is_aside {
+                return Some(self.drop_aside(now));
+            }
+        }
+        ctx.response.status = 200;
+        let Some(draft) = self.slice_as_stored(ctx, now) else {
+            ctx.response.status = 206;
+            return Some(self.refuse(&of, ctx, now));
+        };
+        let table = match of.table.take() {
+            Some(table) => table,
+            None => self.begin_table(&of, version, &draft, now),
+        };
+        let Some(fill) = self.fill_slice(&of, &table, (ctx, draft), length, now) else {
+            return Some(match of.is_aside {
+                true => self.drop_aside(now),
+                false => self.ask_plainly(&of, ctx),
+            });
+        };
+        let (fill, shared) = fill;
+        if let Some(tell) = of.tell.take() {
+            let _ = tell.send(Arc::clone(&shared));
+        }
+        if of.is_aside {
+            ctx.keeper = Some(fill.filter());
+            return None;
+        }
+        let assembly = Assembly::new(Rc::clone(&of.course), table, (of.number, shared));
+        let own = assembly.present(ctx);
+        tell_asked(&self.wish.rule, Asked { is_stored: true, ..self.as_asked() }, ctx);
+        Some(Ended::Apart(Box::new((fill, own))))
+    }
+
+    /// A part that may not be kept, or cannot be put together with others: for a while clients' own questions are asked.
+    fn refuse(&mut self, of: &OfSlice, ctx: &mut Context, now: u64) -> Ended {
+        self.zone.purge(&of.course.table_key());
+        self.zone.lead_apart(&of.course.table_key(), now).part(now);
+        if of.is_aside { self.drop_aside(now) } else { self.ask_plainly(of, ctx) }
+    }
+
+    /// The slice whose head is in `ctx`, without its body; None if it may not be kept.
+    fn slice_as_stored(&self, ctx: &Context, now: u64) -> Option<Stored> {
+        let answered = Answered {
+            head: &ctx.response,
+            request: &self.asked,
+            is_isolated: self.wish.is_isolated,
+            times: (self.began, now),
+        };
+        let life = may_keep(&self.wish.rule, answered)?;
+        let varies = !self.wish.rule.ignores.vary;
+        Stored::new(&ctx.response, life, (&self.asked, &self.resource), varies)
+    }
+
+    /// The table that a slice belongs to which was asked for without one: that of another one of the same version, or a
+    /// new one.
+    fn begin_table(&self, of: &OfSlice, version: Version, slice: &Stored, now: u64) -> SliceTable {
+        let key = of.course.table_key();
+        let known = self.zone.find(&key, &self.asked).and_then(|kept| SliceTable::of(&kept));
+        let slice_bytes = of.course.slice_bytes;
+        if let Some(known) =
+            known.filter(|table| table.version == version && table.slice_bytes == slice_bytes)
+        {
+            return known;
+        }
+        let table = SliceTable { id: table_id(), slice_bytes, version };
+        self.zone.insert(&key, table.stored(slice), of.table_epoch, now);
+        table
+    }
+
+    /// Keeps a slice while it comes; None if there is no room for it.
+    fn fill_slice(
+        &mut self,
+        of: &OfSlice,
+        table: &SliceTable,
+        (ctx, slice): (&Context, Stored),
+        length: BodyLength,
+        now: u64,
+    ) -> Option<(Fill, Arc<Stored>)> {
+        let key = slice_key(&of.course.wish.key, table.id, of.number);
+        let draft = Draft {
+            zone: &self.zone,
+            key: &key,
+            head: &ctx.response,
+            request: (&self.asked, &self.resource),
+            varies: !self.wish.rule.ignores.vary,
+            life: slice.life,
+            length,
+            most: of.course.slice_bytes,
+            epoch: self.zone.epoch_since(&key, self.epoch),
+            now,
+        };
+        let lead = self.lead.take();
+        let lead = lead.unwrap_or_else(|| self.zone.lead_apart(&key, now));
+        match Fill::new(draft, Some(lead)) {
+            Ok(fill) => {
+                let shared = fill.shared()?;
+                Some((fill, shared))
+            }
+            Err(lead) => {
+                if let Some(lead) = lead {
+                    lead.fail(now);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What asking for a slice changes of a request.
+const CHANGED: [&str; 4] = ["Range", "If-Range", "If-None-Match", "If-Modified-Since"];
+
+/// A number that no table had, those of earlier processes included, whose slices are on disks.
+fn table_id() -> u64 {
+    RandomState::new().hash_one(b"table").max(1)
+}
+
+/// The answer to a question that nobody has asked.
+fn nothing() -> LocalReply {
+    LocalReply { body: OwnBody::Bytes(Vec::new(), 0), length: BodyLength::Known(0) }
+}
+
+impl OfSlice {
+    /// What the whole is that `slice` is one of, as the client wants it.
+    pub(super) fn present(&self, slice: &Stored, ctx: &mut Context) -> LocalReply {
+        match &self.table {
+            Some(table) if !self.is_aside => {
+                let first = (self.number, Arc::new(slice.clone()));
+                Assembly::new(Rc::clone(&self.course), table.clone(), first).present(ctx)
+            }
+            _ => nothing(),
+        }
+    }
+
+    /// Whoever waits has the slice: it is still good.
+    pub(super) fn tell(&mut self, slice: &Stored) {
+        if let Some(tell) = self.tell.take() {
+            let _ = tell.send(Arc::new(slice.clone()));
+        }
+    }
+
+    /// Whether nothing is known of the slice's answer yet but what was answered in its place.
+    fn is_first_of_all(&self) -> bool {
+        self.table.is_none()
+    }
+
+    /// The key of the answer as a whole.
+    fn whole_key(&self) -> &[u8] {
+        &self.course.wish.key
+    }
+
+    /// Whether the client wants one range alone, which begins in this slice or behind it: if there is no such slice, there
+    /// is no such range.
+    fn is_beyond(&self) -> bool {
+        let asked = self.course.asked();
+        let range = asked.find(b"Range").map(|range| Ranges::parse(range, u64::MAX));
+        let from = self.number.saturating_mul(self.course.slice_bytes);
+        asked.find(b"If-Range").is_none()
+            && from > 0
+            && matches!(range, Some(Ranges::One(range)) if range.start >= from)
+    }
+}
+
+impl Exchange<'_, '_> {
+    /// Answers from slices, or has the one asked for that is wanted first.
+    pub(super) async fn answer_in_slices(
+        &mut self,
+        wish: &CacheWish,
+        zone: &Arc<Zone>,
+    ) -> Result<Outcome, Fault> {
+        let Some(course) = self.course(wish, zone) else { return Ok(Outcome::Plain) };
+        let now = self.now_s();
+        let table = course.find_table(now).await;
+        let Some(number) = course.first(table.as_ref()) else { return Ok(Outcome::Plain) };
+        let mut turn = course.turn(number, table.clone());
+        let mut why = Forward::Partial;
+        let (stored, status, collapsed) = match self.look_or_wait(&mut turn).await? {
+            Look::Use(stored, status) => (stored, status, false),
+            Look::Share(stored) => {
+                why = turn.why;
+                (stored, Status::Hit, true)
+            }
+            Look::UseAndAsk(stored) => {
+                self.prepare(&mut turn);
+                course.ask_aside(turn, None);
+                (stored, Status::Updating, false)
+            }
+            Look::Nothing | Look::Slices => return Ok(Outcome::Plain),
+            Look::Again => return Ok(Outcome::Again),
+            Look::Ask | Look::Wait(_) => {
+                self.prepare(&mut turn);
+                let request = &mut self.scratch.ctx.request.headers;
+                course.ask_for(number, turn.stale.as_deref().filter(|_| turn.validates), request);
+                self.scratch.turn = Some(Box::new(turn));
+                return Ok(Outcome::Asked);
+            }
+        };
+        let version = Version::of_kept(&stored, number, course.slice_bytes);
+        let Some(version) = version else { return Ok(Outcome::Plain) };
+        let table = match table {
+            Some(table) => table,
+            // Whoever asks for it has begun the table.
+            None => match course.find_table(now).await {
+                Some(table) => table,
+                None => return Ok(Outcome::Plain),
+            },
+        };
+        if table.version != version {
+            zone.purge(&course.table_key());
+            return Ok(Outcome::Again);
+        }
+        let assembly = Assembly::new(Rc::clone(&course), table, (number, Arc::clone(&stored)));
+        let missing = match self.await_missing(&assembly).await? {
+            Ok(missing) => missing,
+            Err(Trouble::Changed) => return Ok(Outcome::Again),
+            Err(Trouble::Failed) => return Ok(Outcome::Plain),
+        };
+        stored.touch(now);
+        let ctx = &mut self.scratch.ctx;
+        let own = assembly.present(ctx);
+        if missing || collapsed {
+            tell_reused(&stored.life, now, ctx);
+            let status = if missing { Status::Miss } else { status };
+            let told = Asked { status, why, answered: None, is_stored: missing, is_collapsed: collapsed };
+            tell_asked(&wish.rule, told, ctx);
+        } else {
+            tell_hit(&wish.rule, status, (&stored.life, now), ctx);
+        }
+        self.send_own(own).await.map(|()| Outcome::Answered)
+    }
+
+    /// Waits for the first slice to begin to come that is wanted and not kept, so that a version that is not what is kept
+    /// is seen before the head is sent. Says whether there is one.
+    async fn await_missing(&mut self, assembly: &Rc<Assembly>) -> Result<Result<bool, Trouble>, Fault> {
+        let Some(missing) = assembly.first_missing(self.now_s()) else { return Ok(Ok(false)) };
+        let mut slice = pin!(Rc::clone(assembly).obtain(missing));
+        poll_fn(|task| {
+            if let Poll::Ready(obtained) = slice.as_mut().poll(task) {
+                return Poll::Ready(Ok(obtained.map(|_| true)));
+            }
+            match self.down.poll_departure(task) {
+                Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
+                _ => Poll::Pending,
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,200 @@
+//! One request that is answered in slices, as far as all of its slices have it in common.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sigma_cache::{SliceTable, Stored, Zone, slice_key, table_key};
+use sigma_http::range::Ranges;
+use sigma_http::{Headers, Method, RequestHead};
+use sigma_plugin::cache::CacheWish;
+use tokio::sync::oneshot;
+
+use super::super::aside::Aside;
+use super::super::conditions::{ask_whether_good, ask_without_condition};
+use super::super::present::Wanted;
+use super::super::{FETCH_WAIT, Turn};
+use super::{OfSlice, slice_bytes};
+use crate::connection::{ConnectionInfo, Origin};
+use crate::exchange::stage::Stage;
+use crate::exchange::{Exchange, Scratch};
+use crate::worker::{View, Worker};
+
+/// What is asked for, by whom and of whom, for questions that are asked later.
+pub(in crate::exchange::cache) struct Course {
+    pub(super) worker: Rc<Worker>,
+    view: Rc<View>,
+    origin: Origin,
+    stage: Stage,
+    /// The exchange as plugins have left it, before anything was asked for. There until this is dropped.
+    template: Option<Box<Scratch>>,
+    pub(super) zone: Arc<Zone>,
+    /// What is wanted of the cache, with the key of the answer as a whole.
+    pub(super) wish: Box<CacheWish>,
+    pub(super) slice_bytes: u64,
+    none: RequestHead,
+}
+
+impl std::fmt::Debug for Course {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Course").field("slice_bytes", &self.slice_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Course {
+    fn drop(&mut self) {
+        if let Some(scratch) = self.template.take() {
+            self.worker.give_scratch(scratch);
+        }
+    }
+}
+
+impl Exchange<'_, '_> {
+    /// That of this exchange; None while the worker ends.
+    pub(super) fn course(&self, wish: &CacheWish, zone: &Arc<Zone>) -> Option<Rc<Course>> {
+        let worker = self.worker.calls.worker()?;
+        let mut template = worker.take_scratch();
+        self.scratch.ctx.repeat_in(&mut template.ctx);
+        template.begin();
+        Some(Rc::new(Course {
+            view: Rc::clone(&self.view),
+            origin: *self.down.origin(),
+            stage: self.stage.again(),
+            template: Some(template),
+            zone: Arc::clone(zone),
+            wish: Box::new(wish.clone()),
+            slice_bytes: slice_bytes(&wish.rule, zone),
+            none: RequestHead::default(),
+            worker,
+        }))
+    }
+}
+
+impl Course {
+    /// The request as the cache has seen it.
+    pub(super) fn request(&self) -> &RequestHead {
+        self.template.as_ref().map_or(&self.none, |template| &template.ctx.request)
+    }
+
+    pub(super) fn asked(&self) -> &Headers {
+        &self.request().headers
+    }
+
+    pub(super) fn table_key(&self) -> Vec<u8> {
+        table_key(&self.wish.key)
+    }
+
+    /// Seconds since 1970.
+    pub(super) fn now_s(&self) -> u64 {
+        self.worker.clock.borrow().unix_ms() / 1000
+    }
+
+    /// The table of what is kept in slices of this size, in memory or on a disk.
+    pub(super) async fn find_table(&self, now: u64) -> Option<SliceTable> {
+        let key = self.table_key();
+        let mut kept = self.zone.find(&key, self.asked());
+        if kept.is_none()
+            && self.zone.shelf().is_some()
+            && let Some(mut fetch) = self.zone.fetch(&key, self.asked(), now)
+        {
+            kept = match tokio::time::timeout(FETCH_WAIT, &mut fetch).await {
+                Ok(fetched) => fetched,
+                Err(_) => {
+                    fetch.give_up(now);
+                    None
+                }
+            };
+        }
+        let kept = kept?;
+        kept.touch(now);
+        SliceTable::of(&kept).filter(|table| table.slice_bytes == self.slice_bytes)
+    }
+
+    /// The number of the slice that the request wants first; None if there is no such one. Without a table it is not known
+    /// what the last bytes are: the first slice tells.
+    pub(super) fn first(&self, table: Option<&SliceTable>) -> Option<u64> {
+        let range = self.asked().find(b"Range");
+        let start = match (table, range) {
+            (_, None) => 0,
+            (None, Some(range)) => match Ranges::parse(range, u64::MAX) {
+                Ranges::One(range) if range.start < u64::MAX / 2 => range.start,
+                _ => 0,
+            },
+            (Some(table), Some(range)) => match Ranges::parse(range, table.version.total) {
+                // It may be longer by now.
+                Ranges::Unsatisfiable => return None,
+                Ranges::One(range) => range.start,
+                Ranges::Many(ranges) => ranges.iter().map(|range| range.start).min().unwrap_or(0),
+                Ranges::Whole => 0,
+            },
+        };
+        Some(start / self.slice_bytes)
+    }
+
+    /// A turn for one slice.
+    pub(super) fn turn(self: &Rc<Course>, number: u64, table: Option<SliceTable>) -> Turn {
+        let (zone, whole) = (&self.zone, &self.wish.key);
+        let id = table.as_ref().map_or(0, |table| table.id);
+        let wish = CacheWish { key: slice_key(whole, id, number), ..(*self.wish).clone() };
+        let of = OfSlice {
+            course: Rc::clone(self),
+            number,
+            table,
+            table_epoch: zone.epoch(&self.table_key()),
+            whole_epoch: zone.epoch(whole),
+            is_aside: false,
+            tell: None,
+        };
+        Turn { slice: Some(Box::new(of)), ..Turn::new(Box::new(wish), Arc::clone(zone)) }
+    }
+
+    /// Makes a request one for a slice, or for what is newer than the one that is kept.
+    pub(super) fn ask_for(&self, number: u64, stale: Option<&Stored>, request: &mut Headers) {
+        ask_without_condition(request);
+        if let Some(stale) = stale {
+            ask_whether_good(request, stale);
+        }
+        let start = number.saturating_mul(self.slice_bytes);
+        let end = start.saturating_add(self.slice_bytes - 1);
+        request.remove_name(b"Range");
+        request.append("Range", format!("bytes={start}-{end}").as_bytes());
+    }
+
+    /// Asks a node for a slice beside the exchange; `tell` is told of it when it begins to come.
+    pub(super) fn ask_aside(self: &Rc<Course>, mut turn: Turn, tell: Option<oneshot::Sender<Arc<Stored>>>) {
+        let Some(template) = &self.template else { return };
+        let mut scratch = self.worker.take_scratch();
+        template.ctx.repeat_in(&mut scratch.ctx);
+        scratch.begin();
+        let Some(of) = &mut turn.slice else { return };
+        (of.is_aside, of.tell) = (true, tell);
+        let number = of.number;
+        let stale = turn.stale.as_deref().filter(|_| turn.validates);
+        self.ask_for(number, stale, &mut scratch.ctx.request.headers);
+        scratch.turn = Some(Box::new(turn));
+        Aside {
+            worker: Rc::clone(&self.worker),
+            view: Rc::clone(&self.view),
+            info: ConnectionInfo { origin: self.origin, session: None },
+            stage: self.stage.again(),
+            scratch,
+        }
+        .spawn();
+    }
+
+    /// Makes a turn ready for a node's answer.
+    pub(super) fn prepare(&self, turn: &mut Turn) {
+        let Some(template) = &self.template else { return };
+        turn.prepare(&template.ctx, self.now_s());
+    }
+
+    /// For how long one waits for a slice that another one has asked for.
+    pub(super) fn wait(&self) -> Duration {
+        Duration::from_millis(self.wish.rule.wait_ms.into())
+    }
+
+    /// What the request wants of so many bytes with these fields.
+    pub(super) fn wanted(&self, headers: &Headers, total: u64) -> Wanted {
+        Wanted::of_whole((headers, total), self.asked(), Method::Get)
+    }
+}

@@ -1,0 +1,253 @@
+//! Slices, put together as a client wants them.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll, ready};
+
+use sigma_cache::{MayUse, Reader, SliceTable, Stored, Version, may_use, slice, slice_key};
+use sigma_http::Chunk;
+use sigma_http::range::ByteRange;
+use sigma_plugin::{BodySource, Context};
+use tokio::sync::oneshot;
+
+use super::super::present::{Wanted, hide, present_of};
+use super::super::{Look, wishes};
+use super::{Course, LOOKED_AT, TRIES};
+use crate::exchange::local_reply::LocalReply;
+
+/// Why a slice is not to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// What the node has is another version by now.
+    Changed,
+    Failed,
+}
+
+/// Slices of one version, of which one is there.
+pub(super) struct Assembly {
+    course: Rc<Course>,
+    table: SliceTable,
+    first: RefCell<Option<(u64, Arc<Stored>)>>,
+}
+
+impl Assembly {
+    pub(super) fn new(course: Rc<Course>, table: SliceTable, first: (u64, Arc<Stored>)) -> Rc<Assembly> {
+        Rc::new(Assembly { course, table, first: RefCell::new(Some(first)) })
+    }
+
+    /// Puts the head in its place, with as much of the whole as the client wants.
+    pub(super) fn present(self: &Rc<Assembly>, ctx: &mut Context) -> LocalReply {
+        let total = self.table.version.total;
+        let head = &mut ctx.response;
+        head.start(200);
+        if let Some((_, first)) = &*self.first.borrow() {
+            head.headers.copy_from(&first.headers);
+        }
+        head.headers.remove_name(b"Content-Range");
+        let wanted = self.course.wanted(&head.headers, total);
+        hide(&self.course.wish.rule, &mut head.headers);
+        let read = |range: ByteRange| -> Box<dyn BodySource> {
+            Box::new(SliceReader {
+                assembly: Rc::clone(self),
+                next: range.start / self.table.slice_bytes,
+                skip: range.start % self.table.slice_bytes,
+                left: range.length(),
+                now: None,
+                left_now: 0,
+                ahead: None,
+            })
+        };
+        present_of((total, &read), wanted, ctx)
+    }
+
+    /// The numbers of the slices that the client wants, first and last, of each range.
+    fn wanted(&self) -> Vec<(u64, u64)> {
+        let first = self.first.borrow();
+        let Some((_, first)) = &*first else { return Vec::new() };
+        let total = self.table.version.total;
+        let all = ByteRange { start: 0, end: total.saturating_sub(1) };
+        let ranges = match self.course.wanted(&first.headers, total) {
+            Wanted::Whole => vec![all],
+            Wanted::Part(part) => vec![part],
+            Wanted::Parts(parts) => parts,
+            Wanted::Beyond | Wanted::Nothing => Vec::new(),
+        };
+        let size = self.table.slice_bytes;
+        ranges.iter().map(|range| (range.start / size, range.end / size)).collect()
+    }
+
+    /// The first slice that is wanted and neither in memory nor on a disk.
+    pub(super) fn first_missing(&self, now: u64) -> Option<u64> {
+        let (zone, rule) = (&self.course.zone, &self.course.wish.rule);
+        let is_there = |number: u64| {
+            if self.first.borrow().as_ref().is_some_and(|(first, _)| *first == number) {
+                return true;
+            }
+            let key = slice_key(&self.course.wish.key, self.table.id, number);
+            match zone.find(&key, self.course.asked()) {
+                Some(kept) => may_use(rule, &kept.life, &wishes(self.course.asked()), now) == MayUse::Yes,
+                None => zone.has(&key),
+            }
+        };
+        let wanted = self.wanted();
+        let numbers = wanted.into_iter().flat_map(|(first, last)| first..=last);
+        numbers.take(LOOKED_AT as usize).find(|number| !is_there(*number))
+    }
+
+    /// A slice, as it comes: kept, asked for by another one, or asked for now.
+    ///
+    /// # Errors
+    /// Returns why it is not to be had. What belongs to another version is forgotten then.
+    pub(super) async fn obtain(self: Rc<Assembly>, number: u64) -> Result<Arc<Stored>, Trouble> {
+        let course = &self.course;
+        // It is used as often as its slices, so that it does not go before them.
+        self.is_in_force();
+        for _ in 0..TRIES {
+            let mut turn = course.turn(number, Some(self.table.clone()));
+            turn.fetch(course.request(), course.now_s()).await;
+            match turn.look(course.request(), course.now_s(), true) {
+                Look::Use(stored, _) | Look::Share(stored) => return self.fitting(number, stored),
+                Look::UseAndAsk(stored) => {
+                    course.prepare(&mut turn);
+                    course.ask_aside(turn, None);
+                    return self.fitting(number, stored);
+                }
+                Look::Wait(flight) => {
+                    let Some(place) = flight.join(course.wish.rule.waiters_max) else { continue };
+                    let _ = tokio::time::timeout(course.wait(), place.news()).await;
+                }
+                Look::Ask => {
+                    let stale = turn.stand_in(course.now_s());
+                    let (tell, told) = oneshot::channel();
+                    course.prepare(&mut turn);
+                    course.ask_aside(turn, Some(tell));
+                    return match (told.await, stale) {
+                        (Ok(stored), _) => self.fitting(number, stored),
+                        (Err(_), Some(stale)) if self.is_in_force() => self.fitting(number, stale),
+                        (Err(_), _) if self.is_in_force() => Err(Trouble::Failed),
+                        (Err(_), _) => Err(Trouble::Changed),
+                    };
+                }
+                Look::Nothing | Look::Slices | Look::Again => return Err(Trouble::Failed),
+            }
+        }
+        Err(Trouble::Failed)
+    }
+
+    /// Whether the table of these slices was not forgotten.
+    fn is_in_force(&self) -> bool {
+        let kept = self.course.zone.find(&self.course.table_key(), self.course.asked());
+        let Some(kept) = kept else { return false };
+        kept.touch(self.course.now_s());
+        SliceTable::of(&kept).is_some_and(|table| table.id == self.table.id)
+    }
+
+    fn fitting(&self, number: u64, stored: Arc<Stored>) -> Result<Arc<Stored>, Trouble> {
+        let version = Version::of_kept(&stored, number, self.table.slice_bytes);
+        if version.as_ref() == Some(&self.table.version) {
+            stored.touch(self.course.now_s());
+            return Ok(stored);
+        }
+        self.course.zone.purge(&self.course.table_key());
+        Err(Trouble::Changed)
+    }
+}
+
+type Obtaining = Pin<Box<dyn Future<Output = Result<Arc<Stored>, Trouble>>>>;
+
+/// A slice that is wanted next.
+enum Ahead {
+    Coming(Obtaining),
+    There(Result<Arc<Stored>, Trouble>),
+}
+
+impl Ahead {
+    fn poll(&mut self, task: &mut Task<'_>) -> Poll<()> {
+        if let Ahead::Coming(coming) = self {
+            *self = Ahead::There(ready!(coming.as_mut().poll(task)));
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Bytes that go through several slices. It holds two at the most: the next one is asked for when half of the one before
+/// has been sent.
+struct SliceReader {
+    assembly: Rc<Assembly>,
+    /// The number of the next slice, and how many bytes at its beginning are not wanted.
+    next: u64,
+    skip: u64,
+    left: u64,
+    now: Option<Reader>,
+    left_now: u64,
+    ahead: Option<Ahead>,
+}
+
+impl SliceReader {
+    fn begin(&mut self) -> Ahead {
+        let mut first = self.assembly.first.borrow_mut();
+        match first.take_if(|(number, _)| *number == self.next) {
+            Some((_, stored)) => Ahead::There(Ok(stored)),
+            None => Ahead::Coming(Box::pin(Rc::clone(&self.assembly).obtain(self.next))),
+        }
+    }
+
+    /// Begins with the next slice.
+    fn poll_next(&mut self, task: &mut Task<'_>) -> Poll<io::Result<()>> {
+        let mut ahead = self.ahead.take().unwrap_or_else(|| self.begin());
+        if ahead.poll(task).is_pending() {
+            self.ahead = Some(ahead);
+            return Poll::Pending;
+        }
+        let Ahead::There(Ok(stored)) = ahead else {
+            return Poll::Ready(Err(io::Error::other("a slice of the answer cannot be had")));
+        };
+        let table = &self.assembly.table;
+        let Some((_, length)) = slice(self.next, table.slice_bytes, table.version.total) else {
+            return Poll::Ready(Err(io::Error::other("there is no such slice")));
+        };
+        self.left_now = length.saturating_sub(self.skip).min(self.left);
+        self.now = Some(stored.body.read(self.skip, self.left_now));
+        (self.next, self.skip) = (self.next + 1, 0);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Has the next slice asked for once it is time.
+    fn look_ahead(&mut self, task: &mut Task<'_>) {
+        let is_time = self.left_now < self.assembly.table.slice_bytes / 2 && self.left > self.left_now;
+        if is_time && self.ahead.is_none() {
+            self.ahead = Some(self.begin());
+        }
+        if let Some(ahead) = &mut self.ahead {
+            // It is looked at when it is needed.
+            let _ = ahead.poll(task);
+        }
+    }
+}
+
+impl BodySource for SliceReader {
+    fn poll_piece(&mut self, task: &mut Task<'_>) -> Poll<io::Result<Option<Chunk>>> {
+        loop {
+            if self.left == 0 {
+                return Poll::Ready(Ok(None));
+            }
+            self.look_ahead(task);
+            let Some(now) = &mut self.now else {
+                ready!(self.poll_next(task))?;
+                continue;
+            };
+            match ready!(now.poll_piece(task))? {
+                Some(chunk) => {
+                    self.left -= chunk.len() as u64;
+                    self.left_now -= chunk.len() as u64;
+                    return Poll::Ready(Ok(Some(chunk)));
+                }
+                None => self.now = None,
+            }
+        }
+    }
+}
