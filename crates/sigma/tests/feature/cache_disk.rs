@@ -321,6 +321,8 @@ fn proxy_cache_keeps_answers_on_a_disk() {
     let status = |gateway: &Gateway, path: &str| {
         ask(gateway, "GET", path, "").head.get("apisix-cache-status").unwrap().to_owned()
     };
+    // What comes before the folder is open is not written.
+    assert!(until(PATIENCE, || gateway.stderr().contains("was looked through")), "{}", gateway.stderr());
     for path in [SMALL, "/large/5000000"] {
         assert_eq!(status(&gateway, path), "MISS");
     }
