@@ -153,7 +153,8 @@ impl CacheDisk {
 /// Opens the zone of a rule, without waiting for it.
 type Open = dyn Fn(&CacheRule) + Send + Sync;
 
-/// Has zones on disks opened as soon as something in the configuration is to be kept in them; a part of the node.
+/// Has zones made, and their disks opened, as soon as something in the configuration is to be kept in them; a part of
+/// the node.
 #[derive(Default)]
 pub struct CacheDisks {
     open: OnceLock<Box<Open>>,
@@ -174,7 +175,7 @@ impl CacheDisks {
 
     /// Answers are going to be kept by this rule. Nothing happens in tools that only check a configuration.
     pub fn want(&self, rule: &CacheRule) {
-        if let Some(open) = self.open.get().filter(|_| rule.disk.is_some()) {
+        if let Some(open) = self.open.get() {
             open(rule);
         }
     }

@@ -230,6 +230,7 @@ impl Purges {
     /// Returns an error if the order is none, or if the other gateways could not be told.
     pub(crate) async fn order(self: &Arc<Self>, order: &PurgeOrder) -> Result<Purged, PurgeError> {
         let meant = order.meant().map_err(PurgeError::Unclear)?;
+        self.check_zone(order).map_err(PurgeError::Unclear)?;
         let forgotten = Arc::clone(self).forget(vec![meant]).await;
         let Some(store) = self.store.as_ref().filter(|_| self.may_write) else {
             return Ok(Purged { forgotten, is_told: false });
@@ -239,6 +240,21 @@ impl Purges {
         let writes = vec![Write::Put { key, value: value.into(), ttl: Some(TTL) }];
         store.commit(Transaction { conditions: Vec::new(), writes }).await?;
         Ok(Purged { forgotten, is_told: true })
+    }
+
+    /// A name that nobody uses is a slip of the pen: what was to be forgotten would stay. Of an order that other gateways
+    /// have taken this is not asked, as they may have other zones.
+    fn check_zone(&self, order: &PurgeOrder) -> Result<(), String> {
+        let Some(zone) = order.zone.as_deref().filter(|zone| !zone.is_empty()) else { return Ok(()) };
+        // Those that the configuration has named since the start, in order.
+        let known: Vec<Box<str>> = self.zones.all().into_iter().map(|(name, _)| name).collect();
+        if known.iter().any(|name| **name == *zone) {
+            return Ok(());
+        }
+        let named: Vec<&str> = known.iter().map(|name| &**name).filter(|name| !name.is_empty()).collect();
+        let named =
+            if named.is_empty() { "none is".to_owned() } else { format!("used are {}", named.join(", ")) };
+        Err(format!("no route uses a zone {zone:?}: {named}"))
     }
 
     /// The store tells something.
@@ -367,5 +383,23 @@ mod tests {
             assert_eq!(alone.order(&order).await.unwrap(), Purged { forgotten: 0, is_told: false });
         }
         assert_eq!(store.list(FOLDER).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn zones_that_nobody_uses_are_refused() {
+        let purges = Arc::new(Purges::new(Arc::default(), None, true));
+        let told = async |zone: &str| {
+            let outcome = purges.order(&order(json!({"all": true, "zone": zone}))).await;
+            outcome.map(|purged| purged.forgotten).map_err(|error| error.to_string())
+        };
+        assert_eq!(told("b").await, Err("no route uses a zone \"b\": none is".to_owned()));
+        for name in ["two", "", "one", "three"] {
+            purges.zones.zone(name, 1 << 20, None);
+        }
+        assert_eq!(told("b").await, Err("no route uses a zone \"b\": used are one, three, two".to_owned()));
+        // That of routes with a `cache` has no name.
+        for known in ["one", "three", ""] {
+            assert_eq!(told(known).await, Ok(0), "{known:?}");
+        }
     }
 }

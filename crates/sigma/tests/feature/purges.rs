@@ -68,7 +68,6 @@ fn answers_are_forgotten_by_what_they_are() {
     check(json!({"prefixes": ["SHOP.test:80/red/"]}), &["/red/1", "/red/2?a=b"]);
     check(json!({"keys": [["/blue"]]}), &["/blue"]);
     check(json!({"all": true}), &paths);
-    check(json!({"all": true, "zone": "no such zone"}), &[]);
     let refused = |wanted: Value| {
         let (status, answer) = order(&gateway, &wanted);
         (status, answer["error_msg"].as_str().unwrap().to_owned())
@@ -82,6 +81,8 @@ fn answers_are_forgotten_by_what_they_are() {
         )
     );
     assert_eq!(refused(json!({"urls": ["/red"]})).0, 400);
+    let unused = "invalid order to purge: no route uses a zone \"x\": none is".to_owned();
+    assert_eq!(refused(json!({"all": true, "zone": "x"})), (400, unused));
     assert!(refused(json!({"everything": true})).1.contains("unknown field `everything`"));
     fill(&gateway, &paths);
 }
