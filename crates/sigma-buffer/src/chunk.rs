@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// Size of a fresh buffer unless [`set_size`] says otherwise. Large enough that a 1 MiB body
 /// costs few reads, small enough to stay in the second-level cache while it is passed from one
@@ -37,12 +38,47 @@ fn zeroed(len: usize) -> Box<[u8]> {
     vec![0; len].into_boxed_slice()
 }
 
-/// A piece of bytes: a window into a recycled buffer.
+/// Memory of a chunk.
+enum Memory {
+    /// Its own.
+    Own(Box<[u8]>),
+    /// That of others as well: nobody writes there.
+    Shared(Arc<[u8]>),
+}
+
+impl Memory {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Own(bytes) => bytes,
+            Memory::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Where it may be written to: nowhere if it is shared.
+    #[inline]
+    fn own(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Own(bytes) => bytes,
+            Memory::Shared(_) => &mut [],
+        }
+    }
+}
+
+impl Default for Memory {
+    #[inline]
+    fn default() -> Memory {
+        Memory::Own(Box::default())
+    }
+}
+
+/// A piece of bytes: a window into a recycled buffer, or into memory that is shared.
 ///
-/// Derefs to the window. [`Chunk::spare`] is the room behind it, to read into.
+/// Derefs to the window. [`Chunk::spare`] is the room behind it, to read into; shared memory has none, and whoever
+/// changes a window into it changes a copy.
 #[derive(Default)]
 pub struct Chunk {
-    bytes: Box<[u8]>,
+    memory: Memory,
     start: usize,
     end: usize,
 }
@@ -57,13 +93,26 @@ impl Chunk {
     /// An empty chunk of this thread's buffer size, from the free list if it has one.
     #[inline]
     pub fn take() -> Chunk {
-        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get()));
-        Chunk { bytes, start: 0, end: 0 }
+        Chunk::of(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get())))
     }
 
     fn take_small() -> Chunk {
-        let bytes = SMALL_FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SMALL_BYTES));
-        Chunk { bytes, start: 0, end: 0 }
+        Chunk::of(SMALL_FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SMALL_BYTES)))
+    }
+
+    /// An empty one on this memory.
+    #[inline]
+    fn of(bytes: Box<[u8]>) -> Chunk {
+        Chunk { memory: Memory::Own(bytes), start: 0, end: 0 }
+    }
+
+    /// A window into memory that others have as well: nothing is copied.
+    ///
+    /// # Panics
+    /// If the window is not within it.
+    pub fn shared(memory: Arc<[u8]>, window: std::ops::Range<usize>) -> Chunk {
+        assert!(window.start <= window.end && window.end <= memory.len(), "a window beyond the memory");
+        Chunk { memory: Memory::Shared(memory), start: window.start, end: window.end }
     }
 
     /// A chunk with the next piece of `bytes`, of which `taken` were taken; None at their end.
@@ -82,9 +131,9 @@ impl Chunk {
             0 => return Chunk::empty(),
             1..=SMALL_BYTES => Chunk::take_small(),
             len if len <= SIZE.get() => Chunk::take(),
-            len => Chunk { bytes: zeroed(len), start: 0, end: 0 },
+            len => Chunk::of(zeroed(len)),
         };
-        chunk.bytes[..data.len()].copy_from_slice(data);
+        chunk.memory.own()[..data.len()].copy_from_slice(data);
         chunk.end = data.len();
         chunk
     }
@@ -92,7 +141,7 @@ impl Chunk {
     /// The room behind the window.
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.end..]
+        self.memory.own().get_mut(self.end..).unwrap_or_default()
     }
 
     /// Makes `n` bytes of the spare room part of the window.
@@ -101,7 +150,7 @@ impl Chunk {
     /// If `n` exceeds the spare room.
     #[inline]
     pub fn filled(&mut self, n: usize) {
-        assert!(n <= self.bytes.len() - self.end, "filled beyond the buffer");
+        assert!(n <= self.memory.own().len().saturating_sub(self.end), "filled beyond the buffer");
         self.end += n;
     }
 
@@ -155,8 +204,9 @@ impl Chunk {
 
     /// Moves the window to the front of the buffer, so that the spare room is one piece.
     pub fn compact(&mut self) {
+        self.unshare();
         if self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
+            self.memory.own().copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
@@ -166,10 +216,18 @@ impl Chunk {
     /// whose length the peer decides.
     pub fn shrink(&mut self) {
         let needed = (2 * self.len()).max(LEAST_SHRUNK_BYTES);
-        if 2 * needed <= self.bytes.len() {
+        if 2 * needed <= self.memory.own().len() {
             let mut smaller = zeroed(needed);
             smaller[..self.len()].copy_from_slice(self);
-            *self = Chunk { start: 0, end: self.len(), bytes: smaller };
+            *self = Chunk { start: 0, end: self.len(), memory: Memory::Own(smaller) };
+        }
+    }
+
+    /// Takes a copy where the memory is shared.
+    #[inline]
+    fn unshare(&mut self) {
+        if matches!(self.memory, Memory::Shared(_)) {
+            *self = Chunk::copy_of(self);
         }
     }
 
@@ -185,13 +243,14 @@ impl Chunk {
     /// Ensures at least `total` bytes of capacity, keeping the window.
     pub fn reserve_total(&mut self, total: usize) {
         self.compact();
-        if self.bytes.len() < total {
-            if self.bytes.is_empty() && total <= SIZE.get() {
+        let bytes = self.memory.own();
+        if bytes.len() < total {
+            if bytes.is_empty() && total <= SIZE.get() {
                 *self = Chunk::take();
             } else {
                 let mut larger = zeroed(total.max(SIZE.get()));
-                larger[..self.end].copy_from_slice(&self.bytes[..self.end]);
-                self.bytes = larger;
+                larger[..self.end].copy_from_slice(&bytes[..self.end]);
+                self.memory = Memory::Own(larger);
             }
         }
     }
@@ -202,28 +261,30 @@ impl Deref for Chunk {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
+        &self.memory.bytes()[self.start..self.end]
     }
 }
 
 impl DerefMut for Chunk {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.end]
+        self.unshare();
+        &mut self.memory.own()[self.start..self.end]
     }
 }
 
 impl Drop for Chunk {
     #[inline]
     fn drop(&mut self) {
+        let Memory::Own(bytes) = &mut self.memory else { return };
         // During thread shutdown the lists may be gone; then the buffer is simply freed.
-        let (free, most) = match self.bytes.len() {
+        let (free, most) = match bytes.len() {
             0 => return,
             SMALL_BYTES => (&SMALL_FREE, SMALL_FREE_LIST_MAX),
             len if len == SIZE.try_with(Cell::get).unwrap_or(0) => (&FREE, FREE_LIST_MAX),
             _ => return,
         };
-        let bytes = std::mem::take(&mut self.bytes);
+        let bytes = std::mem::take(bytes);
         let _ = free.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() < most {
@@ -268,7 +329,7 @@ mod tests {
             chunk.advance(1);
             chunk.shrink();
             assert_eq!(&chunk[..], &data[1..]);
-            assert!(chunk.bytes.len() <= most, "{len}: {}", chunk.bytes.len());
+            assert!(chunk.memory.own().len() <= most, "{len}: {}", chunk.memory.own().len());
             chunk.reserve_total(CHUNK_BYTES);
             assert_eq!(&chunk[..], &data[1..]);
         }
@@ -277,8 +338,8 @@ mod tests {
     #[test]
     fn a_copy_of_little_takes_little() {
         for (len, room) in [(1, SMALL_BYTES), (SMALL_BYTES, SMALL_BYTES), (SMALL_BYTES + 1, CHUNK_BYTES)] {
-            let chunk = Chunk::copy_of(&vec![b'x'; len]);
-            assert_eq!((chunk.len(), chunk.bytes.len()), (len, room));
+            let mut chunk = Chunk::copy_of(&vec![b'x'; len]);
+            assert_eq!((chunk.len(), chunk.memory.own().len()), (len, room));
         }
         assert!(SMALL_FREE.with_borrow(Vec::len) > 0, "it is kept for the next one");
     }
@@ -298,6 +359,39 @@ mod tests {
         let mut chunk = Chunk::empty();
         chunk.make_room(CHUNK_BYTES);
         assert!(chunk.spare().is_empty());
+    }
+
+    #[test]
+    fn what_is_shared_is_read_by_all_and_changed_by_nobody() {
+        let memory: Arc<[u8]> = b"hello"[..].into();
+        let window = || Chunk::shared(Arc::clone(&memory), 1..4);
+        let mut chunk = window();
+        assert_eq!((&chunk[..], chunk.as_ptr()), (&b"ell"[..], memory[1..].as_ptr()));
+        assert!(chunk.spare().is_empty() && !chunk.try_append(b"x"));
+        chunk.advance(1);
+        chunk.shrink();
+        assert_eq!(&chunk.split_to(1)[..], b"l");
+        assert_eq!((&chunk[..], Arc::strong_count(&memory)), (&b"l"[..], 2));
+        let change: [fn(&mut Chunk); 4] = [
+            |chunk| chunk[0] = b'E',
+            |chunk| chunk.make_room(0),
+            |chunk| chunk.reserve_total(2),
+            Chunk::compact,
+        ];
+        for change in change {
+            let mut chunk = window();
+            change(&mut chunk);
+            assert!(chunk.eq_ignore_ascii_case(b"ell") && chunk.try_append(b"!"));
+            assert_eq!((&memory[..], Arc::strong_count(&memory)), (&b"hello"[..], 2));
+        }
+        drop(chunk);
+        assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a window beyond the memory")]
+    fn no_window_is_beyond_its_memory() {
+        Chunk::shared(b"a"[..].into(), 0..2);
     }
 
     #[test]

@@ -185,9 +185,12 @@ impl BodySource for Reader {
             if let Some(piece) = &self.piece {
                 let end = usize::try_from(self.left)
                     .map_or(piece.len(), |left| piece.len().min(self.taken.saturating_add(left)));
-                if let Some(chunk) = Chunk::next_of(&piece[..end], &mut self.taken) {
-                    self.left -= chunk.len() as u64;
-                    return Poll::Ready(Ok(Some(chunk)));
+                if self.taken < end {
+                    let window = self.taken..end;
+                    self.left -= window.len() as u64;
+                    self.taken = end;
+                    // What is kept goes to the socket from where it is.
+                    return Poll::Ready(Ok(Some(Chunk::shared(Arc::clone(piece), window))));
                 }
             }
             let piece = task::ready!(self.poll_next(task))?;
