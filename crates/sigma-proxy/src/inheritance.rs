@@ -353,9 +353,9 @@ mod tests {
         let compiler = inheritance.compiler(Arc::new(Roster::new([], None)));
         let config = sigma_config::Config::default();
         let snapshot = alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;
-        let free = BoundSocket::udp(([127, 0, 0, 1], 0).into(), Claim::First).unwrap();
-        let plain = tcp(free.local_addr().unwrap().port());
-        drop(free);
+        // Free for TCP as well, and given to nobody else by the system.
+        let is_free = |port: &u16| BoundSocket::udp(([127, 0, 0, 1], *port).into(), Claim::First).is_ok();
+        let plain = tcp(std::iter::repeat_with(sigma_testkit::free_port).find(is_free).unwrap());
         let stream = Some(sigma_config::settings::StreamListener::Udp);
         let udp = Listener { stream, ..plain.clone() };
         let mut step = |wanted: &[Listener], counts: (usize, usize)| {
