@@ -55,6 +55,9 @@ Apisix-Cache-Status: BYPASS
 ```
 "#;
 
+/// The arguments of a query string that a GraphQL server reads.
+const ARGUMENTS: [&str; 3] = ["query", "variables", "operationName"];
+
 /// JSON values of a body of the largest default size, about.
 const MOST_VALUES: usize = 250_000;
 
@@ -64,7 +67,8 @@ const MOST_VALUES: usize = 250_000;
 /// 200. A document with a mutation passes the cache. What is no request of GraphQL is answered 400, and other methods
 /// 405: nothing reaches the node that this plugin has not understood.
 ///
-/// Under one key are the answers to one text: the query string, or the body, byte by byte. Host, path, route, service,
+/// Under one key are the answers to one text: the query string, and by POST the body besides, byte by byte. A POST with
+/// arguments of GraphQL in its query string is answered 400, as is a GET with a body: a server might read either. Host, path, route, service,
 /// the configuration and whose answer it is are in the key as well. Clients are told it in `APISIX-Cache-Key`; operators
 /// purge by it: `sigma ctl purge --cache-key '["…"]'`.
 ///
@@ -167,28 +171,21 @@ impl GraphqlProxyCache {
 impl Plugin for GraphqlProxyCache {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         let (inner, slot) = (Arc::clone(&self.0), Slot::from(self));
-        match ctx.request.method {
-            Method::Get => {
-                let query = ctx.request.query().unwrap_or_default().to_vec();
-                inner.step(slot, ctx, &query, of_arguments)
-            }
-            Method::Post => {
-                let limit = inner.max_size;
-                let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| {
-                    if read == BodyRead::TooLarge {
-                        return no_request();
-                    }
-                    let content_type = ctx.request.headers.find(b"Content-Type").unwrap_or_default().to_vec();
-                    // It is not changed, and still there for the node.
-                    let body = ctx.body.take().unwrap_or_default();
-                    let step = inner.step(slot, ctx, &body, |text| of_body(&content_type, text));
-                    ctx.body = Some(body);
-                    step
-                };
-                Step::ReadBody { limit, then: Box::new(then) }
-            }
-            _ => Step::status(405),
+        if !matches!(ctx.request.method, Method::Get | Method::Post) {
+            return Step::status(405);
         }
+        let limit = inner.max_size;
+        let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| {
+            if read == BodyRead::TooLarge {
+                return no_request();
+            }
+            // It is not changed, and still there for the node.
+            let body = ctx.body.take().unwrap_or_default();
+            let step = inner.judge(slot, ctx, &body);
+            ctx.body = Some(body);
+            step
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
@@ -200,6 +197,25 @@ impl Plugin for GraphqlProxyCache {
 }
 
 impl Inner {
+    /// Judges a request whose body is known. What a server could read in two ways is refused: else somebody has the
+    /// answer to one query kept as that to another.
+    fn judge(&self, slot: Slot, ctx: &mut Context, body: &[u8]) -> Step {
+        let query = ctx.request.query().unwrap_or_default().to_vec();
+        if ctx.request.method == Method::Get {
+            return match body.is_empty() {
+                true => self.step(slot, ctx, &query, of_arguments),
+                false => refused("invalid graphql request, a GET has no body"),
+            };
+        }
+        if let Some(name) =
+            ARGUMENTS.iter().find(|name| pairs(&query).any(|(given, _)| *given == *name.as_bytes()))
+        {
+            return refused(&format!("invalid graphql request, args[{name}] stands beside a body"));
+        }
+        let content_type = ctx.request.headers.find(b"Content-Type").unwrap_or_default().to_vec();
+        self.step(slot, ctx, body, |text| of_body(&content_type, text))
+    }
+
     /// Wants the cache for a request with this text, in which `document` finds what is to be executed.
     fn step(
         &self,
@@ -233,8 +249,15 @@ impl Inner {
             // How a body is read depends on its type.
             let kind = ctx.request.headers.find(b"Content-Type").unwrap_or_default();
             let method = ctx.request.method.as_str().as_bytes();
-            let parts = [&wish.key[..], &self.space, &length(kind), kind, &length(method), method, text];
-            let key = hex(digest(&SHA256, &parts.concat()).as_ref());
+            // A server may look at any argument, by POST too.
+            let query = ctx.request.query().unwrap_or_default();
+            let mut whole = [&wish.key[..], &self.space].concat();
+            for part in [kind, method, query] {
+                whole.extend(length(part));
+                whole.extend(part);
+            }
+            whole.extend(text);
+            let key = hex(digest(&SHA256, &whole).as_ref());
             wish.key = key_end(std::slice::from_ref(&key));
             ctx.keep(slot, Told(key));
         }
@@ -331,6 +354,8 @@ mod tests {
             outcome("POST /other HTTP/1.1\nHost: h\nContent-Type: application/graphql", "{a}"),
             outcome("POST /graphql HTTP/1.1\nHost: i\nContent-Type: application/graphql", "{a}"),
             post("application/graphql", "subscription {a}"),
+            outcome("POST /graphql?tenant=1 HTTP/1.1\nHost: h\nContent-Type: application/graphql", "{a}"),
+            outcome("POST /graphql?tenant=2 HTTP/1.1\nHost: h\nContent-Type: application/graphql", "{a}"),
         ];
         let keys: std::collections::HashSet<_> = texts.iter().collect();
         assert_eq!(keys.len(), texts.len(), "{texts:?}");
@@ -365,6 +390,14 @@ mod tests {
         check(post("text/plain", "{a}"), "invalid graphql request, error content-type: text/plain");
         check(post("application/graphql", "{a"), "failed to parse graphql query");
         check(post("application/graphql", "fragment F on T {a}"), "empty graphql query");
+        for (argument, name) in
+            [("query={b}", "query"), ("x=1&%71uery", "query"), ("operationName=B", "operationName")]
+        {
+            let head =
+                format!("POST /graphql?{argument} HTTP/1.1\nHost: h\nContent-Type: application/graphql");
+            check(outcome(&head, "{a}"), &format!("args[{name}] stands beside a body"));
+        }
+        check(outcome("GET /graphql?query={a} HTTP/1.1\nHost: h", "{b}"), "a GET has no body");
         assert_eq!(outcome("HEAD /graphql?query={a} HTTP/1.1\nHost: h", ""), "405");
         assert_eq!(outcome("PUT /graphql HTTP/1.1\nHost: h", ""), "405");
     }
