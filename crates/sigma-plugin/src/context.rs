@@ -6,14 +6,16 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use sigma_config::resources::{PluginConfig, Route, Service};
-use sigma_http::{HeaderId, RequestHead, ResponseHead};
+use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
 use crate::cache::CacheWish;
 use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
 use crate::geography::Geography;
+use crate::pace::{Direction, Pace, Paces};
 use crate::record::Record;
 use crate::{BodyFilter, Entry, Plugin, Reply};
 
@@ -233,6 +235,8 @@ pub struct Context {
     pub keeper: Option<Box<dyn BodyFilter>>,
     /// What the client is answered in place of a body that a filter gives up; see [`BodyFilter::holds_head`].
     pub instead: Option<Box<Reply>>,
+    /// What slows its bodies down, and its tunnel; None if nothing does.
+    pub paces: Option<Box<Paces>>,
     /// A copy of what passes of the request body, for plugins that only look.
     pub request_copy: Option<Rc<BodyCopy>>,
     /// The client of the request.
@@ -276,6 +280,7 @@ impl Context {
         self.cache = None;
         self.keeper = None;
         self.instead = None;
+        self.paces = None;
         self.request_copy = None;
         self.route = None;
         self.params.clear();
@@ -333,6 +338,33 @@ impl Context {
                 self.request.headers.append(name, value.as_bytes());
             }
         }
+    }
+
+    /// From now on its bodies, or what passes in its tunnel, wait for `pace` as well.
+    pub fn slow_down(&mut self, pace: Box<dyn Pace>) {
+        self.paces.get_or_insert_default().add(pace);
+    }
+
+    /// The next frame that passes in a direction, of those that `next` gives.
+    ///
+    /// # Errors
+    /// Returns the error of `next`.
+    #[inline]
+    pub fn paced(
+        &mut self,
+        direction: Direction,
+        task: &mut task::Context<'_>,
+        next: impl FnOnce(&mut Context, &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>,
+    ) -> Poll<Result<Frame, Fault>> {
+        let Some(mut paces) = self.paces.take() else { return next(self, task) };
+        let polled = paces.poll_frame(direction, task, |task| next(self, task));
+        self.paces = Some(paces);
+        polled
+    }
+
+    /// Whether bytes wait for their pace in this direction, and not for anybody else.
+    pub fn is_slowed(&self, direction: Direction) -> bool {
+        self.paces.as_ref().is_some_and(|paces| paces.is_waiting(direction))
     }
 
     /// Has up to `limit` bytes of the request body copied while it passes, for a plugin that only
@@ -484,6 +516,7 @@ impl Context {
 
     /// Drops what plugins kept: the exchange is over, though its memory may wait for the next one.
     pub fn drop_kept(&mut self) {
+        self.paces = None;
         self.kept.clear();
     }
 

@@ -21,6 +21,7 @@ use crate::address::NodeAddr;
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
+use crate::pace::{Pace, Paces};
 use crate::record::whole_ms;
 use crate::traffic::Traffic;
 use crate::variables::{address, number, of_process, open_ms, owned, proxied, seconds, text};
@@ -171,6 +172,8 @@ pub struct Session {
     pub early: Chunk,
     /// The key of an upstream in the place of the route's; see [`Build::upstream_key`].
     pub upstream: Option<Box<str>>,
+    /// What slows it down; None if nothing does. Only of sessions over TCP.
+    pub paces: Option<Box<Paces>>,
     /// What came of it so far.
     pub course: Course,
     held: Vec<(&'static str, Box<[u8]>)>,
@@ -182,6 +185,11 @@ impl Session {
     pub fn set_variable(&mut self, name: &'static str, value: &[u8]) {
         self.held.retain(|(known, _)| *known != name);
         self.held.push((name, value.into()));
+    }
+
+    /// From now on its bytes wait for `pace` as well.
+    pub fn slow_down(&mut self, pace: Box<dyn Pace>) {
+        self.paces.get_or_insert_default().add(pace);
     }
 
     /// Keeps a value until the session is over, however it ends.

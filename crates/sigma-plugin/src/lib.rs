@@ -20,6 +20,7 @@
 //! | [`body`] | changing a response body while it passes |
 //! | [`cache`] | having answers kept and used again |
 //! | [`outbound`] | calling other services |
+//! | [`pace`] | slowing down what passes |
 //! | [`takeover`] | having a connection for itself |
 //! | [`bridge`] | serving upstreams that speak no HTTP |
 //! | [`flow`] | the same for sessions over TCP and UDP |
@@ -54,6 +55,7 @@ pub mod legacy;
 pub mod machine;
 pub mod meta;
 pub mod outbound;
+pub mod pace;
 pub mod places;
 pub mod record;
 pub mod resident;

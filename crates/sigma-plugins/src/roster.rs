@@ -69,6 +69,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::log::LAGO,
     &crate::auth::LDAP_AUTH,
     &crate::auth::LDAP_AUTH_ADVANCED,
+    &crate::limit::bandwidth::LIMIT_BANDWIDTH,
     &crate::limit::conn::LIMIT_CONN,
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,

@@ -175,9 +175,14 @@ impl<E: Event> Counted<E> {
 impl<E: Event> Tally<E> {
     /// Counts an event.
     pub(crate) fn count(&self, event: E) {
+        self.add(event, 1);
+    }
+
+    /// Counts as many.
+    pub(crate) fn add(&self, event: E, many: u64) {
         let number = &self.0[event.number()];
         // The owning worker only: two writers would lose counts.
-        number.store(number.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        number.store(number.load(Ordering::Relaxed).wrapping_add(many), Ordering::Relaxed);
     }
 }
 

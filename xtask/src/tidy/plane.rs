@@ -233,6 +233,10 @@ const BANS: &[Ban] = &[
                 "keys are changed by time, and a handshake costs a thousand times as much",
             ),
             (
+                "crates/sigma-plugins/src/limit/bandwidth.rs",
+                "once, when the first instance is made; tests of paces make up the time of this clock",
+            ),
+            (
                 "crates/sigma-plugin/src/machine.rs",
                 "plugins ask it where their answer depends on the time of day, or on finer ticks than 50 ms",
             ),

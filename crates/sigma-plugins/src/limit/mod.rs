@@ -1,5 +1,6 @@
 //! How much: plugins that bound what a client, a consumer or a route may use.
 
+pub(crate) mod bandwidth;
 mod clock;
 pub(crate) mod conn;
 pub(crate) mod count;

@@ -5,6 +5,7 @@ use std::task::{self, Poll};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
+use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, BodySource, Context, Frames, Reply};
 use sigma_wire::Connection;
 use sigma_wire::Downstream;
@@ -105,7 +106,7 @@ pub(super) enum Delivered {
     Whole,
     /// The client takes no more for the moment.
     ClientSlow,
-    /// The source has no more for the moment.
+    /// The source has no more for the moment, or what it has waits for its pace.
     SourceSlow,
 }
 
@@ -225,10 +226,10 @@ impl Delivery {
     ) -> Poll<Result<Frame, Fault>> {
         let Delivery { filters, exhausted, code, .. } = self;
         let mut outgoing = Outgoing { source, exhausted, progressed, code };
-        if filters.is_empty() {
-            return outgoing.poll_frame(ctx, task);
-        }
-        poll_filtered(filters, &mut outgoing, ctx, task)
+        ctx.paced(Direction::ToClient, task, |ctx, task| match filters.is_empty() {
+            true => outgoing.poll_frame(ctx, task),
+            false => poll_filtered(filters, &mut outgoing, ctx, task),
+        })
     }
 }
 

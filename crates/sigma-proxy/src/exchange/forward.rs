@@ -402,7 +402,7 @@ impl Exchange<'_, '_> {
         let has_body = self.scratch.has_body();
         let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, .. } = *self.scratch;
         let method = ctx.request.method;
-        body.rewind();
+        body.rewind(ctx);
         let timeouts = (plan.timeouts, &settings.timeouts);
         let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, has_body);
         state.note_upload(transfer.upload(), ctx, true);

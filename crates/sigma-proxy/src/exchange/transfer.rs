@@ -11,6 +11,7 @@ use sigma_config::settings;
 use sigma_http::websocket::Sender;
 use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_plugin::Context;
+use sigma_plugin::pace::Direction;
 use sigma_wire::Departure;
 use sigma_wire::{Connection, HeadLimits};
 
@@ -110,9 +111,10 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         {
             return Poll::Ready(Err(client_gone()));
         }
+        // Nobody is late while bytes wait for their pace.
         let up_wait = if up_pending {
             Wait::Send
-        } else if down_pending {
+        } else if down_pending || is_slowed(ctx) {
             Wait::Nothing
         } else {
             Wait::Receive
@@ -231,11 +233,15 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
 
     /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
     /// sent before was passed on, or when both have taken leave.
-    pub(super) fn poll_tunnel(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(super) fn poll_tunnel(
+        &mut self,
+        task: &mut task::Context<'_>,
+        ctx: &mut Context,
+    ) -> Poll<Result<(), Fault>> {
         let mut open = true;
         let mut up_pending = self.up.poll_flush(task)?.is_pending();
         while !up_pending && open {
-            match self.poll_tunnelled(Sender::Client, task) {
+            match ctx.paced(Direction::ToNode, task, |_, task| self.poll_tunnelled(Sender::Client, task)) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.up.send(Frame::Data(data));
                     up_pending = self.up.poll_flush(task)?.is_pending();
@@ -246,7 +252,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         }
         let mut down_pending = self.down.poll_flush(task)?.is_pending();
         while !down_pending && open {
-            match self.poll_tunnelled(Sender::Server, task) {
+            match ctx.paced(Direction::ToClient, task, |_, task| self.poll_tunnelled(Sender::Server, task)) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.down.send(Frame::Data(data));
                     down_pending = self.down.poll_flush(task)?.is_pending();
@@ -262,7 +268,8 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
             }
         }
         let left = self.leaving || self.socket.as_ref().is_some_and(|socket| socket.has_taken_leave());
-        if left && open && !up_pending && !down_pending {
+        let holds = ctx.paces.as_ref().is_some_and(|paces| paces.is_holding());
+        if left && open && !up_pending && !down_pending && !holds {
             self.down.send(Frame::End);
             down_pending = self.down.poll_flush(task)?.is_pending();
             open = false;
@@ -270,7 +277,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         if !open && !up_pending && !down_pending {
             return Poll::Ready(Ok(()));
         }
-        if std::mem::take(&mut self.progressed) {
+        if std::mem::take(&mut self.progressed) || is_slowed(ctx) {
             self.down.deadline().set(self.settings.tunnel_idle_ms.into());
         }
         self.down.deadline().poll_expired(task).map(|()| Ok(()))
@@ -370,8 +377,8 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         {
             return Poll::Ready(result);
         }
-        let mut down_wait =
-            if self.upload == Upload::Running && !up_pending { Wait::Receive } else { Wait::Nothing };
+        let starves = self.upload == Upload::Running && !up_pending && !ctx.is_slowed(Direction::ToNode);
+        let mut down_wait = if starves { Wait::Receive } else { Wait::Nothing };
         if self.upload != Upload::Running {
             match self.down.poll_departure(task) {
                 Poll::Ready(Departure::Gone) => return Poll::Ready(Err(client_gone())),
@@ -439,6 +446,11 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             }
         }
     }
+}
+
+/// Whether bytes wait for their pace.
+fn is_slowed(ctx: &Context) -> bool {
+    ctx.is_slowed(Direction::ToNode) || ctx.is_slowed(Direction::ToClient)
 }
 
 pub(super) fn client_gone() -> Fault {

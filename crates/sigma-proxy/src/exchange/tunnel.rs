@@ -71,7 +71,7 @@ pub(super) async fn run<S: FarEnd>(
             Turn::Begin => transfer.say_goodbye((worker.random() as u32).to_ne_bytes()),
             Turn::End => return Poll::Ready(Ok(())),
         }
-        let polled = transfer.poll_tunnel(task);
+        let polled = transfer.poll_tunnel(task, ctx);
         match withdrawal {
             Some(withdrawal) if polled.is_pending() && withdrawal.poll(task).is_ready() => {
                 tracing::debug!("a tunnel is closed because its node is out");

@@ -4,6 +4,7 @@ use std::task::{self, Poll, ready};
 
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::body::poll_filtered;
+use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, Context, Frames};
 use sigma_wire::Downstream;
 
@@ -72,10 +73,13 @@ impl RequestBody {
     }
 
     /// Another attempt begins: what was sent is sent again.
-    pub(super) fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self, ctx: &mut Context) {
         self.repeated = 0;
         if self.stands() {
             (self.taken, self.ended) = (0, false);
+            if let Some(paces) = &mut ctx.paces {
+                paces.forget(Direction::ToNode);
+            }
         }
     }
 
@@ -104,7 +108,10 @@ impl RequestBody {
         }
         let RequestBody { read, taken, in_memory, filters, .. } = self;
         let mut source = Incoming { read, taken, in_memory: *in_memory, down };
-        let frame = ready!(poll_filtered(filters, &mut source, ctx, task))?;
+        let frame =
+            ready!(ctx.paced(Direction::ToNode, task, |ctx, task| {
+                poll_filtered(filters, &mut source, ctx, task)
+            }))?;
         self.keep(&frame);
         Poll::Ready(Ok(frame))
     }

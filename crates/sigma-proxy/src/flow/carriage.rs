@@ -160,7 +160,8 @@ impl Flow<'_> {
         withdrawal: Option<Withdrawal>,
     ) -> Result<(), End> {
         let trust = self.trust.take();
-        let mut relay = Relay::new(down, up, std::mem::take(&mut self.session.early));
+        let (early, paces) = (std::mem::take(&mut self.session.early), self.session.paces.take());
+        let mut relay = Relay::new(down, up, early, paces);
         let idle = Deadline::new();
         idle.set(idle_ms);
         let mut moved = relay.moved();
@@ -185,6 +186,7 @@ impl Flow<'_> {
             }
             match polled {
                 Poll::Ready(ended) => return Poll::Ready(ended.map_err(Stopped::Broken)),
+                Poll::Pending if relay.is_slowed() => idle.set(idle_ms),
                 Poll::Pending if idle.poll_expired(cx).is_ready() => {
                     return Poll::Ready(Err(Stopped::Idle));
                 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use sigma_http::Chunk;
 use sigma_net::Stream;
 use sigma_net::splice::Pipe;
+use sigma_plugin::pace::{Direction, Paces};
 
 /// Pieces that one direction moves before others get their turn.
 const TURNS: usize = 16;
@@ -32,6 +33,8 @@ pub(super) struct Relay {
     up: Stream,
     to_up: Way,
     to_down: Way,
+    /// What slows them down.
+    paces: Option<Box<Paces>>,
 }
 
 /// One direction.
@@ -50,12 +53,23 @@ struct Way {
     closed: bool,
     /// Bytes that were written.
     moved: u64,
+    /// Of `chunk`, what may be written; of no account where nothing slows it down.
+    passing: usize,
 }
+
+/// What slows one direction down, if anything does.
+type Slowed<'s> = Option<(&'s mut Paces, Direction)>;
 
 impl Relay {
     /// Between a client, of whom `early` was read, and a node.
-    pub(super) fn new(down: Stream, up: Stream, early: Chunk) -> Relay {
-        Relay { down, up, to_up: Way { chunk: early, ..Way::default() }, to_down: Way::default() }
+    pub(super) fn new(down: Stream, up: Stream, early: Chunk, paces: Option<Box<Paces>>) -> Relay {
+        Relay { down, up, to_up: Way { chunk: early, ..Way::default() }, to_down: Way::default(), paces }
+    }
+
+    /// Whether bytes wait for their pace, and not for either side.
+    pub(super) fn is_slowed(&self) -> bool {
+        let waits = |direction| self.paces.as_ref().is_some_and(|paces| paces.is_waiting(direction));
+        waits(Direction::ToNode) || waits(Direction::ToClient)
     }
 
     /// Bytes that have moved: to the node, and to the client.
@@ -65,13 +79,14 @@ impl Relay {
 
     /// Ready when both sides have ended, or one is broken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let is_last = self.to_down.is_over();
-        let up =
-            self.to_up.poll(&mut self.down, &mut self.up, is_last, cx).map_err(|_| Broken::Downstream)?;
-        let is_last = self.to_up.is_over();
-        let down =
-            self.to_down.poll(&mut self.up, &mut self.down, is_last, cx).map_err(|_| Broken::Upstream)?;
-        match (up, down) {
+        let Relay { down, up, to_up, to_down, paces } = self;
+        let is_last = to_down.is_over();
+        let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToNode));
+        let to_node = to_up.poll(down, up, is_last, slowed, cx).map_err(|_| Broken::Downstream)?;
+        let is_last = to_up.is_over();
+        let slowed = paces.as_deref_mut().map(|paces| (paces, Direction::ToClient));
+        let to_client = to_down.poll(up, down, is_last, slowed, cx).map_err(|_| Broken::Upstream)?;
+        match (to_node, to_client) {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
@@ -123,13 +138,14 @@ impl Way {
         from: &mut Stream,
         to: &mut Stream,
         is_last: bool,
+        mut slowed: Slowed<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         for _ in 0..TURNS {
             if self.closed {
                 return Poll::Ready(Ok(()));
             }
-            if !ready!(self.poll_give(to, cx)) {
+            if !ready!(self.poll_give(to, &mut slowed, cx)) {
                 self.closed = true;
                 continue;
             }
@@ -142,7 +158,7 @@ impl Way {
                 self.closed = true;
                 continue;
             }
-            match self.poll_take(from, to, cx) {
+            match self.poll_take(from, to, slowed.is_none(), cx) {
                 Poll::Ready(n) => self.ended = n? == 0,
                 // Who sends more nevertheless is told by the kernel that nobody has read it.
                 Poll::Pending if self.leaving => self.ended = true,
@@ -158,16 +174,32 @@ impl Way {
     }
 
     /// Writes what was read; false if nobody is there to take it.
-    fn poll_give(&mut self, to: &mut Stream, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_give(&mut self, to: &mut Stream, slowed: &mut Slowed<'_>, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
+            let passing = match slowed {
+                Some((paces, direction)) if !self.chunk.is_empty() => {
+                    if self.passing == 0 {
+                        let polled = paces.poll_pass(*direction, self.chunk.len(), cx);
+                        let Poll::Ready(passing) = polled else {
+                            // What passed before leaves meanwhile.
+                            let is_gone = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));
+                            return if is_gone { Poll::Ready(false) } else { Poll::Pending };
+                        };
+                        self.passing = passing;
+                    }
+                    self.passing
+                }
+                _ => self.chunk.len(),
+            };
             let written = match &mut self.pipe {
-                _ if !self.chunk.is_empty() => ready!(to.poll_write(cx, &self.chunk)),
+                _ if !self.chunk.is_empty() => ready!(to.poll_write(cx, &self.chunk[..passing])),
                 Some(pipe) if pipe.held() > 0 => ready!(to.poll_splice_from(cx, pipe)),
                 _ => return Poll::Ready(true),
             };
             match written {
                 Ok(written) if written > 0 => {
                     self.chunk.advance(written.min(self.chunk.len()));
+                    self.passing = self.passing.saturating_sub(written);
                     self.moved += written as u64;
                 }
                 _ => return Poll::Ready(false),
@@ -176,7 +208,13 @@ impl Way {
     }
 
     /// Reads more: into memory, or past it while much comes. A wait holds neither memory nor a pipe.
-    fn poll_take(&mut self, from: &mut Stream, to: &Stream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_take(
+        &mut self,
+        from: &mut Stream,
+        to: &Stream,
+        may_splice: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         if self.is_bulk
             && let Some(taken) = self.poll_splice(from, cx)
         {
@@ -186,7 +224,7 @@ impl Way {
         let taken = from.poll_fill(cx, &mut self.chunk);
         if let Poll::Ready(Ok(n)) = taken {
             let is_much = n >= BULK_BEGUN && self.moved >= SPLICED_AFTER;
-            self.is_bulk = is_much && from.can_splice() && to.can_splice();
+            self.is_bulk = is_much && may_splice && from.can_splice() && to.can_splice();
         }
         taken
     }
@@ -236,7 +274,7 @@ mod tests {
     /// Both sides send much and end their sending, and get what the other sent. Whether pipes were used.
     async fn exchange() -> bool {
         let ((down, client), (up, node)) = (pair().await, pair().await);
-        let mut relay = Relay::new(down, up, Chunk::copy_of(b"early"));
+        let mut relay = Relay::new(down, up, Chunk::copy_of(b"early"), None);
         let mut has_spliced = false;
         let relayed = async {
             let relayed = poll_fn(|cx| {
@@ -280,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn who_reads_slowly_holds_the_other_side_back() {
         let ((down, client), (up, mut node)) = (pair().await, pair().await);
-        let mut relay = Relay::new(down, up, Chunk::empty());
+        let mut relay = Relay::new(down, up, Chunk::empty(), None);
         let sent = bytes();
         let mut sending = std::pin::pin!(node.write_all(&sent));
         let mut got = 0;
@@ -306,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_breaks_off_amid_much_is_no_end() {
         let ((down, mut client), (up, mut node)) = (pair().await, pair().await);
-        let mut relay = Relay::new(down, up, Chunk::empty());
+        let mut relay = Relay::new(down, up, Chunk::empty(), None);
         let talk = async {
             let sent = bytes();
             let send = async { node.write_all(&sent[..8 << 20]).await.expect("write") };

@@ -52,6 +52,7 @@ mod outliers;
 mod overload;
 mod plugins_admin;
 mod plugins_auth;
+mod plugins_bandwidth;
 mod plugins_cache;
 mod plugins_compose;
 mod plugins_kafka_proxy;

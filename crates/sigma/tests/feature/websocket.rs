@@ -274,6 +274,47 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Whether so many bytes have not come in a moment.
+    fn is_short_of(self, n: usize) -> bool {
+        const MOMENT: Duration = Duration::from_millis(50);
+        match self {
+            Socket::Connection(peer) => peer.with_deadline(MOMENT).read_exactly(n).is_err(),
+            Socket::Stream(mut stream) => {
+                let Stream { runtime, input, read, .. } = &mut *stream;
+                let all = async {
+                    while read.len() < n {
+                        let Some(Ok(data)) = input.data().await else { return };
+                        read.extend_from_slice(&data);
+                    }
+                };
+                runtime.block_on(async { tokio::time::timeout(MOMENT, all).await }).is_err()
+            }
+        }
+    }
+}
+
+/// What a client is sent waits, and what it sends does not.
+#[test]
+fn a_tunnel_is_as_slow_as_its_rate() {
+    let node = Node::start("a");
+    let rules = "[{ rate: 1, burst: 100, direction: response }]";
+    let slow =
+        format!("global_rules: [{{ id: slow, plugins: {{ limit-bandwidth: {{ rules: {rules} }} }} }}]");
+    let gateway = in_front_of(&node.origin, &slow);
+    for by in WAYS {
+        node.seen.lock().unwrap().clear();
+        let mut socket = Socket::open(&gateway, by);
+        // The head of a server's frame has two bytes: 92 of the hundred pass at once.
+        for len in [78, 10] {
+            assert_eq!(socket.ask(TEXT, &vec![b'x'; len]), (TEXT, vec![b'x'; len]), "{by:?}");
+        }
+        socket.send(masked(TEXT, &[b'y'; 58]));
+        assert!(until(PATIENCE, || node.seen.lock().unwrap().len() == 3), "{by:?}");
+        assert!(socket.is_short_of(60), "{by:?}: that takes the better part of a minute");
+    }
+}
+
 #[test]
 fn messages_of_every_size_pass_both_ways() {
     let node = Node::start("a");

@@ -17,6 +17,7 @@ use super::settings::Metric;
 use super::text::{Form, Look};
 use crate::batch::{BatchLabels, Batches};
 use crate::limit::Spared;
+use crate::limit::bandwidth::{DelayMs, DelayedBytes};
 use crate::security::Unfit;
 use crate::tallies::{Decision, Event, Force, Tallies};
 use crate::traffic::proxy_mirror::{Comparison, Fate};
@@ -247,6 +248,10 @@ impl Section for Rest {
         tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
         let help = "What oas-validator found to be wrong with answers of nodes";
         tallied::<Unfit>(page, &self.node, "oas_validator_answer_problems_total", help);
+        let help = "Bytes that waited for a limit of bandwidth";
+        tallied::<DelayedBytes>(page, &self.node, "limit_bandwidth_delayed_bytes_total", help);
+        let help = "Milliseconds that pieces of bodies and sessions waited for a limit of bandwidth";
+        tallied::<DelayMs>(page, &self.node, "limit_bandwidth_delay_milliseconds_total", help);
         false
     }
 }
