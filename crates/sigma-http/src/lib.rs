@@ -1,9 +1,11 @@
-//! The message model that every part of Sigma shares, and the wire of HTTP/1, HTTP/2 and FastCGI as pure state machines.
+//! The message model that every part of Sigma shares, and the wire of HTTP/1, HTTP/2, FastCGI and Dubbo as pure state
+//! machines.
 //!
 //! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
 //! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
 
 pub mod condition;
+pub mod dubbo;
 pub mod fault;
 pub mod fcgi;
 pub mod frame;

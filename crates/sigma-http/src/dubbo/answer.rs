@@ -1,0 +1,328 @@
+//! What an answer of a provider says in HTTP.
+
+use super::hessian::{Reader, Value};
+use super::{Form, status};
+use crate::h1::HeadLimits;
+use crate::h1::bytes::is_value;
+use crate::{HeaderId, ResponseHead, Version, is_token};
+
+/// What an answer has beside its head.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The body.
+    pub body: Vec<u8>,
+    /// What the provider says went wrong, for the log: it is nothing for clients.
+    pub complaint: Option<Vec<u8>>,
+}
+
+/// How a method ended; the latter of each two has attachments behind the value.
+mod ended {
+    pub(super) const THREW: [i64; 2] = [0, 3];
+    pub(super) const GAVE: [i64; 2] = [1, 4];
+    pub(super) const GAVE_NOTHING: [i64; 2] = [2, 5];
+}
+
+/// Reads an answer with this status and these values to a call in this form into `head`.
+///
+/// What a provider calls an error is an answer as well: 500 to a call in lines. To one with a map it is 504 if a time
+/// was over, 503 if the provider is busy, 500 if the method threw, and else 502.
+///
+/// # Errors
+/// Returns an error if it is no answer to such a call, or over `limits`.
+pub fn read_answer(
+    form: &Form,
+    (answered, values): (u8, &[u8]),
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Said, &'static str> {
+    head.clear();
+    head.version = Version::Http11;
+    match form {
+        Form::Lines { .. } => read_lines(answered, values, head),
+        Form::Map => read_map(answered, values, limits, head),
+    }
+}
+
+fn read_lines(answered: u8, values: &[u8], head: &mut ResponseHead) -> Result<Said, &'static str> {
+    let mut lines = values.split(|byte| *byte == b'\n');
+    let first = lines.next().unwrap_or_default();
+    if answered != status::OK {
+        head.status = 500;
+        return Ok(Said { body: Vec::new(), complaint: Some(first.to_vec()) });
+    }
+    let second = lines.next();
+    head.status = 200;
+    match first.first() {
+        Some(b'2' | b'5') => Ok(Said::default()),
+        Some(b'1' | b'4') => {
+            let value = second.filter(|line| !line.is_empty()).ok_or("an answer without its value")?;
+            Ok(Said { body: value.to_vec(), complaint: None })
+        }
+        _ => {
+            head.status = 500;
+            Ok(Said { body: Vec::new(), complaint: Some(second.unwrap_or(first).to_vec()) })
+        }
+    }
+}
+
+fn read_map(
+    answered: u8,
+    values: &[u8],
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Said, &'static str> {
+    let mut values = Reader::new(values);
+    if answered != status::OK {
+        head.status = match answered {
+            status::CLIENT_TIMEOUT | status::SERVER_TIMEOUT => 504,
+            status::THREADS_EXHAUSTED => 503,
+            _ => 502,
+        };
+        let complaint = match values.value() {
+            Ok(Value::Text(text)) => text,
+            _ => format!("status {answered}"),
+        };
+        return Ok(Said { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
+    }
+    let Value::Whole(ended) = values.value()? else { return Err("an answer that does not say how it ended") };
+    if ended::THREW.contains(&ended) {
+        head.status = 500;
+        let complaint = values.value().map_or_else(str::to_owned, |thrown| complaint(&thrown));
+        return Ok(Said { body: Vec::new(), complaint: Some(complaint.into_bytes()) });
+    }
+    if ended::GAVE_NOTHING.contains(&ended) {
+        return Err("the method answered null, and no map");
+    }
+    if !ended::GAVE.contains(&ended) {
+        return Err("an answer that does not say how it ended");
+    }
+    let Value::Map(pairs) = values.value()? else { return Err("the method answered no map") };
+    head.status = 200;
+    let mut body = Vec::new();
+    let mut bytes = 0;
+    for (key, value) in pairs {
+        let Value::Text(key) = key else { return Err("a key of the answer is no text") };
+        match &*key {
+            "status" => head.status = status_code(&value)?,
+            "body" => body = body_of(value)?,
+            name => add_field(name, value, &mut bytes, head)?,
+        }
+        if bytes > limits.head_bytes || head.headers.len() > limits.fields {
+            return Err("the head of the answer is over its limit");
+        }
+    }
+    head.headers.remove(HeaderId::ContentLength);
+    head.headers.remove_hop_by_hop();
+    Ok(Said { body, complaint: None })
+}
+
+/// What is final: nobody has asked for another protocol.
+fn status_code(value: &Value) -> Result<u16, &'static str> {
+    let code = match value {
+        Value::Whole(number) => u16::try_from(*number).ok(),
+        Value::Text(text) if text.len() == 3 => text.parse().ok(),
+        _ => None,
+    };
+    code.filter(|code| (200..=999).contains(code)).ok_or("an answer with an invalid status")
+}
+
+fn body_of(value: Value) -> Result<Vec<u8>, &'static str> {
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::Text(text) => Ok(text.into_bytes()),
+        Value::Bytes(bytes) => Ok(bytes),
+        _ => Err("the body of the answer is neither text nor bytes"),
+    }
+}
+
+/// Adds a field; a list is as many fields.
+fn add_field(
+    name: &str,
+    value: Value,
+    bytes: &mut usize,
+    head: &mut ResponseHead,
+) -> Result<(), &'static str> {
+    if !is_token(name.as_bytes()) {
+        return Err("a field of the answer has an invalid name");
+    }
+    let values = match value {
+        Value::List(values) => values,
+        value => vec![value],
+    };
+    for value in values {
+        let text = match value {
+            Value::Null => continue,
+            Value::Text(text) => text,
+            Value::Whole(number) => number.to_string(),
+            Value::Double(number) => number.to_string(),
+            Value::Bool(yes) => yes.to_string(),
+            _ => return Err("a field of the answer is no text"),
+        };
+        let text = text.trim_matches([' ', '\t']);
+        if !is_value(text.as_bytes()) {
+            return Err("a field of the answer has an invalid value");
+        }
+        *bytes += name.len() + text.len();
+        head.headers.append(name, text.as_bytes());
+    }
+    Ok(())
+}
+
+/// The class and the message of what was thrown.
+fn complaint(thrown: &Value) -> String {
+    let class = match thrown {
+        Value::Object(class, _) => &*class.name,
+        _ => "",
+    };
+    match thrown.field("detailMessage") {
+        Some(Value::Text(message)) => format!("{class}: {message}"),
+        _ => class.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::Tolerance;
+
+    const LIMITS: HeadLimits =
+        HeadLimits { line_bytes: 100, head_bytes: 200, fields: 4, tolerance: Tolerance::NONE };
+
+    /// Status, fields, body and complaint.
+    type All = (u16, String, String, Option<String>);
+
+    fn read(form: &Form, status: u8, values: &[u8]) -> Result<All, &'static str> {
+        let mut head = ResponseHead::default();
+        let said = read_answer(form, (status, values), &LIMITS, &mut head)?;
+        let mut fields = Vec::new();
+        head.headers.write_to(&mut fields);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok((head.status, text(fields), text(said.body), said.complaint.map(text)))
+    }
+
+    #[test]
+    fn lines() {
+        let form = Form::Lines { types: "".into(), is_serialized: false };
+        let check = |answered: u8, values: &str, code: u16, body: &str, complaint: Option<&str>| {
+            let expected = (code, String::new(), body.to_owned(), complaint.map(str::to_owned));
+            assert_eq!(read(&form, answered, values.as_bytes()), Ok(expected), "{answered} {values:?}");
+        };
+        check(20, "2\n", 200, "", None);
+        check(20, "5\n{}\n", 200, "", None);
+        check(20, "1\n\"a\"\n", 200, "\"a\"", None);
+        check(20, "4\n{\"a\":1}\n{}\n", 200, "{\"a\":1}", None);
+        check(20, "1\n7", 200, "7", None);
+        check(20, "0\n{\"message\":\"x\"}\n", 500, "", Some("{\"message\":\"x\"}"));
+        check(20, "3\n{}\n{}\n", 500, "", Some("{}"));
+        check(20, "9", 500, "", Some("9"));
+        check(20, "", 500, "", Some(""));
+        check(70, "\"oh\"\n", 500, "", Some("\"oh\""));
+        assert_eq!(read(&form, 20, b"1\n"), Err("an answer without its value"));
+    }
+
+    fn answer(ended: i64, value: &Value) -> Vec<u8> {
+        let mut out = Vec::new();
+        Value::Whole(ended).write(&mut out);
+        value.write(&mut out);
+        out
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    fn map(pairs: &[(&str, Value)]) -> Value {
+        Value::Map(pairs.iter().map(|(key, value)| (text(key), value.clone())).collect())
+    }
+
+    #[test]
+    fn maps() {
+        let check = |value: &Value, code: u16, fields: &str, body: &str| {
+            for ended in [1, 4] {
+                let expected = (code, fields.to_owned(), body.to_owned(), None);
+                assert_eq!(read(&Form::Map, 20, &answer(ended, value)), Ok(expected), "{value:?}");
+            }
+        };
+        check(&map(&[]), 200, "", "");
+        check(
+            &map(&[("status", text("201")), ("a", text("b")), ("body", text("hé"))]),
+            201,
+            "a: b\r\n",
+            "hé",
+        );
+        check(&map(&[("status", Value::Whole(404)), ("body", Value::Bytes(b"x".to_vec()))]), 404, "", "x");
+        check(
+            &map(&[("n", Value::Whole(-1)), ("t", Value::Bool(true)), ("d", Value::Double(1.5))]),
+            200,
+            "n: -1\r\nt: true\r\nd: 1.5\r\n",
+            "",
+        );
+        check(&map(&[("a", Value::Null), ("body", Value::Null)]), 200, "", "");
+        let list = Value::List(vec![text("a=1"), text("b=2")]);
+        check(&map(&[("Set-Cookie", list)]), 200, "Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n", "");
+        check(
+            &map(&[
+                ("Content-Length", text("99")),
+                ("Transfer-Encoding", text("chunked")),
+                ("Connection", text("x-a")),
+                ("x-a", text("1")),
+            ]),
+            200,
+            "",
+            "",
+        );
+    }
+
+    #[test]
+    fn maps_that_are_refused() {
+        let check = |value: &Value, expected: &'static str| {
+            assert_eq!(read(&Form::Map, 20, &answer(1, value)), Err(expected), "{value:?}");
+        };
+        check(&text("hello"), "the method answered no map");
+        check(&Value::Null, "the method answered no map");
+        check(&Value::Map(vec![(Value::Whole(1), Value::Null)]), "a key of the answer is no text");
+        for code in ["", "20", "101", "2x0", "+20", "99", "1000"] {
+            check(&map(&[("status", text(code))]), "an answer with an invalid status");
+        }
+        for code in [0, 101, 1000, -1, 65_736] {
+            check(&map(&[("status", Value::Whole(code))]), "an answer with an invalid status");
+        }
+        check(&map(&[("a b", text("c"))]), "a field of the answer has an invalid name");
+        check(&map(&[("", text("c"))]), "a field of the answer has an invalid name");
+        check(&map(&[("a", text("b\r\nc: d"))]), "a field of the answer has an invalid value");
+        check(&map(&[("a", map(&[]))]), "a field of the answer is no text");
+        check(&map(&[("a", Value::List(vec![Value::Reference(0)]))]), "a field of the answer is no text");
+        check(&map(&[("body", map(&[]))]), "the body of the answer is neither text nor bytes");
+        check(&map(&[("body", Value::Reference(0))]), "the body of the answer is neither text nor bytes");
+        check(&map(&[("a", text(&"x".repeat(200)))]), "the head of the answer is over its limit");
+        let many = Value::List(vec![text("x"); 5]);
+        check(&map(&[("a", many)]), "the head of the answer is over its limit");
+        let check = |values: &[u8], expected: &'static str| {
+            assert_eq!(read(&Form::Map, 20, values), Err(expected), "{values:?}");
+        };
+        check(b"", "a value is cut off");
+        check(b"N", "an answer that does not say how it ended");
+        check(b"\x96", "an answer that does not say how it ended");
+        check(b"\x92", "the method answered null, and no map");
+        check(b"\x95H\x00\x00Z", "the method answered null, and no map");
+        check(b"\x91H", "a value is cut off");
+    }
+
+    #[test]
+    fn what_went_wrong() {
+        let check = |answered: u8, values: &[u8], code: u16, complaint: &str| {
+            let expected = (code, String::new(), String::new(), Some(complaint.to_owned()));
+            assert_eq!(read(&Form::Map, answered, values), Ok(expected), "{answered} {values:?}");
+        };
+        check(30, b"\x02no", 504, "no");
+        check(31, b"\x02no", 504, "no");
+        check(100, b"\x02no", 503, "no");
+        check(70, b"\x02no", 502, "no");
+        check(60, b"", 502, "status 60");
+        let thrown = b"C\x03a.E\x92\x0ddetailMessage\x05cause\x60\x03badQ\x90";
+        check(20, &[b"\x90", &thrown[..]].concat(), 500, "a.E: bad");
+        check(20, &[b"\x93", &thrown[..], b"HZ"].concat(), 500, "a.E: bad");
+        check(20, b"\x90", 500, "a value is cut off");
+        check(20, b"\x90N", 500, "");
+    }
+}
