@@ -30,7 +30,7 @@ conformance: build-tools tools
 # three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \
-	command -v java >/dev/null || missing+=(default-jdk-headless); \
+	command -v javac >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
 	command -v clickhouse-server >/dev/null || missing+=(clickhouse-server); \
 	command -v knotd >/dev/null || missing+=(knot); \

@@ -14,6 +14,7 @@ use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 use crate::cache::CacheWish;
 use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
+use crate::dubbo::DubboCall;
 use crate::geography::Geography;
 use crate::pace::{Direction, Pace, Paces};
 use crate::record::Record;
@@ -229,6 +230,8 @@ pub struct Context {
     /// A plugin makes the call of gRPC that the node gets of something else: what the gateway itself answers is in the
     /// client's terms, not in gRPC's.
     pub is_translated: bool,
+    /// What the request calls of a provider of Dubbo; None for a node that speaks as its upstream says.
+    pub dubbo: Option<Box<DubboCall>>,
     /// What a plugin wants of the cache of answers; None for nothing.
     pub cache: Option<Box<CacheWish>>,
     /// What keeps the node's answer: a filter before those of all plugins. The gateway's own.
@@ -277,6 +280,7 @@ impl Context {
         self.upstream = None;
         self.body = None;
         self.is_translated = false;
+        self.dubbo = None;
         self.cache = None;
         self.keeper = None;
         self.instead = None;
@@ -304,6 +308,7 @@ impl Context {
         other.host.clone_from(&self.host);
         other.untouched.clone_from(&self.untouched);
         other.upstream.clone_from(&self.upstream);
+        other.dubbo.clone_from(&self.dubbo);
         other.client = self.client.clone();
         other.route.clone_from(&self.route);
         other.params = self.params.clone();

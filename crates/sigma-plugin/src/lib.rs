@@ -22,6 +22,7 @@
 //! | [`outbound`] | calling other services |
 //! | [`pace`] | slowing down what passes |
 //! | [`takeover`] | having a connection for itself |
+//! | [`dubbo`] | having a node asked in Dubbo |
 //! | [`bridge`] | serving upstreams that speak no HTTP |
 //! | [`flow`] | the same for sessions over TCP and UDP |
 //! | [`docs`] | what is written of a plugin for people |
@@ -43,6 +44,7 @@ pub mod context;
 pub mod counter;
 pub mod descriptor;
 pub mod docs;
+pub mod dubbo;
 pub mod env;
 pub mod facts;
 pub mod flow;

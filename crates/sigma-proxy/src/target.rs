@@ -7,7 +7,7 @@ use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::variables::host_name;
-use sigma_upstream::dial::{Dial, DialTls};
+use sigma_upstream::dial::{Dial, DialTls, Protocol};
 use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::h2::SharedLimits;
@@ -22,6 +22,8 @@ pub(crate) struct Demands {
     pub(crate) connect_ms: u64,
     /// The connection is to change its protocol.
     pub(crate) upgrade: bool,
+    /// What is spoken.
+    pub(crate) protocol: Protocol,
     /// The name that the node is asked for over TLS; empty in cleartext.
     pub(crate) name: Box<str>,
     /// The PROXY header in front; empty for none.
@@ -32,7 +34,13 @@ impl Demands {
     /// The demands of a session with `origin` to `upstream`, whose node is asked for `name` over TLS.
     pub(crate) fn of_session(upstream: &Upstream, origin: Origin, name: &str) -> Demands {
         let name = if upstream.over_tls().is_some() { name.into() } else { Box::default() };
-        Demands { connect_ms: 0, upgrade: false, name, introduction: introduction(upstream, origin) }
+        Demands {
+            connect_ms: 0,
+            upgrade: false,
+            protocol: upstream.config.scheme.into(),
+            name,
+            introduction: introduction(upstream, origin),
+        }
     }
 
     /// The demands of a request to `upstream` that has its Host already.
@@ -40,6 +48,7 @@ impl Demands {
         let mut demands = Demands {
             connect_ms: 0,
             upgrade: false,
+            protocol: upstream.config.scheme.into(),
             name: Box::default(),
             introduction: introduction(upstream, origin),
         };
@@ -85,11 +94,13 @@ pub(crate) fn target<'t>(
         header_list_bytes: limits.response_head_bytes,
     };
     let tls = upstream.over_tls().map(|tls| {
-        let client = if demands.upgrade { &tls.upgradable } else { &tls.any };
+        // Neither leads anywhere over HTTP/2.
+        let is_for_http1 = demands.upgrade || demands.protocol == Protocol::Dubbo;
+        let client = if is_for_http1 { &tls.upgradable } else { &tls.any };
         DialTls { client, name: &demands.name }
     });
     let dial = Dial {
-        scheme: upstream.config.scheme,
+        protocol: demands.protocol,
         timeout_ms: demands.connect_ms,
         shared,
         tls,

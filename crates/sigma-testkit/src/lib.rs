@@ -8,6 +8,7 @@
 
 mod case;
 mod dns;
+mod dubbo;
 mod etcd;
 mod gateway;
 mod message;
@@ -29,6 +30,7 @@ mod zone;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
 pub use dns::{Dns, RecordKind, ServiceRecord};
+pub use dubbo::{DubboFrame, DubboProvider, hessian_map, hessian_text};
 pub use etcd::EtcdServer;
 pub use gateway::{Gateway, children};
 pub use message::{Framing, Head, Message};

@@ -13,11 +13,34 @@ use tokio::io::AsyncWriteExt;
 
 use crate::endpoint::Address;
 
+/// What is spoken on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1, or HTTP/2 where TLS agrees on it; or bytes of any kind.
+    Http,
+    /// HTTP/2 by prior knowledge.
+    Http2,
+    /// FastCGI.
+    Fcgi,
+    /// Dubbo. What is offered in TLS must not be HTTP/2.
+    Dubbo,
+}
+
+impl From<Scheme> for Protocol {
+    fn from(scheme: Scheme) -> Protocol {
+        match scheme {
+            Scheme::Grpc | Scheme::Grpcs => Protocol::Http2,
+            Scheme::Fcgi => Protocol::Fcgi,
+            _ => Protocol::Http,
+        }
+    }
+}
+
 /// How a node is to be reached.
 #[derive(Debug, Clone, Copy)]
 pub struct Dial<'d> {
-    /// Decides what is spoken: `grpc` is HTTP/2 by prior knowledge, `fcgi` FastCGI.
-    pub scheme: Scheme,
+    /// What is spoken.
+    pub protocol: Protocol,
     /// For the connection and what it takes until a request may be sent.
     pub timeout_ms: u64,
     /// If it becomes a connection for several exchanges.
@@ -52,8 +75,8 @@ pub struct DialTls<'d> {
 impl Dial<'_> {
     /// The manner alone, without whom the node takes the gateway for.
     pub(crate) fn in_general(&self) -> Dial<'static> {
-        let Dial { scheme, timeout_ms, shared, .. } = *self;
-        Dial { scheme, timeout_ms, shared, tls: None, introduction: b"", linked: None }
+        let Dial { protocol, timeout_ms, shared, .. } = *self;
+        Dial { protocol, timeout_ms, shared, tls: None, introduction: b"", linked: None }
     }
 
     /// Whether the node has the choice between connections of this kind and others.
@@ -65,7 +88,7 @@ impl Dial<'_> {
     /// before they are there.
     pub fn is_shared(&self) -> bool {
         // One that speaks for a certain client is nobody else's to wait for.
-        matches!(self.scheme, Scheme::Grpc | Scheme::Grpcs) && self.introduction.is_empty()
+        self.protocol == Protocol::Http2 && self.introduction.is_empty()
     }
 }
 
@@ -87,12 +110,13 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     deadline.set(dial.timeout_ms);
     let stream = reach(addr, dial, &deadline).await?;
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
-    if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
+    if agreed == Some(b"h2") || (agreed.is_none() && dial.protocol == Protocol::Http2) {
         let opening = SharedConnection::open(stream, &dial.shared);
         return in_time(deadline.bound(opening).await).map(Dialled::Shared);
     }
-    Ok(Dialled::Single(match dial.scheme {
-        Scheme::Fcgi => Connection::fcgi(stream, deadline, &addr.to_string()),
+    Ok(Dialled::Single(match dial.protocol {
+        Protocol::Fcgi => Connection::fcgi(stream, deadline, &addr.to_string()),
+        Protocol::Dubbo => Connection::dubbo(stream, deadline, &addr.to_string()),
         _ => Connection::single(stream, deadline),
     }))
 }

@@ -12,7 +12,7 @@ use sigma_config::checks::Checks;
 use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
-use sigma_upstream::dial::Dial;
+use sigma_upstream::dial::{Dial, Protocol};
 use sigma_upstream::dns::Resolver;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::feed::{Feed, NextNodes};
@@ -94,7 +94,7 @@ impl Worker {
         let target = Target {
             endpoint,
             dial: Dial {
-                scheme: Scheme::Grpc,
+                protocol: Protocol::Http2,
                 timeout_ms: 60_000,
                 shared,
                 tls: None,

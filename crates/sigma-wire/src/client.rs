@@ -6,14 +6,25 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sigma_http::dubbo::Call;
 use sigma_http::h1::HeadLimits;
 use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
+use crate::dubbo;
 use crate::fcgi;
 use crate::h1;
 use crate::h2::{ClientStream, Reused, SharedConnection};
 use crate::rules;
+
+/// What a node that speaks no HTTP is told of a request beside its head.
+#[derive(Debug)]
+pub enum Terms {
+    /// The parameters of an application.
+    Fcgi(fcgi::Terms),
+    /// What of a provider is called.
+    Dubbo(Call),
+}
 
 /// A connection with a request on it.
 #[derive(Debug)]
@@ -24,6 +35,8 @@ pub enum Connection {
     H2(Box<ClientStream>),
     /// FastCGI
     Fcgi(Box<fcgi::Client>),
+    /// Dubbo
+    Dubbo(Box<dubbo::Client>),
 }
 
 macro_rules! each {
@@ -32,6 +45,7 @@ macro_rules! each {
             Connection::H1($c) => $call,
             Connection::H2($c) => $call,
             Connection::Fcgi($c) => $call,
+            Connection::Dubbo($c) => $call,
         }
     };
 }
@@ -47,15 +61,23 @@ impl Connection {
         Connection::Fcgi(Box::new(fcgi::Client::new(stream, deadline, node)))
     }
 
+    /// A fresh connection to a provider of Dubbo, which logs call `node`.
+    pub fn dubbo(stream: Stream, deadline: Deadline, node: &str) -> Connection {
+        Connection::Dubbo(Box::new(dubbo::Client::new(stream, deadline, node)))
+    }
+
     /// A place for one exchange on a connection that has room for it.
     pub fn on(shared: &Rc<SharedConnection>, reused: Reused) -> Connection {
         Connection::H2(Box::new(ClientStream::new(Rc::clone(shared), reused)))
     }
 
     /// Says of the next request what its head does not, for a node that wants to know.
-    pub fn describe(&mut self, terms: fcgi::Terms) {
-        if let Connection::Fcgi(c) = self {
-            c.describe(terms);
+    pub fn describe(&mut self, terms: Terms) {
+        match (self, terms) {
+            (Connection::Fcgi(c), Terms::Fcgi(terms)) => c.describe(terms),
+            (Connection::Dubbo(c), Terms::Dubbo(call)) => c.describe(call),
+            // It is a node of another kind; one that had to be told refuses the request.
+            _ => {}
         }
     }
 
@@ -73,8 +95,9 @@ impl Connection {
         match self {
             Connection::H1(c) => c.send_head(head, rewritten, length, upgrade),
             Connection::H2(c) => c.send_head(head, rewritten, length, upgrade),
-            // It knows no other protocol to change to.
+            // These know no other protocol to change to.
             Connection::Fcgi(c) => c.send_head(head, rewritten, length),
+            Connection::Dubbo(c) => c.send_head(head, length),
         }
     }
 
@@ -110,6 +133,7 @@ impl Connection {
             // Its heads come with those of others: the limits of its connection hold.
             Connection::H2(c) => c.poll_head(cx, method, head),
             Connection::Fcgi(c) => c.poll_head(cx, method, limits, head),
+            Connection::Dubbo(c) => c.poll_head(cx, method, limits, head),
         }
     }
 
@@ -120,6 +144,7 @@ impl Connection {
             Connection::H1(c) => c.poll_answer(cx, limits),
             Connection::H2(c) => c.poll_answer(cx),
             Connection::Fcgi(c) => c.poll_answer(cx),
+            Connection::Dubbo(c) => c.poll_answer(cx),
         }
     }
 
@@ -132,7 +157,12 @@ impl Connection {
     /// The next frame of the response's body.
     #[inline]
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
-        each!(self, c => c.poll_frame(cx))
+        match self {
+            Connection::H1(c) => c.poll_frame(cx),
+            Connection::H2(c) => c.poll_frame(cx),
+            Connection::Fcgi(c) => c.poll_frame(cx),
+            Connection::Dubbo(c) => c.poll_frame(),
+        }
     }
 
     /// From here on the connection carries plain bytes in both directions.
@@ -140,7 +170,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.upgrade(),
             // No answer of these is a 101, so nobody gets here.
-            Connection::H2(_) | Connection::Fcgi(_) => {}
+            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -150,7 +180,7 @@ impl Connection {
         match self {
             Connection::H1(c) => c.begin_bytes(),
             // Whoever asks for bytes dials no such connection; nothing comes over one.
-            Connection::H2(_) | Connection::Fcgi(_) => {}
+            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -158,7 +188,7 @@ impl Connection {
     pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
-            Connection::H2(_) | Connection::Fcgi(_) => {
+            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {
                 Poll::Ready(Err(rules::bad_response("the connection carries messages and no bytes")))
             }
         }
@@ -168,7 +198,7 @@ impl Connection {
     pub fn end_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.end_bytes(),
-            Connection::H2(_) | Connection::Fcgi(_) => {}
+            Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
@@ -211,6 +241,7 @@ impl Connection {
             // The stream is over with its exchange; the connection under it was never taken out.
             Connection::H2(_) => false,
             Connection::Fcgi(c) => c.is_reusable(requests_max),
+            Connection::Dubbo(c) => c.is_reusable(requests_max),
         }
     }
 
@@ -221,6 +252,7 @@ impl Connection {
             Connection::H1(c) => c.is_quiet(),
             Connection::H2(_) => false,
             Connection::Fcgi(c) => c.is_quiet(),
+            Connection::Dubbo(c) => c.is_quiet(),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The ends of connections, towards nodes and towards clients, in every version of HTTP, and towards nodes in
-//! FastCGI: streams of bytes on one side, heads and frames on the other.
+//! FastCGI and Dubbo: streams of bytes on one side, heads and frames on the other.
 //!
 //! Behind [`Connection`] and [`Downstream`] nobody knows what is spoken. What both ends of a
 //! version share is written once, beside them. Limits and times are arguments: nothing here reads a
 //! configuration, chooses a node or knows what a request is for.
 
 mod client;
+mod complaints;
+pub mod dubbo;
 pub mod fcgi;
 pub mod h1;
 pub mod h2;
@@ -14,7 +16,7 @@ mod rules;
 mod server;
 mod subrequest;
 
-pub use client::Connection;
+pub use client::{Connection, Terms};
 pub use nobody::Nobody;
 pub use server::Downstream;
 /// Limits of a head.

@@ -6,8 +6,7 @@ use std::time::Duration;
 use sigma_http::h1::{Tolerance, parse_request};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
-use sigma_wire::fcgi::Terms;
-use sigma_wire::{Connection, HeadLimits};
+use sigma_wire::{Connection, HeadLimits, Terms, fcgi};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -28,8 +27,8 @@ fn request(text: &str) -> RequestHead {
     head
 }
 
-fn terms(keep: bool, unsized_body_bytes: usize) -> Terms {
-    let mut terms = Terms { keep, unsized_body_bytes, ..Terms::default() };
+fn terms(keep: bool, unsized_body_bytes: usize) -> fcgi::Terms {
+    let mut terms = fcgi::Terms { keep, unsized_body_bytes, ..fcgi::Terms::default() };
     terms.params.set(b"OWN", b"1");
     terms
 }
@@ -87,7 +86,7 @@ const NOTHING: (&str, BodyLength, &[&[u8]]) = (GET, BodyLength::None, &[]);
 async fn what_is_said_of_a_request_is_not_said_of_the_next() {
     let both = async {
         let (mut connection, mut far) = pair();
-        connection.describe(terms(true, 0));
+        connection.describe(Terms::Fcgi(terms(true, 0)));
         let text = answer("A: b\n\nhello", b"");
         let (written, body) = ask(&mut connection, &mut far, NOTHING, &text).await.expect("an answer");
         assert_eq!(body, b"hello");
@@ -107,7 +106,7 @@ async fn what_is_said_of_a_request_is_not_said_of_the_next() {
 async fn a_connection_that_is_out_of_step_does_not_serve_again() {
     let check = async |text: &[u8], expected: bool| {
         let (mut connection, mut far) = pair();
-        connection.describe(terms(true, 0));
+        connection.describe(Terms::Fcgi(terms(true, 0)));
         ask(&mut connection, &mut far, NOTHING, text).await.expect("an answer");
         assert_eq!(connection.is_reusable(10), expected, "{text:?}");
     };
@@ -132,11 +131,11 @@ async fn a_body_of_unknown_length_is_held_to_its_end() {
         let text = answer("A: b\n\nhello", b"");
         let post = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (mut connection, mut far) = pair();
-        connection.describe(terms(true, 5));
+        connection.describe(Terms::Fcgi(terms(true, 5)));
         let asked = (post, BodyLength::Streamed, &[&b"ab"[..], b"cde"][..]);
         let (written, _) = ask(&mut connection, &mut far, asked, &text).await.expect("an answer");
         assert!(has(&written, b"\x0e\x01CONTENT_LENGTH5") && has(&written, &record(5, b"abcde")));
-        connection.describe(terms(true, 4));
+        connection.describe(Terms::Fcgi(terms(true, 4)));
         let fault = ask(&mut connection, &mut far, asked, b"").await.expect_err("too long a body");
         assert_eq!(fault.kind, FaultKind::RequestBodyTooLarge);
         assert!(connection.is_unsent() && !connection.is_reusable(10));
@@ -150,7 +149,7 @@ async fn what_fits_into_no_record_is_not_sent() {
         let (mut connection, mut far) = pair();
         let mut long = terms(false, 0);
         long.params.set(b"LONG", &vec![b'x'; 70_000]);
-        connection.describe(long);
+        connection.describe(Terms::Fcgi(long));
         let fault = ask(&mut connection, &mut far, NOTHING, b"").await.expect_err("too long a parameter");
         assert_eq!(fault.kind, FaultKind::RequestHeadTooLarge);
         assert!(connection.is_unsent());

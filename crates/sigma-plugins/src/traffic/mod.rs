@@ -3,8 +3,10 @@
 
 pub(crate) mod api_breaker;
 pub(crate) mod client_control;
+pub(crate) mod dubbo_proxy;
 pub(crate) mod fault_injection;
 pub(crate) mod graphql_proxy_cache;
+pub(crate) mod http_dubbo;
 pub(crate) mod kafka_proxy;
 pub(crate) mod mocking;
 pub(crate) mod mqtt_proxy;

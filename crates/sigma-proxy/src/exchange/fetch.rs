@@ -47,7 +47,7 @@ impl Exchange<'_, '_> {
             demands: self.demands(plan, 0),
             connection,
             fill,
-            read_ms: plan.timeouts.read_ms,
+            read_ms: plan.timeouts().read_ms,
         };
         tokio::task::spawn_local(fetch.run());
         Ended::Instead(Box::new(own))

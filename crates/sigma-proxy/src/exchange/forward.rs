@@ -10,11 +10,10 @@ use sigma_net::deadline;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
-use sigma_upstream::dial::{Dial, Notice};
+use sigma_upstream::dial::{Dial, Notice, Protocol};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::{InUse, Target};
-use sigma_wire::Connection;
-use sigma_wire::fcgi::Terms;
+use sigma_wire::{Connection, Terms};
 
 use super::delivery::{Delivery, Hold};
 use super::hedge::Raced;
@@ -48,7 +47,7 @@ impl Exchange<'_, '_> {
         let time = self.time_left(route, upstream, is_call)?.map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
-        let mut plan = Plan { view, timeouts, time, attempts };
+        let mut plan = Plan { view, timeouts, own_timeouts: None, time, attempts };
         let mut state = State::new(upstream, retry, is_call);
         let (own, is_seen) = loop {
             let mut node = match upstream.node_limit() {
@@ -61,6 +60,9 @@ impl Exchange<'_, '_> {
                 && let Some(draft) = Box::pin(self.before_proxy(&plan, &node, &mut state)).await?
             {
                 return self.reply(draft).await;
+            }
+            if self.scratch.ctx.dubbo.is_some() {
+                self.prepare_call(&mut plan)?;
             }
             if self.scratch.framing.is_none() {
                 self.scratch.framing = Some(self.open_body(&plan));
@@ -134,7 +136,8 @@ impl Exchange<'_, '_> {
     }
 
     fn failure(&self, fault: Fault, state: &State<'_>) -> Failure {
-        let status = reply::status(fault.kind).filter(|_| self.scratch.ctx.record.status == 0);
+        let status =
+            reply::status_of(fault.kind, &self.scratch.ctx).filter(|_| self.scratch.ctx.record.status == 0);
         Failure { fault, decision: state.decision, request_sent: state.request_sent, status }
     }
 
@@ -249,7 +252,7 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         self.address(plan, node, state);
-        let connect_ms = state.begin_try(node, plan.timeouts.connect_ms);
+        let connect_ms = state.begin_try(node, plan.timeouts().connect_ms);
         let demands = self.demands(plan, connect_ms);
         // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
@@ -361,11 +364,13 @@ impl Exchange<'_, '_> {
 
     /// The demands of the request as it stands on a connection.
     pub(super) fn demands(&self, plan: &Plan<'_>, connect_ms: u64) -> Demands {
-        Demands {
+        let ctx = &self.scratch.ctx;
+        let demands = Demands {
             connect_ms,
             upgrade: !self.scratch.upgrade.is_empty(),
-            ..Demands::of(&self.scratch.ctx.request, plan.upstream(), *self.down.origin())
-        }
+            ..Demands::of(&ctx.request, plan.upstream(), *self.down.origin())
+        };
+        if ctx.dubbo.is_some() { Demands { protocol: Protocol::Dubbo, ..demands } } else { demands }
     }
 
     /// What nodes of this upstream are told of the request beside its head; None for nodes that are told nothing else.
@@ -373,11 +378,14 @@ impl Exchange<'_, '_> {
     /// # Errors
     /// Returns an error if it names nothing that a node may be asked for.
     pub(super) fn terms(&mut self, upstream: &Upstream) -> Result<Option<Box<Terms>>, Fault> {
+        if let Some(dubbo) = &self.scratch.ctx.dubbo {
+            return Ok(Some(Box::new(Terms::Dubbo(dubbo.call.clone()))));
+        }
         let Some(fastcgi) = &upstream.fastcgi else { return Ok(None) };
         if !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down, &self.view);
         }
-        fastcgi.terms(&self.scratch.ctx).map(|terms| Some(Box::new(terms)))
+        fastcgi.terms(&self.scratch.ctx).map(|terms| Some(Box::new(Terms::Fcgi(terms))))
     }
 
     pub(super) fn send_head(&mut self, connection: &mut Connection, terms: Option<Box<Terms>>) {
@@ -403,7 +411,7 @@ impl Exchange<'_, '_> {
         let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, .. } = *self.scratch;
         let method = ctx.request.method;
         body.rewind(ctx);
-        let timeouts = (plan.timeouts, &settings.timeouts);
+        let timeouts = (plan.timeouts(), &settings.timeouts);
         let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, has_body);
         state.note_upload(transfer.upload(), ctx, true);
         let result = poll_fn(|task| {

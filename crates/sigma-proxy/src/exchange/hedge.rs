@@ -85,7 +85,7 @@ impl Exchange<'_, '_> {
         let delay = Duration::from_millis(hedging.delay_ms(&towards.recent.borrow()));
         let limits = &plan.view.answer_limits;
         let patience = Deadline::new();
-        patience.set(plan.timeouts.read_ms);
+        patience.set(plan.timeouts().read_ms);
         let mut timer = Box::pin(tokio::time::sleep(delay));
         let first = poll_fn(|task| {
             if let Poll::Ready(ended) = self.poll_first(task, connection, None, (limits, &patience)) {
@@ -128,7 +128,7 @@ impl Exchange<'_, '_> {
         self.address(plan, &other, state);
         let terms = self.terms(plan.upstream())?;
         let limits = &plan.view.answer_limits;
-        let demands = self.demands(plan, plan.timeouts.connect_ms);
+        let demands = self.demands(plan, plan.timeouts().connect_ms);
         let target = target::target(&plan.view.snapshot, plan.upstream(), &other, &demands);
         let mut dialled = match self.worker.checkout(&target) {
             Some(kept) => kept,

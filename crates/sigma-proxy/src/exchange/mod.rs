@@ -7,6 +7,7 @@ mod bridge;
 mod cache;
 mod choice;
 mod delivery;
+mod dubbo;
 mod fetch;
 mod finish;
 mod forward;

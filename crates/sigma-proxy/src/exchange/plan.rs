@@ -25,6 +25,8 @@ use crate::worker::View;
 pub(super) struct Plan<'p> {
     pub(super) view: &'p View,
     pub(super) timeouts: &'p Timeouts,
+    /// In place of them; boxed, as few exchanges have any.
+    pub(super) own_timeouts: Option<Box<Timeouts>>,
     /// The time of the exchange as a whole, if it has an end; boxed, as few have one.
     pub(super) time: Option<Box<TimeLeft<'p>>>,
     pub(super) attempts: Attempts<'p>,
@@ -33,6 +35,11 @@ pub(super) struct Plan<'p> {
 impl Plan<'_> {
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
+    }
+
+    /// The times that a node has.
+    pub(super) fn timeouts(&self) -> &Timeouts {
+        self.own_timeouts.as_deref().unwrap_or(self.timeouts)
     }
 
     /// The limits of heads that nodes send.

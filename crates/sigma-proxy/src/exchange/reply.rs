@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, Side};
-use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
+use sigma_plugin::{Context, Reply};
 
 use super::delivery::{Delivery, Hold, OwnBody};
 use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
 use super::transfer::Transfer;
-use super::{Exchange, grpc, told};
+use super::{Exchange, dubbo, grpc, told};
 use crate::drain::{Leave, Turn};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
@@ -34,7 +34,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::Loop => 508,
         FaultKind::Misdirected => 421,
         FaultKind::RequestHeadTooLarge => 431,
-        FaultKind::Internal => 500,
+        FaultKind::Internal | FaultKind::Untranslatable => 500,
         FaultKind::NotImplemented => 501,
         FaultKind::NodesExhausted
         | FaultKind::ConnectRefused
@@ -63,6 +63,34 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
     })
 }
 
+/// The status that a fault of an exchange is answered with; none if there is nobody to answer.
+pub(super) fn status_of(kind: FaultKind, ctx: &Context) -> Option<u16> {
+    let own = if dubbo::is_in_lines(ctx) { status_of_call(kind) } else { None };
+    own.or_else(|| status(kind))
+}
+
+/// The status of what fails of a call of Dubbo with parameters in lines (APISIX: http-dubbo). None where it is as for
+/// other requests.
+fn status_of_call(kind: FaultKind) -> Option<u16> {
+    match kind {
+        FaultKind::ConnectRefused
+        | FaultKind::ConnectTimeout
+        | FaultKind::TlsProtocol
+        | FaultKind::TlsCertificate
+        | FaultKind::TlsAlert
+        | FaultKind::ProtocolMismatch => Some(502),
+        FaultKind::RequestBodyTooLarge => Some(413),
+        FaultKind::Untranslatable
+        | FaultKind::UpstreamSendTimeout
+        | FaultKind::ResponseTimeout
+        | FaultKind::ConnectionTerminated
+        | FaultKind::BadResponse
+        | FaultKind::ResponseHeadTooLarge
+        | FaultKind::ResponseIncomplete => Some(500),
+        _ => None,
+    }
+}
+
 /// The status in access lines and counters of a client that left without an answer (nginx's).
 const CLIENT_GONE_STATUS: u16 = 499;
 
@@ -85,8 +113,9 @@ impl Exchange<'_, '_> {
                 Err(_) => return self.down.abort(),
             }
         }
+        let status = status_of(fault.kind, &self.scratch.ctx);
         let record = &mut self.scratch.ctx.record;
-        let Some(status) = status(fault.kind) else {
+        let Some(status) = status else {
             record.status = CLIENT_GONE_STATUS;
             self.down.abort();
             return;
@@ -133,6 +162,9 @@ impl Exchange<'_, '_> {
     fn error_reply(&self, status: u16, fault: Fault) -> Reply {
         if fault.kind == FaultKind::NoRoute {
             return Reply::new(status).text(NO_ROUTE_BODY);
+        }
+        if dubbo::is_in_lines(&self.scratch.ctx) && status_of_call(fault.kind).is_some() {
+            return Reply::new(status).text("");
         }
         let reply = Reply::new(status)
             .header(HeaderId::ContentType.name(), "application/json")

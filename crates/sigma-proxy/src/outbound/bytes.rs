@@ -64,6 +64,7 @@ impl Course<'_> {
         let demands = Demands {
             connect_ms: upstream.timeouts.connect_ms,
             upgrade: false,
+            protocol: upstream.config.scheme.into(),
             name: node.host.as_str().into(),
             introduction: Box::default(),
         };

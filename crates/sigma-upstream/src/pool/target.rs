@@ -2,7 +2,7 @@
 
 use sigma_net::tls::ClientTls;
 
-use crate::dial::{Dial, DialTls};
+use crate::dial::{Dial, DialTls, Protocol};
 use crate::endpoint::{Address, Endpoint};
 
 /// How long and how many connections are kept.
@@ -44,6 +44,7 @@ impl Target<'_> {
 #[derive(Debug)]
 pub(super) struct Made {
     addr: Address,
+    protocol: Protocol,
     tls: Option<(ClientTls, Box<str>)>,
     introduction: Box<[u8]>,
 }
@@ -51,7 +52,12 @@ pub(super) struct Made {
 impl Made {
     pub(super) fn of(target: &Target<'_>) -> Made {
         let tls = target.dial.tls.map(|tls| (tls.client.clone(), tls.name.into()));
-        Made { addr: target.endpoint.addr.clone(), tls, introduction: target.dial.introduction.into() }
+        Made {
+            addr: target.endpoint.addr.clone(),
+            protocol: target.dial.protocol,
+            tls,
+            introduction: target.dial.introduction.into(),
+        }
     }
 
     pub(super) fn fits(&self, target: &Target<'_>) -> bool {
@@ -60,7 +66,10 @@ impl Made {
             (Some((client, name)), Some(wanted)) => client.is_same(wanted.client) && **name == *wanted.name,
             _ => false,
         };
-        same_tls && *self.introduction == *target.dial.introduction && self.addr == target.endpoint.addr
+        same_tls
+            && self.protocol == target.dial.protocol
+            && *self.introduction == *target.dial.introduction
+            && self.addr == target.endpoint.addr
     }
 
     /// Whether it is one client's own.

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::*;
-use crate::dial::Dial;
+use crate::dial::{Dial, Protocol};
 use crate::endpoint::Address;
 use crate::health::Health;
 use crate::identity::EndpointIds;
@@ -43,8 +43,14 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         frame_bytes: 16_384,
         header_list_bytes: 16_384,
     };
-    let dial =
-        Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"", linked: None };
+    let dial = Dial {
+        protocol: Protocol::Http2,
+        timeout_ms: 60_000,
+        shared,
+        tls: None,
+        introduction: b"",
+        linked: None,
+    };
     Target { endpoint, dial, limits: LIMITS }
 }
 

@@ -7,7 +7,8 @@ use sigma_http::h1::{self, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::{Terms, complaints};
+use super::Terms;
+use crate::complaints;
 use crate::h1::flush;
 use crate::rules::bad_response;
 
@@ -305,7 +306,7 @@ impl Client {
     fn skip_to_end(&mut self) {
         while let Ok(Some(piece)) = self.records.next(&mut self.input) {
             match piece {
-                Piece::Stderr(text) => complaints::log(&self.node, &text),
+                Piece::Stderr(text) => complaints::log("an application", &self.node, &text),
                 Piece::End(_) => {
                     self.answer = Answer::Over;
                     return;
@@ -325,7 +326,7 @@ impl Client {
                     Err(reason) => return Poll::Ready(Err(bad_response(reason))),
                 };
                 match piece {
-                    Piece::Stderr(text) => complaints::log(&self.node, &text),
+                    Piece::Stderr(text) => complaints::log("an application", &self.node, &text),
                     Piece::End(kind) => {
                         self.answer = Answer::Over;
                         return Poll::Ready(Ok(Some(Piece::End(kind))));

@@ -3,10 +3,8 @@
 //! | file | role |
 //! |---|---|
 //! | `client` | a connection to an application |
-//! | `complaints` | what applications write for the log |
 
 mod client;
-mod complaints;
 
 use sigma_http::fcgi::Params;
 

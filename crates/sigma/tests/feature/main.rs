@@ -22,6 +22,7 @@ mod directories;
 mod discovery;
 mod docs;
 mod drain;
+mod dubbo;
 mod explain;
 mod fastcgi;
 mod go;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use sigma_testkit::{EtcdServer, Origin, Places, free_port, until};
+use sigma_testkit::{DubboProvider, EtcdServer, Origin, Places, free_port, hessian_map, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -162,8 +162,9 @@ fn follow_sections_of(page: &str) {
 }
 
 /// Ports that pages name. Each becomes one that is free.
-const PORTS: [&str; 12] =
-    ["9080", "9081", "9443", "9091", "9180", "9181", "9000", "9001", "9002", "9999", "50051", "2379"];
+const PORTS: [&str; 13] = [
+    "20880", "9080", "9081", "9443", "9091", "9180", "9181", "9000", "9001", "9002", "9999", "50051", "2379",
+];
 
 /// The ports among them that the gateway itself opens.
 const OWN_PORTS: [&str; 5] = ["9080", "9081", "9443", "9091", "9180"];
@@ -173,6 +174,7 @@ enum Server {
     Etcd(EtcdServer),
     Grpc(Node, Runtime),
     WebSocket(Origin),
+    Dubbo(DubboProvider),
 }
 
 impl Server {
@@ -197,6 +199,21 @@ impl Server {
                 })
                 .unwrap(),
             )),
+            // It adds, and greets.
+            "20880" => Some(Server::Dubbo(
+                DubboProvider::start(|call| match call.flags & 0x1f {
+                    6 => {
+                        let numbers = call.lines();
+                        let sum: i64 = numbers[5..7].iter().filter_map(|line| line.parse::<i64>().ok()).sum();
+                        call.answered(20, format!("1\n{sum}\n"))
+                    }
+                    _ => {
+                        let greeted = if call.has(b"A\0\x05world") { "hello world\n" } else { "hello\n" };
+                        call.answered(20, hessian_map(1, &[("body", greeted)]))
+                    }
+                })
+                .unwrap(),
+            )),
             _ => None,
         }
     }
@@ -206,6 +223,7 @@ impl Server {
             Server::Etcd(server) => server.port(),
             Server::Grpc(node, _runtime) => node.port(),
             Server::WebSocket(origin) => origin.port(),
+            Server::Dubbo(provider) => provider.port(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod cas;
 mod clickhouse;
 mod collectors;
 mod dashboard;
+mod dubbo;
 mod kafka;
 mod keycloak;
 mod keycloak_saml;

@@ -1,10 +1,10 @@
-//! What applications write for the log, at a limited rate.
+//! What applications and providers write for the log, at a limited rate.
 
 use std::cell::Cell;
 
 use sigma_net::deadline;
 
-/// Lines of a thread in one second. An application that complains of each request would fill a disk.
+/// Lines of a thread in one second. One that complains of each request would fill a disk.
 const LINES_MAX: u32 = 10;
 /// Bytes of one complaint that are shown.
 const SHOWN_BYTES: usize = 1024;
@@ -36,17 +36,17 @@ impl Rate {
     }
 }
 
-/// Writes what the application at `node` has to say into the error log.
-pub(super) fn log(node: &str, text: &[u8]) {
+/// Writes what `who` at `node` has to say into the error log.
+pub(crate) fn log(who: &str, node: &str, text: &[u8]) {
     let mut rate = RATE.get();
     let admitted = rate.admit(deadline::now_ms());
     RATE.set(rate);
     let Some(left_out) = admitted else { return };
     let shown = shown(text);
     if left_out > 0 {
-        tracing::warn!(node, left_out, "an application complains, after others that were left out: {shown}");
+        tracing::warn!(node, left_out, "{who} complains, after others that were left out: {shown}");
     } else {
-        tracing::warn!(node, "an application complains: {shown}");
+        tracing::warn!(node, "{who} complains: {shown}");
     }
 }
 

@@ -1,0 +1,173 @@
+//! `dubbo-proxy`: methods of Dubbo that take and give requests and answers of HTTP as maps.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::described::schema_of;
+use sigma_http::dubbo::{BODY_BYTES_MAX, Call, Form};
+use sigma_plugin::dubbo::DubboCall;
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+const NAME: &str = "dubbo-proxy";
+
+/// The plugin.
+pub(crate) static DUBBO_PROXY: Descriptor = Descriptor {
+    name: NAME,
+    priority: 507,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    attributes: Some(schema_of::<Attributes>),
+    build: |build| Ok(Arc::new(DubboProxy::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"With a provider at port 20880 whose method `hello` answers a map:
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /hello
+    plugins:
+      dubbo-proxy:
+        service_name: com.example.Greetings
+        service_version: 1.0.0
+    upstream:
+      nodes: { "127.0.0.1:20880": 1 }
+```
+
+```console
+$ curl -s http://127.0.0.1:9080/hello -d world
+hello world
+```
+"#;
+
+/// Has requests answered by a method of an Apache Dubbo provider that takes a map and gives a map.
+///
+/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are asked in the
+/// protocol `dubbo` with the serialization `hessian2`. The method has one parameter, a `Map<String, Object>` with all
+/// fields of the request as texts and, if there is one, its body under `body`, as bytes. A field that came several times
+/// is one text with commas. A field that is named `body` is left out: it could be taken for the body. The method gives such
+/// a map: `status` is the status, 200 without it; `body`, a text or bytes, is the body; everything else is a field
+/// of the answer. A list is as many fields.
+///
+/// Without `method`, the method is what the path has behind its first slash. A path that is not the name of a method
+/// is answered 404, and so are the names of Dubbo's own methods such as `$invoke` and `$echo`, which begin with a dollar.
+///
+/// | answer | when |
+/// |---|---|
+/// | 413 | the body is over 64 MiB |
+/// | 500 | the method threw |
+/// | 503 | the provider has no thread left |
+/// | 504 | the provider says that a time was over, or does not answer in time |
+/// | 502 | the provider has another error, or what the method gave is no such map |
+///
+/// What the provider says of an error goes to the error log. Its answer may have 8 MiB, which is Dubbo's own bound.
+/// Balancing, retries, health checks, limits, `circuit_breaker`, `timeout` and `keepalive_pool` of the upstream are
+/// as for HTTP. Active checks need `type: tcp`.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// The interface of the service.
+    #[schemars(length(min = 1))]
+    service_name: Box<str>,
+    /// The version of the service.
+    #[schemars(regex(pattern = r"^\d+\.\d+\.\d+"))]
+    service_version: Box<str>,
+    /// The method; unset: the path without its first slash.
+    #[schemars(length(min = 1))]
+    method: Option<Box<str>>,
+}
+
+impl Configuration for Config {}
+
+/// What `plugin_attr` may say for the plugin.
+#[derive(Deserialize, JsonSchema)]
+struct Attributes {
+    /// Without effect: a connection has one call at a time, and there are as many connections as calls.
+    #[schemars(range(min = 1))]
+    upstream_multiplex_count: Option<u32>,
+}
+
+/// An instance.
+struct DubboProxy(Config);
+
+impl DubboProxy {
+    fn new(build: &Build<'_>) -> Result<DubboProxy, String> {
+        let told = Option::<Attributes>::deserialize(build.node.attribute(build.plugin));
+        let told = told.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?;
+        if told.is_some_and(|told| told.upstream_multiplex_count.is_some()) {
+            tracing::warn!(
+                "plugin_attr.{NAME}.upstream_multiplex_count has no effect: a connection has one call at a time"
+            );
+        }
+        Ok(DubboProxy(build.config()?))
+    }
+
+    /// The method that a request calls.
+    fn method(&self, ctx: &Context) -> Option<Box<str>> {
+        if self.0.method.is_some() {
+            return self.0.method.clone();
+        }
+        let path = ctx.uri.strip_prefix(b"/").unwrap_or(&ctx.uri);
+        std::str::from_utf8(path).ok().filter(|name| is_method(name)).map(Box::from)
+    }
+}
+
+/// Whether clients may call it: an identifier of Java that is none of Dubbo's own.
+fn is_method(name: &str) -> bool {
+    let may_begin = |c: char| c == '_' || c.is_alphabetic();
+    name.starts_with(may_begin) && name.chars().all(|c| c == '$' || c.is_ascii_digit() || may_begin(c))
+}
+
+impl Plugin for DubboProxy {
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let Some(method) = self.method(ctx) else { return Step::status(404) };
+        let call = Call {
+            service: self.0.service_name.clone(),
+            version: self.0.service_version.clone(),
+            method,
+            form: Form::Map,
+            body_bytes_max: BODY_BYTES_MAX,
+        };
+        ctx.dubbo = Some(Box::new(DubboCall { call, patience: None }));
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{Case, assert_refusal, entry};
+
+    #[test]
+    fn methods() {
+        let check = |method: Option<&str>, path: &str, expected: Option<&str>| {
+            let mut conf = json!({"service_name": "a.B", "service_version": "1.0.0"});
+            if let Some(method) = method {
+                conf["method"] = json!(method);
+            }
+            let mut case = Case::new(&format!("GET {path} HTTP/1.1\nHost: h"));
+            case.ctx.uri = path.split('?').next().unwrap().into();
+            let reply = case.run(&entry("dubbo-proxy", conf).unwrap(), Phase::Access);
+            assert_eq!(reply.map(|reply| reply.status), expected.is_none().then_some(404), "{path}");
+            let found = case.ctx.dubbo.map(|dubbo| dubbo.call.method);
+            assert_eq!(found.as_deref(), expected, "{method:?} {path}");
+        };
+        check(None, "/hello", Some("hello"));
+        check(None, "/hello_2$x?a=b", Some("hello_2$x"));
+        check(Some("say"), "/a/b", Some("say"));
+        check(Some("$invoke"), "/a/b", Some("$invoke"));
+        for path in ["/", "/a/b", "/$invoke", "/$echo", "/1a", "/a-b", "/a.b", "//a"] {
+            check(None, path, None);
+        }
+    }
+
+    #[test]
+    fn configurations_that_are_refused() {
+        let check = |conf: Value, expected: &str| assert_refusal("dubbo-proxy", &conf, expected);
+        check(json!({"service_name": "a.B"}), "property \"service_version\" is required");
+        check(json!({"service_version": "1.0.0"}), "property \"service_name\" is required");
+    }
+}
