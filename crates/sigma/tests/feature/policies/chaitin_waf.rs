@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use sigma_testkit::{Gateway, Message, Origin, Peer};
+use sigma_testkit::{Gateway, Message, Origin, Peer, until};
 
-use crate::SIGMA;
+use crate::{PATIENCE, SIGMA};
 
 const PASSES: &[u8] = b"\xc1\x01\0\0\0.";
 
@@ -144,7 +144,8 @@ fn a_detector_decides() {
     assert_eq!(asked.lock().unwrap().pop().unwrap().1, None);
     let answer = ask(&gateway, "GET /watched/attack", "");
     assert_eq!((told(&answer), answer.head.get("x-waf")), ((200, reject), None));
-    assert!(gateway.stderr().contains("request would have been rejected, event_id: a1b2"));
+    let is_told = || gateway.stderr().contains("request would have been rejected, event_id: a1b2");
+    assert!(until(PATIENCE, is_told), "{}", gateway.stderr());
 
     // One connection has served them all, until the detector closes it. That it did is no failure.
     assert_eq!(waf.connections(), 1);
