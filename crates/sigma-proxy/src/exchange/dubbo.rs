@@ -10,10 +10,11 @@ use super::plan::Plan;
 use crate::snapshot::Timeouts;
 
 impl Exchange<'_, '_> {
-    /// Makes ready for a call in place of a request in HTTP.
+    /// Makes ready for a call in place of a request in HTTP, if it is one.
     ///
     /// # Errors
     /// Returns an error if the upstream takes none, or the client wants another protocol of the node.
+    #[inline]
     pub(super) fn prepare_call(&mut self, plan: &mut Plan<'_>) -> Result<(), Fault> {
         let Some(dubbo) = &self.scratch.ctx.dubbo else { return Ok(()) };
         if !matches!(plan.upstream().config.scheme, Scheme::Http | Scheme::Https) {

@@ -61,9 +61,7 @@ impl Exchange<'_, '_> {
             {
                 return self.reply(draft).await;
             }
-            if self.scratch.ctx.dubbo.is_some() {
-                self.prepare_call(&mut plan)?;
-            }
+            self.prepare_call(&mut plan)?;
             if self.scratch.framing.is_none() {
                 self.scratch.framing = Some(self.open_body(&plan));
             }

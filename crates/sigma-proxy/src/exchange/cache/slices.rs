@@ -149,7 +149,8 @@ impl Turn {
             }
             // No client's question would be answered by it.
             _ if of.is_aside => {
-                if ctx.response.status < 500 {
+                // It is another one by now, has no slices, or is gone.
+                if matches!(ctx.response.status, 200 | 404 | 410 | 416) {
                     self.zone.purge(&of.course.table_key());
                 }
                 let stale = self.stand_in(now).filter(|_| self.fails(ctx.response.status));
