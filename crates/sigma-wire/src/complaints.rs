@@ -50,6 +50,29 @@ pub(crate) fn log(who: &str, node: &str, text: &[u8]) {
     }
 }
 
+/// What somebody says for the log, in pieces that end anywhere: a line is written when it is whole.
+#[derive(Debug, Default)]
+pub(crate) struct Complaint(Vec<u8>);
+
+impl Complaint {
+    /// More has come.
+    pub(crate) fn say(&mut self, who: &str, node: &str, piece: &[u8]) {
+        // One byte more than is shown, to see that there is more.
+        let room = (SHOWN_BYTES + 1).saturating_sub(self.0.len());
+        self.0.extend_from_slice(&piece[..piece.len().min(room)]);
+        if piece.ends_with(b"\n") {
+            self.end(who, node);
+        }
+    }
+
+    /// Something else has come: it was all.
+    pub(crate) fn end(&mut self, who: &str, node: &str) {
+        if !self.0.is_empty() {
+            log(who, node, &std::mem::take(&mut self.0));
+        }
+    }
+}
+
 /// The beginning of a complaint, as one line.
 fn shown(text: &[u8]) -> String {
     let cut = &text[..text.len().min(SHOWN_BYTES)];
@@ -71,6 +94,20 @@ mod tests {
         assert_eq!(rate.admit(5_999), None);
         assert_eq!(rate.admit(6_000), Some(6));
         assert_eq!(rate.admit(6_000), Some(0));
+    }
+
+    #[test]
+    fn pieces_wait_for_their_line() {
+        let mut complaint = Complaint::default();
+        for piece in [&b"no"[..], b"t", &[b'x'; 2 * SHOWN_BYTES], b"y"] {
+            complaint.say("an application", "a", piece);
+        }
+        assert_eq!((complaint.0.len(), &complaint.0[..4]), (SHOWN_BYTES + 1, &b"notx"[..]));
+        complaint.say("an application", "a", b"\n");
+        assert!(complaint.0.is_empty());
+        complaint.say("an application", "a", b"more");
+        complaint.end("an application", "a");
+        assert!(complaint.0.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, R
 use sigma_net::{Deadline, Stream};
 
 use super::Terms;
-use crate::complaints;
+use crate::complaints::Complaint;
 use crate::h1::flush;
 use crate::rules::bad_response;
 
@@ -49,6 +49,8 @@ pub struct Client {
     answer: Answer,
     pub(crate) deadline: Deadline,
     requests: u32,
+    /// What it says for the log, as far as it has come.
+    complaint: Complaint,
     /// Bytes that were written before the current request.
     sent_before: u64,
     /// Bytes of the current answer.
@@ -94,6 +96,7 @@ impl Client {
             answer: Answer::Awaited,
             deadline,
             requests: 0,
+            complaint: Complaint::default(),
             sent_before: 0,
             received: 0,
         }
@@ -305,14 +308,20 @@ impl Client {
     /// Takes what has come behind an answer without a body.
     fn skip_to_end(&mut self) {
         while let Ok(Some(piece)) = self.records.next(&mut self.input) {
-            match piece {
-                Piece::Stderr(text) => complaints::log("an application", &self.node, &text),
-                Piece::End(_) => {
-                    self.answer = Answer::Over;
-                    return;
-                }
-                Piece::Stdout(_) | Piece::StdoutEnd => {}
+            self.note(&piece);
+            if matches!(piece, Piece::End(_)) {
+                self.answer = Answer::Over;
+                return;
             }
+        }
+    }
+
+    /// Writes what it says for the log there, line by line.
+    fn note(&mut self, piece: &Piece) {
+        const WHO: &str = "an application";
+        match piece {
+            Piece::Stderr(text) => self.complaint.say(WHO, &self.node, text),
+            Piece::Stdout(_) | Piece::StdoutEnd | Piece::End(_) => self.complaint.end(WHO, &self.node),
         }
     }
 
@@ -325,8 +334,9 @@ impl Client {
                     Ok(None) => break,
                     Err(reason) => return Poll::Ready(Err(bad_response(reason))),
                 };
+                self.note(&piece);
                 match piece {
-                    Piece::Stderr(text) => complaints::log("an application", &self.node, &text),
+                    Piece::Stderr(_) => {}
                     Piece::End(kind) => {
                         self.answer = Answer::Over;
                         return Poll::Ready(Ok(Some(Piece::End(kind))));

@@ -276,7 +276,7 @@ impl Socket {
 
 impl Socket {
     /// Whether so many bytes have not come in a moment.
-    fn is_short_of(self, n: usize) -> bool {
+    fn falls_short_of(self, n: usize) -> bool {
         const MOMENT: Duration = Duration::from_millis(50);
         match self {
             Socket::Connection(peer) => peer.with_deadline(MOMENT).read_exactly(n).is_err(),
@@ -311,7 +311,7 @@ fn a_tunnel_is_as_slow_as_its_rate() {
         }
         socket.send(masked(TEXT, &[b'y'; 58]));
         assert!(until(PATIENCE, || node.seen.lock().unwrap().len() == 3), "{by:?}");
-        assert!(socket.is_short_of(60), "{by:?}: that takes the better part of a minute");
+        assert!(socket.falls_short_of(60), "{by:?}: that takes the better part of a minute");
     }
 }
 
