@@ -119,6 +119,15 @@ impl Turn {
             let is_whole = self.zone.find(of.whole_key(), asked).is_some();
             return (is_whole || self.zone.coming(of.whole_key()).is_some()).then_some(Look::Again);
         }
+        if let Some(of) = self.slice.as_deref() {
+            // It may have been asked for before there was a table.
+            let key = slice_key(of.whole_key(), 0, of.number);
+            let coming = self.zone.coming(&key).filter(|coming| coming.fits(asked))?;
+            let version = Version::of_kept(&coming, of.number, of.course.slice_bytes);
+            let is_same =
+                version.is_some() && version.as_ref() == of.table.as_ref().map(|table| &table.version);
+            return is_same.then_some(Look::Share(coming));
+        }
         if !self.goes_by_slices(method, asked, now) {
             return None;
         }
