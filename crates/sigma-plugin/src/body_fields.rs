@@ -27,13 +27,19 @@ impl BodyFields {
         BodyFields { chosen: Some(None), ..BodyFields::default() }
     }
 
-    /// The same, with the operation of GraphQL that the body asks for: in JSON, or else in all of it. None if its
-    /// document has more in it than is looked at.
+    /// The same, with the operation of GraphQL that the body asks for: in its fields, or else in all of it. None if it
+    /// cannot be told; see [`Chosen::of_body`].
     pub fn with_graphql(self, content_type: &[u8], body: &[u8]) -> Option<BodyFields> {
-        // JSON that cannot be read has no document either.
-        let nothing = Value::Null;
-        let json = is_json(content_type).then(|| self.fields.as_ref().unwrap_or(&nothing));
-        let chosen = Chosen::of_body(json, body).ok()?;
+        // Another server may read what is not understood here, such as JSON that is deeper.
+        if BodyFields::are_in(content_type) && self.fields.is_none() {
+            return None;
+        }
+        // Of two fields with one name some take the first and some the last.
+        let is_query = |(name, _): &(std::borrow::Cow<'_, [u8]>, _)| **name == *b"query";
+        if self.is_form && pairs(body).filter(is_query).nth(1).is_some() {
+            return None;
+        }
+        let chosen = Chosen::of_body(self.fields.as_ref(), body).ok()?;
         Some(BodyFields { chosen: Some(chosen), ..self })
     }
 
@@ -235,11 +241,19 @@ mod tests {
             assert_eq!(name, expected.map(VarValue::text));
         };
         check("application/json; charset=utf-8", r#"{"query":"query Q {a}"}"#, Some("Q"));
-        check("application/json", "{", None);
-        check("application/json", "query Q {a}", None);
         check("application/graphql", "query Q {a}", Some("Q"));
         check("", "query Q {a}", Some("Q"));
         check("application/x-www-form-urlencoded", "query=x", None);
+        check("application/x-www-form-urlencoded", "query=query Q {a}", Some("Q"));
+        for (content_type, untold) in [
+            ("application/json", "{"),
+            ("application/json", "query Q {a}"),
+            ("application/json", r#"[{"query":"query Q {a}"}]"#),
+            ("application/x-www-form-urlencoded", "query={a}&query=mutation {a}"),
+        ] {
+            let fields = BodyFields::of(content_type.as_bytes(), untold.as_bytes()).unwrap();
+            assert!(fields.with_graphql(content_type.as_bytes(), untold.as_bytes()).is_none(), "{untold}");
+        }
         assert_eq!(BodyFields::of_nothing().graphql(), Some(None));
         let many = format!("{{{}}}", "a ".repeat(10_000));
         assert!(BodyFields::default().with_graphql(b"", many.as_bytes()).is_none());

@@ -35,14 +35,36 @@ impl Chosen {
         Chosen::of_document(&document, argument("operationName").as_deref(), u32::MAX)
     }
 
-    /// That of a body: `fields` if it is JSON, else all of it is the document. None if there is none.
+    /// Whether a query string has a document. Beside a body, servers differ in which of the two they execute.
+    pub fn is_in_query(query: &[u8]) -> bool {
+        pairs(query).any(|(name, _)| *name == *b"query")
+    }
+
+    /// That of a body: `fields` if it has any, else all of it is the document. None if there is none.
     ///
     /// # Errors
-    /// Returns an error if there is more in the document than is looked at, or it stands deeper.
+    /// Returns an error if there are several, as in a batch, or none that is text; if there is more in it than is looked
+    /// at, or it stands deeper.
     pub fn of_body(fields: Option<&Value>, body: &[u8]) -> Result<Option<Chosen>, NoDocument> {
-        let text = |name: &str| fields.and_then(|fields| fields.get(name)?.as_str());
-        let document = if fields.is_some() { text("query") } else { std::str::from_utf8(body).ok() };
-        document.map_or(Ok(None), |document| Chosen::of_document(document, text("operationName"), MOST))
+        let Some(fields) = fields else {
+            let document = std::str::from_utf8(body).ok();
+            return document.map_or(Ok(None), |document| Chosen::of_document(document, None, MOST));
+        };
+        // An upload has the request in a field of its own (GraphQL multipart request specification).
+        let carried = fields.get("operations").and_then(Value::as_str).map(serde_json::from_str::<Value>);
+        let fields = match &carried {
+            Some(Ok(carried)) => carried,
+            Some(Err(_)) => return Err(NoDocument::TooLarge),
+            None => fields,
+        };
+        match fields.get("query") {
+            _ if fields.is_array() => Err(NoDocument::TooLarge),
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(document)) => {
+                Chosen::of_document(document, fields.get("operationName").and_then(Value::as_str), MOST)
+            }
+            Some(_) => Err(NoDocument::TooLarge),
+        }
     }
 
     fn of_document(text: &str, name: Option<&str>, most: u32) -> Result<Option<Chosen>, NoDocument> {
@@ -120,8 +142,19 @@ mod tests {
         let two = json!({"query": "query A {a} subscription B {b}", "operationName": "B"});
         assert_eq!(body(Some(two), ""), "B Subscription b");
         assert_eq!(body(Some(json!({"query": "query A {a}", "operationName": "C"})), ""), "A Query a");
-        assert_eq!(body(Some(json!({"query": 1})), "{a}"), "none");
-        assert_eq!(body(Some(json!([])), "{a}"), "none");
+        assert_eq!(body(Some(json!({"variables": {}})), "{a}"), "none");
+        let carried = json!({"operations": "{\"query\": \"mutation {a}\"}", "map": "{}"});
+        assert_eq!(body(Some(carried), ""), " Mutation a");
+        // What another server might make operations of must not pass for none.
+        for untold in [
+            json!([{"query": "mutation {a}"}]),
+            json!({"query": ["mutation {a}"]}),
+            json!({"operations": "[{\"query\": \"mutation {a}\"}]"}),
+            json!({"operations": "no JSON"}),
+        ] {
+            assert_eq!(Chosen::of_body(Some(&untold), b""), Err(NoDocument::TooLarge), "{untold}");
+        }
+        assert!(Chosen::is_in_query(b"a&query=x") && !Chosen::is_in_query(b"query2=x"));
         let query = |query: &str| Chosen::of_query(query.as_bytes());
         let asked = |text: &str| shown(query(text).unwrap());
         assert_eq!(asked("x=1&query=query+Q%7Ba%7D"), "Q Query a");

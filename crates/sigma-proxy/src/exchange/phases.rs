@@ -322,8 +322,9 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// A document of GraphQL that another server might execute, and that is not looked at.
+/// What another server might execute, and what is not looked at.
 fn crowded_document() -> Fault {
-    let reason = "a route asks for an operation of GraphQL, whose document has too much in it or is too deep";
+    let reason = "a route asks for an operation of GraphQL, and the request has several, or a document with too much \
+                  in it or too deep";
     Fault::new(FaultKind::RequestBodyTooLarge, reason)
 }

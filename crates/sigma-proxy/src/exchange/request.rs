@@ -110,6 +110,10 @@ impl<'r> RequestView<'r> {
                 }
             };
         }
+        if self.head.query().is_some_and(Chosen::is_in_query) {
+            self.asks_body.set(true);
+            return None;
+        }
         match self.body.and_then(BodyFields::graphql) {
             Some(operation) => operation?.get(name),
             None => {

@@ -1,3 +1,5 @@
+//! Values there and back, and what is none.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -5,10 +5,9 @@ use sigma_config::wording::SchemaId;
 use sigma_http::{HeaderId, Method, ResponseHead};
 use sigma_plugin::Context;
 
-use super::media_type::{Range, essence, is_json};
+use super::media_type::{Range, content_type, essence, is_json};
 use super::parameter::{Limits, Parameter};
 use super::shape::{Source, Texts};
-use super::specification::content_type;
 use crate::tallies::Event;
 
 /// The answers of an operation.

@@ -1,5 +1,7 @@
 //! Media types (RFC 9110 §8.3.1), and which of them are meant.
 
+use sigma_http::{HeaderId, Headers};
+
 /// Which media types are meant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Range {
@@ -19,6 +21,26 @@ pub(super) fn is_json(media_type: &str) -> bool {
 /// A media type without its parameters, in small letters.
 pub(super) fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The `Content-Type` of a message; empty if it has none.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.
+pub(super) fn content_type(headers: &Headers) -> Result<&str, String> {
+    let mut types = headers.get_all(HeaderId::ContentType);
+    let first = types.next().unwrap_or_default();
+    if types.next().is_some() {
+        return Err("it has more than one Content-Type".to_owned());
+    }
+    if !crate::security::request_validation::is_utf8(first) {
+        return Err("its Content-Type names a charset other than UTF-8".to_owned());
+    }
+    let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is no UTF-8".to_owned())?;
+    match first.split(';').next().unwrap_or_default().contains(',') {
+        true => Err("its Content-Type is a list".to_owned()),
+        false => Ok(first),
+    }
 }
 
 impl Range {

@@ -376,7 +376,7 @@ impl Validator {
                 [] if described.is_required => Err("request body is required".to_owned()),
                 [] => Ok(()),
                 body => specification::check_coding(&ctx.request.headers)
-                    .and_then(|()| specification::content_type(&ctx.request.headers))
+                    .and_then(|()| media_type::content_type(&ctx.request.headers))
                     .and_then(|content_type| found.body(described, content_type, body, self.limits())),
             };
             problems.extend(outcome.err().map(|reason| format!("body: {reason}")));

@@ -7,7 +7,7 @@ use sigma_config::openapi::server::base_path;
 use sigma_config::openapi::template::Template;
 use sigma_config::openapi::{OpenApi, Operation as Described};
 use sigma_config::wording::{SchemaId, Schemas, Sender};
-use sigma_http::{HeaderId, Headers};
+use sigma_http::Headers;
 use sigma_plugin::Context;
 use sigma_plugin::variables::cookies;
 
@@ -244,24 +244,4 @@ pub(super) fn check_coding(headers: &Headers) -> Result<(), String> {
         !name.eq_ignore_ascii_case(b"content-encoding") || coding.eq_ignore_ascii_case(b"identity")
     });
     if is_plain { Ok(()) } else { Err("it has a Content-Encoding, send it without".to_owned()) }
-}
-
-/// The `Content-Type` of a message; empty if it has none.
-///
-/// # Errors
-/// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.
-pub(super) fn content_type(headers: &Headers) -> Result<&str, String> {
-    let mut types = headers.get_all(HeaderId::ContentType);
-    let first = types.next().unwrap_or_default();
-    if types.next().is_some() {
-        return Err("it has more than one Content-Type".to_owned());
-    }
-    if !super::super::request_validation::is_utf8(first) {
-        return Err("its Content-Type names a charset other than UTF-8".to_owned());
-    }
-    let first = std::str::from_utf8(first).map_err(|_| "its Content-Type is no UTF-8".to_owned())?;
-    match first.split(';').next().unwrap_or_default().contains(',') {
-        true => Err("its Content-Type is a list".to_owned()),
-        false => Ok(first),
-    }
 }
