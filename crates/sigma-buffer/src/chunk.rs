@@ -79,8 +79,18 @@ impl Default for Memory {
 #[derive(Default)]
 pub struct Chunk {
     memory: Memory,
-    start: usize,
-    end: usize,
+    // Four bytes each, since every connection has several chunks: none has 4 GiB.
+    start: u32,
+    end: u32,
+}
+
+/// A place in a chunk.
+///
+/// # Panics
+/// If it is beyond 4 GiB: whoever reads so much at once has no limit.
+#[inline]
+fn place(at: usize) -> u32 {
+    u32::try_from(at).expect("a chunk has less than 4 GiB")
 }
 
 impl Chunk {
@@ -112,7 +122,7 @@ impl Chunk {
     /// If the window is not within it.
     pub fn shared(memory: Arc<[u8]>, window: std::ops::Range<usize>) -> Chunk {
         assert!(window.start <= window.end && window.end <= memory.len(), "a window beyond the memory");
-        Chunk { memory: Memory::Shared(memory), start: window.start, end: window.end }
+        Chunk { memory: Memory::Shared(memory), start: place(window.start), end: place(window.end) }
     }
 
     /// A chunk with the next piece of `bytes`, of which `taken` were taken; None at their end.
@@ -134,14 +144,14 @@ impl Chunk {
             len => Chunk::of(zeroed(len)),
         };
         chunk.memory.own()[..data.len()].copy_from_slice(data);
-        chunk.end = data.len();
+        chunk.end = place(data.len());
         chunk
     }
 
     /// The room behind the window.
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
-        self.memory.own().get_mut(self.end..).unwrap_or_default()
+        self.memory.own().get_mut(self.end as usize..).unwrap_or_default()
     }
 
     /// Makes `n` bytes of the spare room part of the window.
@@ -150,8 +160,8 @@ impl Chunk {
     /// If `n` exceeds the spare room.
     #[inline]
     pub fn filled(&mut self, n: usize) {
-        assert!(n <= self.memory.own().len().saturating_sub(self.end), "filled beyond the buffer");
-        self.end += n;
+        assert!(n <= self.memory.own().len().saturating_sub(self.end as usize), "filled beyond the buffer");
+        self.end += place(n);
     }
 
     /// Appends `data` if there is room for all of it behind the window; returns whether there was.
@@ -160,7 +170,7 @@ impl Chunk {
         match self.spare().get_mut(..data.len()) {
             Some(room) => {
                 room.copy_from_slice(data);
-                self.end += data.len();
+                self.end += place(data.len());
                 true
             }
             None => false,
@@ -174,7 +184,7 @@ impl Chunk {
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len(), "advanced beyond the window");
-        self.start += n;
+        self.start += place(n);
         if self.start == self.end {
             *self = Chunk::empty();
         }
@@ -183,7 +193,7 @@ impl Chunk {
     /// Cuts the window to its first `n` bytes.
     #[inline]
     pub fn truncate(&mut self, n: usize) {
-        self.end = self.end.min(self.start + n);
+        self.end = self.start + place(n.min(self.len()));
     }
 
     /// Splits off the first `n` bytes; copies the shorter side.
@@ -193,7 +203,7 @@ impl Chunk {
         }
         if n * 2 <= self.len() {
             let head = Chunk::copy_of(&self[..n]);
-            self.start += n;
+            self.start += place(n);
             head
         } else {
             let tail = Chunk::copy_of(&self[n..]);
@@ -206,7 +216,7 @@ impl Chunk {
     pub fn compact(&mut self) {
         self.unshare();
         if self.start > 0 {
-            self.memory.own().copy_within(self.start..self.end, 0);
+            self.memory.own().copy_within(self.start as usize..self.end as usize, 0);
             self.end -= self.start;
             self.start = 0;
         }
@@ -219,7 +229,7 @@ impl Chunk {
         if 2 * needed <= self.memory.own().len() {
             let mut smaller = zeroed(needed);
             smaller[..self.len()].copy_from_slice(self);
-            *self = Chunk { start: 0, end: self.len(), memory: Memory::Own(smaller) };
+            *self = Chunk { start: 0, end: place(self.len()), memory: Memory::Own(smaller) };
         }
     }
 
@@ -249,7 +259,8 @@ impl Chunk {
                 *self = Chunk::take();
             } else {
                 let mut larger = zeroed(total.max(SIZE.get()));
-                larger[..self.end].copy_from_slice(&bytes[..self.end]);
+                let end = self.end as usize;
+                larger[..end].copy_from_slice(&bytes[..end]);
                 self.memory = Memory::Own(larger);
             }
         }
@@ -261,7 +272,7 @@ impl Deref for Chunk {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.memory.bytes()[self.start..self.end]
+        &self.memory.bytes()[self.start as usize..self.end as usize]
     }
 }
 
@@ -269,7 +280,7 @@ impl DerefMut for Chunk {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.unshare();
-        &mut self.memory.own()[self.start..self.end]
+        &mut self.memory.own()[self.start as usize..self.end as usize]
     }
 }
 
@@ -386,6 +397,11 @@ mod tests {
         }
         drop(chunk);
         assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    #[test]
+    fn a_chunk_is_small() {
+        assert_eq!(size_of::<Chunk>(), 32);
     }
 
     #[test]

@@ -124,7 +124,7 @@ type HeldHead = Box<(BodyLength, [u8; 29])>;
 
 /// An answer whose head is made: its body passes the plugins' filters to the client.
 pub(super) struct Delivery {
-    filters: Vec<Box<dyn BodyFilter>>,
+    filters: Box<[Box<dyn BodyFilter>]>,
     /// The head has not left: a filter has to pass something on before.
     head: Option<HeldHead>,
     /// The source has given its end.
@@ -141,6 +141,7 @@ impl Delivery {
     /// A body of `length` as it comes from its source. One that is empty is not asked for; filters
     /// may still make something of it.
     pub(super) fn new(filters: Vec<Box<dyn BodyFilter>>, length: BodyLength) -> Delivery {
+        let filters = filters.into();
         Delivery { filters, head: None, exhausted: length.is_empty(), ended: false, fault: None, code: None }
     }
 

@@ -26,11 +26,11 @@ impl Exchange<'_, '_> {
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         }
         if let Some(patience) = dubbo.patience {
-            plan.own_timeouts = Some(Box::new(Timeouts {
+            plan.rare.get_or_insert_default().timeouts = Some(Timeouts {
                 connect_ms: patience.connect_ms,
                 send_ms: patience.send_ms,
                 read_ms: patience.read_ms,
-            }));
+            });
         }
         self.scratch.upgrade.clear();
         self.scratch.ctx.record.upstream_scheme = Some("dubbo");

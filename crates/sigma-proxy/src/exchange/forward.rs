@@ -18,7 +18,7 @@ use sigma_wire::{Connection, Terms};
 use super::delivery::{Delivery, Hold};
 use super::hedge::Raced;
 use super::local_reply::{self, Draft};
-use super::plan::{Ended, Plan, State};
+use super::plan::{Ended, Plan, Rare, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, cache, client, grpc, headers, reply, told, tunnel, upgrade};
@@ -44,10 +44,11 @@ impl Exchange<'_, '_> {
         self.check_host(upstream)?;
         let retry = route.retry_policy().or(upstream.retry_policy.as_deref());
         let is_call = grpc::is_call(&self.scratch.ctx.request);
-        let time = self.time_left(route, upstream, is_call)?.map(Box::new);
+        let time = self.time_left(route, upstream, is_call)?;
+        let rare = time.map(|time| Box::new(Rare { time: Some(time), timeouts: None }));
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
-        let mut plan = Plan { view, timeouts, own_timeouts: None, time, attempts };
+        let mut plan = Plan { view, timeouts, rare, attempts };
         let mut state = State::new(upstream, retry, is_call);
         let (own, is_seen) = loop {
             let mut node = match upstream.node_limit() {
@@ -205,15 +206,15 @@ impl Exchange<'_, '_> {
         (state.request_sent, self.scratch.verdict) = (true, None);
         // Only plugins ask.
         state.may_follow = self.stage.is_guided() && plan.attempts.may_follow();
-        let result = match &plan.time {
+        let result = match plan.time() {
             None => self.attempt_on(plan, node, state).await,
             // Boxed: a future that is handed on is copied, and this is the largest of all.
             Some(time) => time.bound(Box::pin(self.attempt_on(plan, node, state))).await,
         };
-        if result.is_err() && plan.time.as_ref().is_some_and(|time| time.is_over()) {
+        if result.is_err() && plan.time().is_some_and(TimeLeft::is_over) {
             state.decision = Decision::GiveUp;
             // How little time a client gives says nothing about the node.
-            state.request_sent &= !plan.time.as_ref().is_some_and(|time| time.is_clients());
+            state.request_sent &= !plan.time().is_some_and(TimeLeft::is_clients);
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
         if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
@@ -355,7 +356,7 @@ impl Exchange<'_, '_> {
             _ => headers::set_host(&mut ctx.request, plan.upstream(), node),
         }
         self.mark_pass(&plan.view.snapshot, &node.addr, &mut state.marked);
-        if let Some(time) = &plan.time {
+        if let Some(time) = plan.time() {
             time.tell(&mut self.scratch.ctx.request);
         }
     }
@@ -464,8 +465,12 @@ impl Exchange<'_, '_> {
         told::tell_timing(&mut ctx.response.headers, &ctx.record, settings);
         let filters = cache::kept_first(ctx, filters);
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
-        let date = *self.worker.clock.borrow().http_date();
-        delivery.begin(transfer.down, ctx, (length, &date), Hold::WhereAsked);
+        delivery.begin(
+            transfer.down,
+            ctx,
+            (length, self.worker.clock.borrow().http_date()),
+            Hold::WhereAsked,
+        );
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
             state.or_cut(polled, plan.drain(), task)
@@ -527,7 +532,7 @@ async fn pause(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         Ok(())
     };
-    match &plan.time {
+    match plan.time() {
         None => sleep.await,
         Some(time) => time.bound(sleep).await,
     }

@@ -131,8 +131,8 @@ impl Exchange<'_, '_> {
     /// The node of the next attempt, with a place on it, where each node has so many; no later than the
     /// exchange has time.
     pub(super) async fn pick_free(&mut self, plan: &mut Plan<'_>, limit: &Limit) -> Result<Picked, Fault> {
-        let Plan { attempts, time, .. } = plan;
-        match time {
+        let Plan { attempts, rare, .. } = plan;
+        match rare.as_ref().and_then(|rare| rare.time.as_ref()) {
             None => self.wait_for_free(attempts, limit).await,
             Some(time) => time.bound(self.wait_for_free(attempts, limit)).await,
         }

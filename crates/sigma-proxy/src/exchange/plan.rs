@@ -25,21 +25,33 @@ use crate::worker::View;
 pub(super) struct Plan<'p> {
     pub(super) view: &'p View,
     pub(super) timeouts: &'p Timeouts,
-    /// In place of them; boxed, as few exchanges have any.
-    pub(super) own_timeouts: Option<Box<Timeouts>>,
-    /// The time of the exchange as a whole, if it has an end; boxed, as few have one.
-    pub(super) time: Option<Box<TimeLeft<'p>>>,
+    /// Boxed, as few exchanges have any of it.
+    pub(super) rare: Option<Box<Rare<'p>>>,
     pub(super) attempts: Attempts<'p>,
 }
 
-impl Plan<'_> {
+/// What few exchanges have.
+#[derive(Default)]
+pub(super) struct Rare<'p> {
+    /// In place of the timeouts of route and upstream.
+    pub(super) timeouts: Option<Timeouts>,
+    /// The time of the exchange as a whole, if it has an end.
+    pub(super) time: Option<TimeLeft<'p>>,
+}
+
+impl<'p> Plan<'p> {
+    /// The time of the exchange as a whole, if it has an end.
+    pub(super) fn time(&self) -> Option<&TimeLeft<'p>> {
+        self.rare.as_ref()?.time.as_ref()
+    }
+
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
     }
 
     /// The times that a node has.
     pub(super) fn timeouts(&self) -> &Timeouts {
-        self.own_timeouts.as_deref().unwrap_or(self.timeouts)
+        self.rare.as_ref().and_then(|rare| rare.timeouts.as_ref()).unwrap_or(self.timeouts)
     }
 
     /// The limits of heads that nodes send.
@@ -63,7 +75,7 @@ impl Plan<'_> {
 
     /// The same of the end of a call. One that ends without a code is judged by its status, which is 200.
     pub(super) fn verdict_at_end(&self, code: Option<grpc::Code>) -> Option<u16> {
-        let is_short = || self.time.as_ref().is_some_and(|time| time.is_clients());
+        let is_short = || self.time().is_some_and(TimeLeft::is_clients);
         code.map_or(Some(200), |code| code.verdict(is_short))
     }
 }
