@@ -79,6 +79,8 @@ impl Pebble {
         ]));
         let pebble = start(
             Command::new(tool(PEBBLE, "pebble"))
+                // It refuses one nonce in twenty by default, and thus all tries of a request once in a while.
+                .env("PEBBLE_WFE_NONCEREJECT", "1")
                 .arg("-config")
                 .arg(&file)
                 .args(["-dnsserver", &asked.to_string()])
