@@ -52,6 +52,7 @@ impl Freshness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seeded;
 
     const RULE: Freshness = Freshness { fresh_ms: 1000, stale_ms: 500, pause_ms: 100 };
 
@@ -80,12 +81,7 @@ mod tests {
     #[test]
     fn whatever_comes_fetches_are_spaced() {
         for seed in 1..500u64 {
-            let mut random = seed;
-            let mut next = |below: u64| {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (random >> 33) % below
-            };
+            let mut next = seeded(seed);
             let (mut now, mut history) = (0, History::default());
             for _ in 0..200 {
                 now += next(300);

@@ -19,6 +19,18 @@ use sigma_plugin::{
     Identity, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
 };
 
+/// Numbers below what they are asked for, of a seed: the same ones in every run.
+pub(crate) fn seeded(seed: u64) -> impl FnMut(u64) -> u64 {
+    // The seed's bits are spread, and are never all zero, from which nothing else would come.
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}
+
 /// The roster of all plugins, enabled.
 pub(crate) fn roster() -> Roster {
     Roster::new(crate::kinds(), None)

@@ -393,7 +393,7 @@ mod tests {
     use sigma_plugin::pace::Paces;
 
     use super::*;
-    use crate::testing::{Case, FlowCase, entry, flow_entry, refusal, refusal_in, warned};
+    use crate::testing::{Case, FlowCase, entry, flow_entry, refusal, refusal_in, seeded, warned};
 
     #[test]
     fn a_bucket_fills_and_runs_dry() {
@@ -444,13 +444,7 @@ mod tests {
     #[test]
     fn no_bucket_is_overdrawn() {
         for seed in 1..300u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut random = |below: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % below
-            };
+            let mut random = seeded(seed);
             let (rate, burst) = (1 + random(10_000), random(5_000));
             let bucket = Bucket::new(rate, burst);
             let (mut level, mut now_ns, mut passed) = (0, 5_000_000_000, Vec::new());

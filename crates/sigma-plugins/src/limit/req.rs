@@ -301,7 +301,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{Case, entry, refusal};
+    use crate::testing::{Case, entry, refusal, seeded};
 
     #[test]
     fn a_bucket_leaks() {
@@ -337,13 +337,7 @@ mod tests {
     #[test]
     fn no_bucket_is_overdrawn() {
         for seed in 1..300u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut random = |below: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % below
-            };
+            let mut random = seeded(seed);
             let bucket = Bucket { rate: 0.5 + random(50) as f64, burst: random(20) as f64 };
             let (mut level, mut now_ms, mut passed) = (Level::default(), 5_000, Vec::new());
             for _ in 0..150 {

@@ -68,6 +68,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seeded;
 
     const RULE: Lifetime = Lifetime { refresh_before_ms: 30_000, pause_ms: 1_000 };
 
@@ -100,12 +101,7 @@ mod tests {
     #[test]
     fn whatever_comes_when() {
         for seed in 1..500u64 {
-            let mut random = seed;
-            let mut next = |below: u64| {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (random >> 33) % below
-            };
+            let mut next = seeded(seed);
             let (mut now, mut times, mut good_until, mut failed_at) = (0, Times::default(), 0, None);
             for _ in 0..300 {
                 now += next(20_000);

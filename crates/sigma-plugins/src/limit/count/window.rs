@@ -236,6 +236,7 @@ impl Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seeded;
 
     #[test]
     fn a_look_counts_nothing() {
@@ -305,13 +306,7 @@ mod tests {
     fn no_window_is_overdrawn() {
         let seeds = 0..200u64;
         for seed in seeds {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut random = |below: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % below
-            };
+            let mut random = seeded(seed);
             let quota = Quota { limit: 1 + random(20), window_s: 1 + random(5) };
             for kind in [WindowType::Fixed, WindowType::Sliding] {
                 let (counters, mut now_ms, mut passed) = (Counters::default(), 10_000, Vec::new());

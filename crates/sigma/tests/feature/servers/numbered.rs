@@ -51,6 +51,17 @@ impl Numbered {
     }
 }
 
+/// So many requests whose entries are sent once, while nobody takes them: they are lost with their batches, and counted.
+pub(super) fn lose(gateway: &Gateway, path: &str, count: usize) {
+    assert_eq!(dropped(gateway), 0, "{}", gateway.stderr());
+    let mut client = gateway.connect().unwrap();
+    for number in 0..count {
+        assert_eq!(client.get(&format!("{path}/{number}")).unwrap().status(), 200);
+    }
+    let are_counted = || dropped(gateway) == count as u64;
+    assert!(until(PATIENCE, are_counted), "{}\n{}", dropped(gateway), gateway.stderr());
+}
+
 /// How many entries of logs the gateway has dropped.
 pub(super) fn dropped(gateway: &Gateway) -> u64 {
     let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
