@@ -11,7 +11,7 @@ use crate::bench::client::Client;
 use crate::bench::launch::{Launch, Running};
 use crate::bench::process::free_port;
 use crate::bench::shape::SMALL;
-use crate::bench::trial::{self, Measure, Results, Target};
+use crate::bench::trial::{self, LoadMeasure, Measure, Results, Target};
 use crate::bench::{Bench, Folders, process, report};
 
 pub(super) const SUITE: Suite = Suite {
@@ -148,23 +148,66 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         .map(|variant| start(bench, variant, origin.port, origin.port))
         .collect::<anyhow::Result<_>>()?;
     let (rounds, seconds) = (options.rounds(), options.seconds());
-    let mut results =
-        Results { shape: "observe".into(), title: String::new(), rounds, seconds, contenders: Vec::new() };
+    let mut pairs: Vec<Pairs> = running[1..].iter().map(|(target, _)| Pairs::of(&target.label)).collect();
     for _ in 0..rounds {
-        for (target, started) in &running {
-            let load = trial::load(&SMALL, target, &started.gateway, folders, seconds)?;
-            results.add(&target.label, Measure::Load(load));
+        for (pairs, watched) in pairs.iter_mut().zip(&running[1..]) {
+            let [plain, watched] = [&running[0], watched]
+                .map(|(target, started)| trial::load(&SMALL, target, &started.gateway, folders, seconds));
+            pairs.loads.push((plain?, watched?));
         }
     }
     let _ = std::fs::remove_file(folders.work.join("access.log"));
+    let rows: String = pairs.iter().map(Pairs::row).collect();
     let text = format!(
         "\n## what looking costs\n\nSmall GET, 100 kept connections, Sigma with one route. The access log goes to \
-         a file; traces go to a collector that takes everything.\n\n{}\n\
-         `bench observe --only cost`: {rounds} rounds of {seconds} s.\n",
-        report::load_table("configuration", &results)
+         a file; traces go to a collector that takes everything. Each configuration is measured in turns with one \
+         that does nothing of it; the ratio is the median of those of the pairs, whose middle half is in \
+         brackets.\n\n| configuration | CPU µs | of it without | ratio | errors |\n|---|--:|--:|--:|--:|\n{rows}\n\
+         `bench observe --only cost`: {rounds} pairs of {seconds} s each.\n"
     );
-    let errors = results.contenders.iter().flat_map(|(_, all)| all).map(Measure::errors).sum();
+    let errors = pairs.iter().map(Pairs::errors).sum();
     kept(bench, SUITE.name, "cost", text, errors)
+}
+
+/// Measurements of one configuration, each right behind one of a gateway that does nothing of it: so what else the
+/// machine does is in both.
+struct Pairs {
+    label: String,
+    loads: Vec<(LoadMeasure, LoadMeasure)>,
+}
+
+impl Pairs {
+    fn of(label: &str) -> Pairs {
+        Pairs { label: label.to_owned(), loads: Vec::new() }
+    }
+
+    fn row(&self) -> String {
+        let sorted = |figure: fn(&(LoadMeasure, LoadMeasure)) -> f64| {
+            let mut figures: Vec<f64> = self.loads.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            figures
+        };
+        let at = |figures: &[f64], share: usize| {
+            figures.get(figures.len() * share / 4).copied().unwrap_or_default()
+        };
+        let cpu = sorted(|(_, watched)| watched.cpu_micros);
+        let plain = sorted(|(plain, _)| plain.cpu_micros);
+        let ratios = sorted(|(plain, watched)| watched.cpu_micros / plain.cpu_micros);
+        format!(
+            "| {} | {:.1} | {:.1} | {:.2} [{:.2}–{:.2}] | {} |\n",
+            self.label,
+            at(&cpu, 2),
+            at(&plain, 2),
+            at(&ratios, 2),
+            at(&ratios, 1),
+            at(&ratios, 3),
+            self.errors()
+        )
+    }
+
+    fn errors(&self) -> u64 {
+        self.loads.iter().map(|(plain, watched)| plain.errors + watched.errors).sum()
+    }
 }
 
 /// A logger that ships an entry for each request, as fast as it can.
@@ -231,6 +274,24 @@ fn counter(status: u16, name: &str) -> anyhow::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_compared_with_each_other() {
+        let load = |cpu_micros| LoadMeasure {
+            requests: 1,
+            per_second: 1.0,
+            cpu_micros,
+            p50_micros: 1,
+            p99_micros: 1,
+            memory_kib: 1,
+            errors: 1,
+        };
+        // A machine that slows down: each pair is slower than the one before.
+        let loads = [(10.0, 11.0), (20.0, 23.0), (40.0, 48.0)];
+        let loads = loads.map(|(plain, watched)| (load(plain), load(watched))).into();
+        let row = Pairs { label: "x".into(), loads }.row();
+        assert_eq!(row, "| x | 23.0 | 20.0 | 1.15 [1.10–1.20] | 6 |\n");
+    }
 
     #[test]
     fn configurations_are_well_formed() {
