@@ -257,7 +257,7 @@ impl Default for AccessLog {
             stream_if: None,
             sample_one_in: 1,
             sample_errors: true,
-            buffer_bytes: 16_384,
+            buffer_bytes: 65_536,
             flush_ms: 3_000,
         }
     }

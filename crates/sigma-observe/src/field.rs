@@ -183,46 +183,6 @@ impl Field {
         // A third of the letters wrong is still a slip; more is another word.
         (distance <= name.len().div_ceil(3)).then_some(known)
     }
-
-    /// Whether the value is JSON itself.
-    pub(crate) fn is_json(&self) -> bool {
-        matches!(self, Field::UpstreamAttempts)
-    }
-
-    /// Whether no value of it has anything to escape, wherever a request came from: dates, numbers,
-    /// and words of the gateway's own.
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(
-            self,
-            Field::TimeLocal
-                | Field::TimeIso8601
-                | Field::Scheme
-                | Field::ServerProtocol
-                | Field::UpstreamStatus
-                | Field::UpstreamConnectTime
-                | Field::UpstreamHeaderTime
-                | Field::UpstreamResponseTime
-                | Field::Fault
-        )
-    }
-
-    /// Whether JSON lines write this value bare. Values with one part per attempt are text: `502, 200`.
-    pub(crate) fn is_number(&self) -> bool {
-        matches!(
-            self,
-            Field::RemotePort
-                | Field::Msec
-                | Field::Status
-                | Field::BodyBytesSent
-                | Field::BytesSent
-                | Field::RequestLength
-                | Field::RequestTime
-                | Field::RequestTimeMs
-                | Field::ServerPort
-                | Field::Connection
-                | Field::ConnectionRequests
-        )
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod error_lines;
 mod escape;
 pub mod field;
 pub mod figures;
+pub mod line;
 pub mod log_buffer;
 mod log_output;
 pub mod throttle;

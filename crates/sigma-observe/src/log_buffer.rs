@@ -15,13 +15,17 @@ use std::time::{Duration, Instant};
 
 use crate::counters::{Counter, WorkerCounters};
 use crate::error_lines::{self, Lines};
+use crate::line::Line;
 use crate::log_output::LogOutput;
 
 /// Buffers that may wait for their worker to take them back; more are freed.
 const RETURNED_BUFFERS: usize = 4;
 
-/// A buffer that grew beyond this many times its configured size is freed rather than used again.
+/// A buffer that grew beyond this many times its usual size is freed rather than used again.
 const LARGEST_KEPT: usize = 4;
+
+/// Room for the line that fills a buffer up: most are shorter.
+const LINE_BYTES: usize = 4 * 1024;
 
 /// For how long after it was told to end a writer waits for a reader that stands still.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -143,7 +147,7 @@ impl LogWriter {
     pub fn sink(&self, buffer_bytes: usize, counters: Arc<WorkerCounters>) -> LogSink {
         let (home, returned) = sync_channel(RETURNED_BUFFERS);
         LogSink {
-            buffer: Vec::new(),
+            buffer: Line::default(),
             lines: 0,
             buffer_bytes: buffer_bytes.max(1),
             queue: self.queue.clone(),
@@ -204,7 +208,7 @@ impl Drop for LogWriter {
 
 /// A worker's end of a log. Dropping it flushes.
 pub struct LogSink {
-    buffer: Vec<u8>,
+    buffer: Line,
     lines: u64,
     buffer_bytes: usize,
     queue: SyncSender<Message>,
@@ -215,7 +219,7 @@ pub struct LogSink {
 
 impl LogSink {
     /// Appends one line, which `render` writes with its newline. Never waits.
-    pub fn line(&mut self, render: impl FnOnce(&mut Vec<u8>)) {
+    pub fn line(&mut self, render: impl FnOnce(&mut Line)) {
         if self.lines == 0 {
             self.begin_block();
         }
@@ -232,7 +236,7 @@ impl LogSink {
             return;
         }
         let lines = std::mem::take(&mut self.lines);
-        let bytes = std::mem::take(&mut self.buffer);
+        let bytes = self.buffer.take();
         let sender = Sender { home: self.home.clone(), counters: Arc::clone(&self.counters) };
         let block = Block { bytes, lines, origin: Origin::Access(sender) };
         if let Err(refused) = self.queue.try_send(Message::Block(block)) {
@@ -240,8 +244,7 @@ impl LogSink {
             if let TrySendError::Full(Message::Block(block))
             | TrySendError::Disconnected(Message::Block(block)) = refused
             {
-                self.buffer = block.bytes;
-                self.buffer.clear();
+                self.buffer = Line::again(block.bytes);
             }
         }
     }
@@ -249,13 +252,14 @@ impl LogSink {
     /// Makes sure that there is a buffer of ordinary size before a block begins.
     fn begin_block(&mut self) {
         if self.buffer.capacity() == 0 {
-            self.buffer = self.returned.try_recv().unwrap_or_default();
+            self.buffer = Line::again(self.returned.try_recv().unwrap_or_default());
         }
         // One giant line must not keep its memory for good.
-        if self.buffer.capacity() > LARGEST_KEPT * self.buffer_bytes {
-            self.buffer = Vec::new();
+        let usual = self.buffer_bytes + LINE_BYTES;
+        if self.buffer.capacity() > LARGEST_KEPT * usual {
+            self.buffer = Line::default();
         }
-        self.buffer.reserve(self.buffer_bytes);
+        self.buffer.reserve(usual);
     }
 }
 
@@ -305,7 +309,7 @@ impl Writer {
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
-        let (mut bytes, lines, origin) = match message {
+        let (bytes, lines, origin) = match message {
             Message::Block(Block { bytes, lines, origin }) => (bytes, lines, origin),
             Message::Wake => return,
             Message::Written(told) => {
@@ -340,7 +344,6 @@ impl Writer {
             }
         }
         let Origin::Access(Sender { home, .. }) = origin else { return self.tell_dropped() };
-        bytes.clear();
         // The worker has enough buffers, or is gone.
         let _ = home.try_send(bytes);
     }

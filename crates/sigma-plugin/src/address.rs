@@ -6,6 +6,8 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use sigma_observe::line::{Put, put_number};
+
 /// Each octet as it stands in an IPv4 address, a dot behind it, and how many bytes that is; built at compile time.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut octets = [([b'.'; 4], 2); 256];
@@ -41,8 +43,10 @@ impl IpText {
                 let mut len = 0;
                 for octet in addr.octets() {
                     let (digits, n) = &OCTETS[usize::from(octet)];
-                    // What the next one does not write over is behind the text.
-                    text.bytes[len..len + 4].copy_from_slice(digits);
+                    // What the next one does not write over is behind the text. The mask changes nothing, and spares
+                    // the check that there is room.
+                    let at = len & 15;
+                    text.bytes[at..at + 4].copy_from_slice(digits);
                     len += usize::from(*n);
                 }
                 // The last dot is none of it.
@@ -82,17 +86,14 @@ pub enum NodeAddr {
 
 impl NodeAddr {
     /// Appends what [`fmt::Display`] shows.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub fn put(&self, out: &mut impl Put) {
         match self {
             NodeAddr::Tcp(SocketAddr::V4(addr)) => {
-                out.extend_from_slice(IpText::of((*addr.ip()).into()).as_bytes());
-                out.push(b':');
-                out.extend_from_slice(itoa::Buffer::new().format(addr.port()).as_bytes());
+                out.put(IpText::of((*addr.ip()).into()).as_bytes());
+                out.put(b":");
+                put_number(addr.port().into(), out);
             }
-            other => {
-                // Writing to memory cannot fail.
-                let _ = write!(out, "{other}");
-            }
+            other => out.put(other.to_string().as_bytes()),
         }
     }
 }
@@ -120,7 +121,7 @@ mod tests {
         for text in ["0.0.0.0:0", "127.0.0.1:65535", "[::1]:80"] {
             let addr = NodeAddr::Tcp(text.parse().unwrap());
             let mut written = b"at ".to_vec();
-            addr.write(&mut written);
+            addr.put(&mut written);
             assert_eq!(String::from_utf8(written).unwrap(), format!("at {addr}"));
             assert_eq!(addr.to_string(), text);
         }

@@ -18,7 +18,7 @@ use crate::dubbo::DubboCall;
 use crate::geography::Geography;
 use crate::pace::{Direction, Pace, Paces};
 use crate::record::Record;
-use crate::{BodyFilter, Entry, Plugin, Reply};
+use crate::{BodyFilter, Entry, Plugin, Reply, hex};
 
 /// The client of a request, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -255,7 +255,7 @@ pub struct Context {
     /// How it went.
     pub record: Record,
     /// The request's id, once somebody asked for it or set it.
-    pub(crate) request_id: OnceCell<Box<str>>,
+    pub(crate) request_id: OnceCell<RequestId>,
     /// Variables that plugins set, by name.
     variables: Vec<(Cow<'static, str>, Held)>,
     /// The verdicts of the filters of each [`Entry`], evaluated once per exchange.
@@ -264,6 +264,24 @@ pub struct Context {
     skipped: Vec<Box<str>>,
     /// The values that plugins keep over the phases of this exchange.
     kept: Vec<(Slot, Box<dyn Any>)>,
+}
+
+/// The id of a request.
+#[derive(Debug, Clone)]
+pub(crate) enum RequestId {
+    /// Made up; digits.
+    Made([u8; 32]),
+    /// Somebody has chosen it.
+    Set(Box<str>),
+}
+
+impl RequestId {
+    /// Unlike all others, but not a secret: whoever knows many of them may guess the next.
+    fn make() -> RequestId {
+        let mut digits = [0; 32];
+        hex::write(&fastrand::u128(..).to_ne_bytes(), &mut digits);
+        RequestId::Made(digits)
+    }
 }
 
 /// Names of the fields that tell a node who the request is from.
@@ -466,6 +484,12 @@ impl Context {
         })
     }
 
+    /// Whether plugins have set any.
+    #[inline]
+    pub fn has_variables(&self) -> bool {
+        !self.variables.is_empty()
+    }
+
     fn hold(&mut self, name: Cow<'static, str>, value: Held) {
         match self.variables.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,
@@ -475,16 +499,21 @@ impl Context {
 
     /// The request's id; one is made up if nobody has set one: 32 hexadecimal digits.
     pub fn request_id(&self) -> &str {
-        self.request_id.get_or_init(|| {
-            use std::hash::{BuildHasher, RandomState};
-            let part = |n: u8| RandomState::new().hash_one(n);
-            format!("{:016x}{:016x}", part(0), part(1)).into()
-        })
+        // All of it was a text.
+        std::str::from_utf8(self.request_id_bytes()).unwrap_or_default()
+    }
+
+    /// The same as bytes.
+    pub fn request_id_bytes(&self) -> &[u8] {
+        match self.request_id.get_or_init(RequestId::make) {
+            RequestId::Made(digits) => digits,
+            RequestId::Set(id) => id.as_bytes(),
+        }
     }
 
     /// Sets the request's id.
     pub fn set_request_id(&mut self, id: &str) {
-        self.request_id = OnceCell::from(Box::from(id));
+        self.request_id = OnceCell::from(RequestId::Set(id.into()));
     }
 
     /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`, or its [`Slot`]
@@ -534,7 +563,12 @@ impl Context {
 
     /// Whether an entry runs for this exchange at all: nobody skips it, and its `_meta.filter`, which
     /// is asked once, admits it.
+    #[inline]
     pub fn admits(&mut self, entry: &Entry) -> bool {
+        (self.skipped.is_empty() && entry.meta.filter.is_empty()) || self.judges(entry)
+    }
+
+    fn judges(&mut self, entry: &Entry) -> bool {
         if self.skipped.iter().any(|skipped| **skipped == *entry.name()) {
             return false;
         }

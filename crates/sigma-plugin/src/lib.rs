@@ -27,6 +27,7 @@
 //! | [`flow`] | the same for sessions over TCP and UDP |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
+//! | [`hex`] | the digits of ids |
 //! | [`graphql`] | what a document of GraphQL asks for |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 //! | [`resident`] | what plugins do for the process as a whole |
@@ -51,6 +52,7 @@ pub mod flow;
 mod form;
 pub mod geography;
 pub mod graphql;
+pub mod hex;
 mod index;
 pub mod kind;
 pub mod legacy;
@@ -116,6 +118,12 @@ pub trait Plugin: Send + Sync {
     /// After all header filters: a filter for this response's body, if it is to be changed or seen.
     fn body_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         None
+    }
+
+    /// Whether its log hook looks at some exchanges only, which it chooses in its first hook. It says of each other
+    /// one that it does not ask for its course: [`record::Record::is_not_sampled`].
+    fn samples(&self) -> bool {
+        false
     }
 
     /// The exchange is over; [`Context::record`] is complete.

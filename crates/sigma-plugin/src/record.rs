@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sigma_http::Fault;
+use sigma_observe::line::{Put, put_number, put_seconds};
 
 use crate::Phase;
 use crate::address::NodeAddr;
@@ -31,11 +32,43 @@ impl Source {
     }
 }
 
+/// Who wants the course of an exchange recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Interest {
+    /// Somebody does in any case.
+    pub(crate) is_lasting: bool,
+    /// Plugins that do unless they say otherwise.
+    pub(crate) samplers: u8,
+}
+
+impl Interest {
+    /// That of somebody who looks at every exchange.
+    pub const ALWAYS: Interest = Interest { is_lasting: true, samplers: 0 };
+
+    /// That of both.
+    #[must_use]
+    pub fn and(self, other: Interest) -> Interest {
+        Interest {
+            is_lasting: self.is_lasting || other.is_lasting,
+            samplers: self.samplers.saturating_add(other.samplers),
+        }
+    }
+
+    /// Whether anybody is interested.
+    pub fn is_any(self) -> bool {
+        self.is_lasting || self.samplers > 0
+    }
+}
+
 /// The course of one exchange.
 #[derive(Debug, Default)]
 pub struct Record {
     /// When the head was read, if anybody will ask.
     pub started: Option<Instant>,
+    /// Who asks.
+    pub interest: Interest,
+    /// When it was over: read once for all who look at it then. None before, and where `started` is not set.
+    pub ended: Option<Instant>,
     /// The status sent downstream, 0 if none.
     pub status: u16,
     /// Who made the response.
@@ -68,9 +101,27 @@ impl Record {
         waits.clear();
         upstream_statuses.clear();
         // Each in its place: a record made anew would be moved here through another one.
-        (self.started, self.fault, self.upstream_scheme) = (None, None, None);
+        self.interest = Interest::default();
+        (self.started, self.ended, self.fault, self.upstream_scheme) = (None, None, None, None);
         (self.status, self.source, self.connection_requests) = (0, Source::default(), 0);
         (self.bytes_sent, self.body_bytes_sent, self.bytes_received) = (0, 0, 0);
+    }
+
+    /// Somebody asks, or may: what happens from now on is recorded.
+    pub fn watch(&mut self, interest: Interest) {
+        self.interest = self.interest.and(interest);
+        if self.started.is_none() && interest.is_any() {
+            self.started = Some(Instant::now());
+        }
+    }
+
+    /// One of those who choose exchanges ([`crate::Plugin::samples`]) has not chosen this one. Where nobody else asks,
+    /// its course is not recorded any more: clocks cost more than all else that is done for it.
+    pub fn is_not_sampled(&mut self) {
+        self.interest.samplers = self.interest.samplers.saturating_sub(1);
+        if !self.interest.is_any() {
+            self.started = None;
+        }
     }
 
     /// The node of the last attempt has answered.
@@ -99,10 +150,12 @@ impl Record {
         }
     }
 
-    /// The connection of the last attempt stands: made for it, or kept from an earlier one.
+    /// The connection of the last attempt stands: made for it, or kept from an earlier one, which nothing is waited
+    /// for.
     pub fn connected(&mut self, is_kept: bool) {
         if let Some(attempt) = self.attempts.last_mut() {
-            (attempt.connect_ms, attempt.reused) = (attempt.elapsed_ms(), is_kept);
+            let ms = if is_kept { attempt.began.map(|_| 0.0) } else { attempt.elapsed_ms() };
+            (attempt.connect_ms, attempt.reused) = (ms, is_kept);
         }
     }
 
@@ -130,20 +183,30 @@ impl Record {
 
     /// Appends [`Record::shown_attempts`] as the text of JSON, for lines of logs: made at once, not of a value. Appends
     /// nothing, and returns false, if there were none.
-    pub fn write_attempts(&self, out: &mut Vec<u8>) -> bool {
+    pub fn write_attempts(&self, out: &mut impl Put) -> bool {
         for (number, attempt) in self.attempts.iter().enumerate() {
-            out.push(if number == 0 { b'[' } else { b',' });
+            out.put(if number == 0 { b"[" } else { b"," });
             attempt.write(out);
         }
         if !self.attempts.is_empty() {
-            out.push(b']');
+            out.put(b"]");
         }
         !self.attempts.is_empty()
     }
 
-    /// Milliseconds since the head was read.
+    /// The exchange is over.
+    pub fn end(&mut self) {
+        self.ended = self.started.map(|_| Instant::now());
+    }
+
+    /// The time since the head was read, until the exchange was over if it is.
+    pub fn elapsed(&self) -> Option<Duration> {
+        Some(self.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.started?))
+    }
+
+    /// The same in milliseconds.
     pub fn elapsed_ms(&self) -> Option<f64> {
-        self.started.map(|at| milliseconds(at.elapsed()))
+        self.elapsed().map(milliseconds)
     }
 }
 
@@ -205,24 +268,21 @@ impl Attempt {
         })
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"node\":");
+    fn write(&self, out: &mut impl Put) {
+        out.put(b"{\"node\":");
         match &self.addr {
             // Nothing of it has to be escaped.
             NodeAddr::Tcp(_) => {
-                out.push(b'"');
-                self.addr.write(out);
-                out.push(b'"');
+                out.put(b"\"");
+                self.addr.put(out);
+                out.put(b"\"");
             }
-            NodeAddr::Unix(_) => {
-                // Writing to memory cannot fail.
-                let _ = serde_json::to_writer(&mut *out, &self.addr.to_string());
-            }
+            NodeAddr::Unix(_) => out.put(Value::from(self.addr.to_string()).to_string().as_bytes()),
         }
-        out.extend_from_slice(b",\"status\":");
+        out.put(b",\"status\":");
         match self.status {
-            0 => out.extend_from_slice(b"null"),
-            status => out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes()),
+            0 => out.put(b"null"),
+            status => put_number(status.into(), out),
         }
         let times = [
             (&b",\"connect_time\":"[..], self.connect_ms),
@@ -230,13 +290,13 @@ impl Attempt {
             (b",\"response_time\":", self.response_ms),
         ];
         for (name, ms) in times {
-            out.extend_from_slice(name);
+            out.put(name);
             match ms {
-                Some(ms) => write_seconds(ms, out),
-                None => out.extend_from_slice(b"null"),
+                Some(ms) => put_seconds(ms, out),
+                None => out.put(b"null"),
             }
         }
-        out.push(b'}');
+        out.put(b"}");
     }
 
     /// Milliseconds that the node took for the head of its answer once it had the whole request: a client
@@ -249,14 +309,6 @@ impl Attempt {
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.began.map(|at| milliseconds(at.elapsed()))
     }
-}
-
-/// Appends milliseconds as seconds with three decimals, as nginx prints times.
-pub fn write_seconds(ms: f64, out: &mut Vec<u8>) {
-    let ms = (ms + 0.5) as u64;
-    let digit = |of: u64| b'0' + (of % 10) as u8;
-    out.extend_from_slice(itoa::Buffer::new().format(ms / 1000).as_bytes());
-    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
 /// Seconds, with whole milliseconds.
@@ -325,11 +377,29 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_with_milliseconds() {
-        for ms in [0.0, 0.4, 0.6, 1.0, 12.3, 999.4, 999.6, 1_000.0, 61_234.567, 1e9] {
-            let mut out = Vec::new();
-            write_seconds(ms, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), format!("{:.3}", ms / 1000.0));
+    fn the_course_is_recorded_as_long_as_anybody_asks() {
+        let sampler = Interest { is_lasting: false, samplers: 1 };
+        // The interests in turn, then how many say that they have not chosen it, and whether it is recorded still.
+        let cases = [
+            (vec![], 0, false),
+            (vec![Interest::default()], 0, false),
+            (vec![Interest::ALWAYS], 0, true),
+            (vec![sampler], 0, true),
+            (vec![sampler], 1, false),
+            (vec![sampler, sampler], 1, true),
+            (vec![sampler, sampler], 2, false),
+            (vec![sampler, Interest::ALWAYS], 2, true),
+            (vec![Interest::ALWAYS, sampler], 5, true),
+        ];
+        for (interests, refusals, expected) in cases {
+            let mut record = Record::default();
+            interests.iter().for_each(|interest| record.watch(*interest));
+            (0..refusals).for_each(|_| record.is_not_sampled());
+            assert_eq!(record.started.is_some(), expected, "{interests:?}, {refusals}");
+            record.clear();
+            record.watch(sampler);
+            record.is_not_sampled();
+            assert_eq!(record.started, None, "of an exchange before: {interests:?}");
         }
     }
 

@@ -12,12 +12,13 @@ use serde_json::Value;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, Method, RequestHead};
 use sigma_observe::date::Clock;
+use sigma_observe::line::put_seconds;
 
 use crate::address::{IpText, NodeAddr};
 use crate::body_fields;
 pub use crate::form::{pairs, percent_decoded};
 use crate::graphql::Chosen;
-use crate::record::{Attempt, Source, write_seconds};
+use crate::record::{Attempt, Source};
 use crate::{Client, Context};
 
 pub(crate) fn text(value: &[u8]) -> Option<VarValue<'_>> {
@@ -342,7 +343,7 @@ fn now() -> Clock {
 /// Seconds with milliseconds, as nginx prints times.
 pub(crate) fn seconds(ms: f64) -> String {
     let mut text = Vec::new();
-    write_seconds(ms, &mut text);
+    put_seconds(ms, &mut text);
     // Digits and a dot.
     String::from_utf8(text).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::*;
+use crate::line::{MARGIN, Put};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -14,7 +15,7 @@ fn counters() -> Arc<WorkerCounters> {
 
 fn put(sink: &mut LogSink, line: &str) {
     sink.line(|out| {
-        out.extend_from_slice(line.as_bytes());
+        out.put(line.as_bytes());
         out.push(b'\n');
     });
 }
@@ -82,7 +83,7 @@ fn a_full_buffer_leaves_by_itself_and_dropping_flushes() {
     let writer = LogWriter::start(LogTarget::File(path.clone()), 8).unwrap();
     let mut sink = writer.sink(8, counters());
     put(&mut sink, "one");
-    assert_eq!(sink.buffer, b"one\n");
+    assert_eq!(sink.buffer.as_bytes(), b"one\n");
     put(&mut sink, "two");
     assert!(sink.buffer.is_empty());
     wait_for(&path, "one\ntwo\n");
@@ -100,7 +101,7 @@ fn a_full_queue_drops_and_counts() {
     }
     // "one two" waits in the queue, "three four" found it full, "five" is still buffered.
     assert_eq!(sink.counters.get(Counter::AccessLinesDropped), 2);
-    assert_eq!(sink.buffer, b"five\n");
+    assert_eq!(sink.buffer.as_bytes(), b"five\n");
     drop(incoming);
     sink.flush();
     assert_eq!(sink.counters.get(Counter::AccessLinesDropped), 3);
@@ -109,7 +110,10 @@ fn a_full_queue_drops_and_counts() {
 #[test]
 fn buffers_come_back_unless_they_grew() {
     let (mut sink, incoming) = unread_sink(4, 64);
-    for (capacity, kept) in [(64, true), (64 * LARGEST_KEPT, true), (64 * LARGEST_KEPT + 1, false)] {
+    let usual = 64 + LINE_BYTES;
+    for (capacity, kept) in
+        [(usual + MARGIN, true), (usual * LARGEST_KEPT, true), (usual * LARGEST_KEPT + 1, false)]
+    {
         sink.home.send(Vec::with_capacity(capacity)).unwrap();
         put(&mut sink, "x");
         assert_eq!(sink.buffer.capacity() == capacity, kept, "{capacity}");

@@ -15,6 +15,7 @@ mod grpc;
 mod guarded;
 mod headers;
 mod hedge;
+mod line;
 mod local_reply;
 mod phases;
 mod plan;

@@ -2,7 +2,7 @@
 
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Fault, Side};
-use sigma_observe::access::Entry;
+use sigma_observe::access::{Entry, Place};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_plugin::Session;
@@ -59,15 +59,14 @@ impl Flow<'_> {
 struct Shown<'s>(&'s Session);
 
 impl Entry for Shown<'_> {
-    fn write(&self, field: &Field, out: &mut Vec<u8>) -> bool {
+    fn write(&self, field: &Field, place: &mut Place<'_>) {
         // A format of sessions has no other fields.
-        let Field::Variable(name) = field else { return false };
+        let Field::Variable(name) = field else { return };
         match self.0.get(&VarName::parse(name)) {
-            Some(VarValue::Text(text)) => out.extend_from_slice(&text),
-            Some(VarValue::Bool(truth)) => out.extend_from_slice(truth.to_string().as_bytes()),
-            Some(VarValue::List(items)) => out.extend(items.join(&b", "[..])),
-            None => return false,
+            Some(VarValue::Text(text)) => place.text(&text),
+            Some(VarValue::Bool(truth)) => place.text(truth.to_string().as_bytes()),
+            Some(VarValue::List(items)) => place.text(&items.join(&b", "[..])),
+            None => {}
         }
-        true
     }
 }

@@ -231,6 +231,27 @@ fn json_lines_list_the_attempts() {
     }
 }
 
+/// Made up where nobody has set it; what a plugin tells the node and the client is the same.
+#[test]
+fn each_request_has_an_id() {
+    let origin = Origin::echo("a").unwrap();
+    let settings = "access_log:\n  path: \"{dir}/access.log\"\n  format: json\n  flush_ms: 50\n\
+        global_rules:\n  - id: told\n    plugins:\n      request-id: { _meta: { filter: [[arg_tell, \"==\", \"1\"]] } }";
+    let gateway = in_front_of(&origin, settings);
+    let mut client = gateway.connect().unwrap();
+    let [_, _, told] = ["/1", "/2", "/3?tell=1"].map(|target| client.get(target).unwrap());
+    let lines = await_lines(&gateway, "access.log", 3);
+    let [first, second, third] = [0, 1, 2].map(|number| {
+        let json: serde_json::Value = serde_json::from_str(&lines[number]).unwrap();
+        json["request_id"].as_str().unwrap_or_else(|| panic!("{}", lines[number])).to_owned()
+    });
+    for id in [&first, &second] {
+        assert!(id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+    }
+    assert_ne!(first, second);
+    assert_eq!(told.head.get("x-request-id"), Some(&*third));
+}
+
 #[test]
 fn what_a_proxy_said_of_the_client_can_be_logged() {
     let origin = Origin::echo("a").unwrap();

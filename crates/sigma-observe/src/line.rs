@@ -1,0 +1,304 @@
+//! Memory that lines are written into, by copies of few instructions: most of what a line has is short.
+
+/// Where bytes are appended.
+pub trait Put {
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Bytes that may be written over behind what is written: so short values are copied in whole registers, without a
+/// loop or a call.
+pub(crate) const MARGIN: usize = 32;
+
+/// Lines under construction.
+#[derive(Debug, Default)]
+pub struct Line {
+    /// All of it is initialised; what counts is before `len`, and there is a margin behind.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Line {
+    /// With memory that was used before, whatever is in it.
+    pub(crate) fn again(bytes: Vec<u8>) -> Line {
+        Line { bytes, len: 0 }
+    }
+
+    /// Makes room for so many bytes altogether, as far as there is none.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        if self.bytes.len() < bytes + MARGIN {
+            self.bytes.resize(bytes + MARGIN, 0);
+        }
+    }
+
+    /// The bytes of its memory.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// How many bytes were written.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets what was written behind the first `len` bytes.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Takes what was written out.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.truncate(std::mem::take(&mut self.len));
+        bytes
+    }
+
+    /// Lets `change` make another text of what is written.
+    #[cold]
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.take();
+        change(&mut bytes);
+        self.len = bytes.len();
+        self.bytes = bytes;
+        self.reserve(self.len);
+    }
+
+    /// The bytes from `from` on, in words; behind the last one are spaces.
+    pub(crate) fn words(&self, from: usize) -> impl Iterator<Item = u64> {
+        let len = self.len.saturating_sub(from);
+        // The margin has the rest of the last word.
+        let words = self.bytes[from..].as_chunks::<8>().0.iter().take(len.div_ceil(8));
+        words.enumerate().map(move |(n, word)| {
+            let word = u64::from_le_bytes(*word);
+            match len - 8 * n {
+                8.. => word,
+                left => word & !(u64::MAX << (8 * left)) | 0x2020_2020_2020_2020 << (8 * left),
+            }
+        })
+    }
+
+    /// Appends the first `len` of `bytes`.
+    #[inline(always)]
+    pub fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        const { assert!(N <= MARGIN) };
+        debug_assert!(len <= N);
+        if let Some(to) = self.room(0).first_chunk_mut() {
+            *to = *bytes;
+        }
+        self.len += len;
+    }
+
+    /// Appends a byte.
+    #[inline(always)]
+    pub fn push(&mut self, byte: u8) {
+        self.put_some(&[byte], 1);
+    }
+
+    /// The memory behind what is written: `len` bytes and a margin at least.
+    #[inline(always)]
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        if self.bytes.len() - self.len < len + MARGIN {
+            self.grow(len);
+        }
+        &mut self.bytes[self.len..]
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        self.reserve((self.len + len).max(2 * self.bytes.len()));
+    }
+}
+
+impl Put for Line {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let len = bytes.len();
+        let room = self.room(len);
+        // Two copies that overlap are as many bytes as there are.
+        match (len, bytes) {
+            (8..=16, _) => put_ends::<8>(room, bytes),
+            (17..=32, _) => put_ends::<16>(room, bytes),
+            (4..=7, _) => put_ends::<4>(room, bytes),
+            (0..=3, [first, .., last]) => {
+                room[0] = *first;
+                room[len / 2] = bytes[len / 2];
+                room[len - 1] = *last;
+            }
+            (0..=3, [only]) => room[0] = *only,
+            (0..=3, _) => {}
+            _ => room[..len].copy_from_slice(bytes),
+        }
+        self.len += len;
+    }
+}
+
+/// Copies the first and the last `N` of `N` to `2 * N` bytes. Arrays are copied in registers, without a call.
+#[inline(always)]
+fn put_ends<const N: usize>(to: &mut [u8], bytes: &[u8]) {
+    let at = bytes.len() - N;
+    let (Some(first), Some(last)) = (bytes.first_chunk::<N>(), bytes.last_chunk::<N>()) else { return };
+    if let Some(begin) = to.first_chunk_mut::<N>() {
+        *begin = *first;
+    }
+    if let Some(end) = to[at..].first_chunk_mut::<N>() {
+        *end = *last;
+    }
+}
+
+/// A text of a format. Most are shorter than the margin, and are copied as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Literal {
+    start: [u8; MARGIN],
+    start_len: usize,
+    rest: Box<[u8]>,
+}
+
+impl Literal {
+    pub(crate) fn new(text: &[u8]) -> Literal {
+        let start_len = text.len().min(MARGIN);
+        let mut start = [0; MARGIN];
+        start[..start_len].copy_from_slice(&text[..start_len]);
+        Literal { start, start_len, rest: text[start_len..].into() }
+    }
+
+    #[inline]
+    pub(crate) fn put(&self, line: &mut Line) {
+        line.put_some(&self.start, self.start_len);
+        if !self.rest.is_empty() {
+            line.put(&self.rest);
+        }
+    }
+}
+
+/// Appends a number in decimal digits.
+#[inline]
+pub fn put_number(number: u64, out: &mut impl Put) {
+    match number {
+        0..10 => out.put(&[b'0' + number as u8]),
+        10..1000 => {
+            let digits = &DIGITS[number as usize];
+            out.put(if number < 100 { &digits[1..] } else { &digits[..] });
+        }
+        _ => out.put(itoa::Buffer::new().format(number).as_bytes()),
+    }
+}
+
+/// Appends milliseconds as seconds with three decimals, as nginx prints times.
+#[inline]
+pub fn put_seconds(ms: f64, out: &mut impl Put) {
+    let ms = nearest_ms(ms);
+    let [hundreds, tens, ones] = DIGITS[(ms % 1000) as usize];
+    match ms / 1000 {
+        seconds @ 0..10 => out.put(&[b'0' + seconds as u8, b'.', hundreds, tens, ones]),
+        seconds => {
+            put_number(seconds, out);
+            out.put(&[b'.', hundreds, tens, ones]);
+        }
+    }
+}
+
+/// The nearest whole number of milliseconds.
+#[inline]
+pub(crate) fn nearest_ms(ms: f64) -> u64 {
+    (ms + 0.5) as u64
+}
+
+/// The three digits of each number below a thousand.
+static DIGITS: [[u8; 3]; 1000] = {
+    let mut digits = [[0; 3]; 1000];
+    let mut n = 0;
+    while n < 1000 {
+        digits[n] = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
+        n += 1;
+    }
+    digits
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_each_length_are_appended() {
+        let all: Vec<u8> = (0..=255).collect();
+        for before in [0, 1, 31, 4096] {
+            let mut line = Line::default();
+            let mut expected = vec![b'.'; before];
+            line.put(&expected);
+            for len in 0..=100 {
+                line.put(&all[..len]);
+                expected.extend_from_slice(&all[..len]);
+                assert_eq!(line.as_bytes(), expected, "{before} {len}");
+                line.push(b'|');
+                line.put_some(b"abcd", len % 5);
+                Literal::new(&all[..len]).put(&mut line);
+                expected.push(b'|');
+                expected.extend_from_slice(&b"abcd"[..len % 5]);
+                expected.extend_from_slice(&all[..len]);
+                assert_eq!((line.as_bytes(), line.len()), (&expected[..], expected.len()), "{before} {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_end_with_what_is_written() {
+        let mut line = Line::default();
+        line.put(&[0xff; 64]);
+        line.truncate(3);
+        for len in 0..20 {
+            line.truncate(3);
+            line.put(&b"abcdefghijklmnopqrstuvwxyz"[..len]);
+            let words: Vec<u8> = line.words(3).flat_map(u64::to_le_bytes).collect();
+            let mut expected = line.as_bytes()[3..].to_vec();
+            expected.resize(len.next_multiple_of(8), b' ');
+            assert_eq!(words, expected, "{len}");
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again() {
+        let mut line = Line::again(vec![7; 100]);
+        assert!(line.is_empty());
+        line.put(b"one");
+        line.change(|bytes| bytes.extend_from_slice(b" two"));
+        line.put(b" three");
+        assert_eq!(line.take(), b"one two three");
+        assert!(line.is_empty() && line.as_bytes().is_empty());
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_standard_library() {
+        for number in (0..2_000).chain([9_999, 10_000, 65_535, u64::MAX]) {
+            let mut out = Vec::new();
+            put_number(number, &mut out);
+            assert_eq!(out, number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_with_milliseconds() {
+        for ms in [0.0, 0.4, 0.6, 1.0, 12.3, 999.4, 999.6, 1_000.0, 9_999.9, 61_234.567, 1e9] {
+            let mut out = Vec::new();
+            put_seconds(ms, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{:.3}", ms / 1000.0));
+        }
+    }
+}
