@@ -7,7 +7,8 @@ use sigma_config::id::Id;
 use sigma_config::resources::Proto;
 
 use crate::meta::Meta;
-use crate::{Kind, Phase, Plugin, RunPolicy};
+use crate::record::Interest;
+use crate::{Kind, Phase, PhaseSet, Plugin, RunPolicy};
 
 /// A plugin with one configuration, on a route or on a stream route.
 pub struct Entry<P: ?Sized = dyn Plugin> {
@@ -36,13 +37,19 @@ impl<P: ?Sized> Entry<P> {
     fn priority(&self) -> i32 {
         self.meta.priority.unwrap_or(self.kind.priority())
     }
+}
 
-    /// Whether it wants to know how the exchange goes: it logs, or its configuration names a
-    /// variable that says so.
-    fn asks_for_course(&self) -> bool {
-        self.kind.phases().contains(Phase::Log)
-            || tells_course(&self.conf)
-            || self.metadata.as_deref().is_some_and(tells_course)
+impl Entry {
+    /// Whether it wants to know how exchanges go: it logs, or its configuration names a variable that says so.
+    fn interest(&self) -> Interest {
+        if tells_course(&self.conf) || self.metadata.as_deref().is_some_and(tells_course) {
+            return Interest::ALWAYS;
+        }
+        match self.kind.phases().contains(Phase::Log) {
+            true if self.plugin.samples() => Interest { is_lasting: false, samplers: 1 },
+            true => Interest::ALWAYS,
+            false => Interest::default(),
+        }
     }
 }
 
@@ -87,7 +94,8 @@ pub(crate) fn in_order<P: ?Sized>(entries: impl IntoIterator<Item = Arc<Entry<P>
 pub struct Chain {
     entries: Box<[Arc<Entry>]>,
     phases: [Box<[Arc<Entry>]>; Phase::ALL.len()],
-    asks_for_course: bool,
+    hooks: PhaseSet,
+    interest: Interest,
 }
 
 impl Chain {
@@ -99,8 +107,9 @@ impl Chain {
             entries.iter().filter(|entry| entry.kind.phases().contains(phase)).cloned().collect()
         };
         let phases = Phase::ALL.map(of);
-        let asks_for_course = entries.iter().any(|entry| entry.asks_for_course());
-        Chain { entries: entries.into_boxed_slice(), phases, asks_for_course }
+        let hooks = entries.iter().fold(PhaseSet::default(), |hooks, entry| hooks.and(entry.kind.phases()));
+        let interest = entries.iter().fold(Interest::default(), |all, entry| all.and(entry.interest()));
+        Chain { entries: entries.into_boxed_slice(), phases, hooks, interest }
     }
 
     /// The plugins that run in a phase, in order.
@@ -109,12 +118,18 @@ impl Chain {
         &self.phases[phase as usize]
     }
 
-    /// Whether any of them wants the course of the exchange recorded: when it began and what was
-    /// tried. Known beforehand, so that others do not pay for it, and so that what a variable is
-    /// worth does not depend on whether somebody logs.
+    /// The phases in which a plugin runs.
     #[inline]
-    pub fn asks_for_course(&self) -> bool {
-        self.asks_for_course
+    pub fn hooks(&self) -> PhaseSet {
+        self.hooks
+    }
+
+    /// Who of them wants the course of the exchange recorded: when it began and what was tried. Known
+    /// beforehand, so that others do not pay for it, and so that what a variable is worth does not
+    /// depend on whether somebody logs.
+    #[inline]
+    pub fn interest(&self) -> Interest {
+        self.interest
     }
 
     /// All plugins, in order.
@@ -157,7 +172,7 @@ fn stands_back(entry: &Entry, route: &Chain) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Descriptor, PhaseSet};
+    use crate::Descriptor;
 
     struct Nothing;
 
@@ -203,7 +218,8 @@ mod tests {
                 plugin,
                 children: Vec::new(),
             };
-            assert_eq!(Chain::new([Arc::new(entry)]).asks_for_course(), expected, "{text}");
+            let expected = if expected { Interest::ALWAYS } else { Interest::default() };
+            assert_eq!(Chain::new([Arc::new(entry)]).interest(), expected, "{text}");
         };
         check(&A, serde_json::json!({}), true);
         check(&REWRITES, serde_json::json!({"headers": {"set": {"X": "$uri"}}}), false);

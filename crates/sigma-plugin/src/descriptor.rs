@@ -78,6 +78,12 @@ impl PhaseSet {
         PhaseSet(bits)
     }
 
+    /// The phases of both.
+    #[must_use]
+    pub const fn and(self, other: PhaseSet) -> PhaseSet {
+        PhaseSet(self.0 | other.0)
+    }
+
     /// Whether a phase is among them.
     pub const fn contains(self, phase: Phase) -> bool {
         self.0 & (1 << phase as u8) != 0

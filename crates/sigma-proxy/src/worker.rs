@@ -14,6 +14,7 @@ use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::machine::Host;
+use sigma_plugin::record::Interest;
 use sigma_plugin::{Chain, Consumer, Env, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
@@ -51,8 +52,8 @@ pub(crate) struct View {
     pub(crate) answer_limits: HeadLimits,
     /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
     pub(crate) geography: Option<Rc<Geography>>,
-    /// Somebody asks how long exchanges took: a plugin of all routes, or the access log.
-    pub(crate) is_timed: bool,
+    /// Who asks how exchanges go, whatever their route: plugins of all routes, the access log.
+    pub(crate) interest: Interest,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
@@ -62,10 +63,9 @@ impl View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
         let answer_limits = answer_limits(&snapshot.settings);
         let geography = snapshot.geography.clone().map(Rc::new);
-        let is_timed = snapshot.global.asks_for_course()
-            || snapshot.access_format.is_some()
-            || snapshot.settings.server_timing;
-        View { snapshot, server_limits, answer_limits, geography, is_timed, merged: RefCell::default() }
+        let is_shown = snapshot.access_format.is_some() || snapshot.settings.server_timing;
+        let interest = if is_shown { Interest::ALWAYS } else { snapshot.global.interest() };
+        View { snapshot, server_limits, answer_limits, geography, interest, merged: RefCell::default() }
     }
 
     /// A route's chain together with the plugins of a consumer.

@@ -83,9 +83,9 @@ impl Waited<'_> {
 impl<'r> Course<'r> {
     /// That of an exchange whose log hooks run. None if nobody has seen when it began.
     pub(crate) fn of(ctx: &'r Context, env: &Env<'_>) -> Option<Course<'r>> {
-        let started = ctx.record.started?;
+        let took = ctx.record.elapsed()?;
         let ended = nanos(env.unix_time());
-        Some(Course { record: &ctx.record, began: ended.saturating_sub(nanos(started.elapsed())), ended })
+        Some(Course { record: &ctx.record, began: ended.saturating_sub(nanos(took)), ended })
     }
 
     /// The attempts, in order.

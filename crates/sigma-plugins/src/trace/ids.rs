@@ -1,6 +1,6 @@
 //! The ids of traces and spans, and their digits.
 
-use sigma_plugin::Env;
+use sigma_plugin::{Env, hex};
 
 /// The id of a trace; not all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl TraceId {
     /// 32 digits in lower case.
     pub(crate) fn hex(&self) -> [u8; 32] {
         let mut out = [0; 32];
-        write_hex(&self.0, &mut out);
+        hex::write(&self.0, &mut out);
         out
     }
 }
@@ -61,7 +61,7 @@ impl SpanId {
     /// 16 digits in lower case.
     pub(crate) fn hex(&self) -> [u8; 16] {
         let mut out = [0; 16];
-        write_hex(&self.0, &mut out);
+        hex::write(&self.0, &mut out);
         out
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn uuid(env: &Env<'_>) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut digits = [0; 32];
-    write_hex(&bytes, &mut digits);
+    hex::write(&bytes, &mut digits);
     let digits = text(&digits);
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
@@ -118,25 +118,6 @@ fn bytes_of<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// Ids have whole groups of four bytes.
-fn write_hex(bytes: &[u8], out: &mut [u8]) {
-    for (digits, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *digits = hex_of(*bytes);
-    }
-}
-
-/// The digits of four bytes at once: ids are written for every request.
-fn hex_of(bytes: [u8; 4]) -> [u8; 8] {
-    // Half a byte in each byte.
-    let word = u64::from(u32::from_be_bytes(bytes));
-    let word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
-    let word = (word << 8 | word) & 0x00ff_00ff_00ff_00ff;
-    let word = (word << 4 | word) & 0x0f0f_0f0f_0f0f_0f0f;
-    // 1 in each that is a letter, which begin further behind the digits.
-    let letters = ((word + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
-    (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -145,12 +126,6 @@ mod tests {
     use crate::testing::Case;
 
     proptest! {
-        #[test]
-        fn digits_are_those_of_the_standard_library(bytes: [u8; 4]) {
-            let expected: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            prop_assert_eq!(&hex_of(bytes)[..], expected.as_bytes());
-        }
-
         #[test]
         fn ids_are_read_as_they_are_written(trace: [u8; 16], span: [u8; 8]) {
             let (trace, span) = (TraceId(trace), SpanId(span));

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Map;
@@ -104,6 +105,7 @@ pub(crate) struct Span {
     pub(crate) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "8")]
     pub(crate) end_time_unix_nano: u64,
+    /// Written by [`SpanAttributes`].
     #[prost(message, repeated, tag = "9")]
     pub(crate) attributes: Vec<KeyValue>,
     #[prost(uint32, tag = "10")]
@@ -175,44 +177,81 @@ pub(crate) enum Value {
     Double(f64),
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        let mut end = text.len().min(TEXT_BYTES);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        Value::Text(text[..end].to_owned())
+/// The value of an attribute that is written.
+#[derive(Debug)]
+pub(crate) enum Given<'v> {
+    Text(Cow<'v, str>),
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+}
+
+/// The beginning of a text that is not too long.
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+impl<'v> From<&'v str> for Given<'v> {
+    fn from(text: &'v str) -> Given<'v> {
+        Given::Text(Cow::Borrowed(cut(text)))
     }
 }
 
-impl From<Cow<'_, [u8]>> for Value {
-    fn from(bytes: Cow<'_, [u8]>) -> Value {
-        Value::from(&bytes[..])
-    }
-}
-
-impl From<&[u8]> for Value {
-    fn from(bytes: &[u8]) -> Value {
+impl<'v> From<&'v [u8]> for Given<'v> {
+    fn from(bytes: &'v [u8]) -> Given<'v> {
         // What is cut off is not even looked at.
-        Value::from(&*String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]))
+        match String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]) {
+            Cow::Borrowed(text) => Given::Text(Cow::Borrowed(text)),
+            // A character that takes the place of a byte is longer than that.
+            Cow::Owned(text) => Given::Text(Cow::Owned(cut(&text).to_owned())),
+        }
     }
 }
 
-impl From<i64> for Value {
-    fn from(number: i64) -> Value {
-        Value::Int(number)
+impl<'v> From<Cow<'v, [u8]>> for Given<'v> {
+    fn from(bytes: Cow<'v, [u8]>) -> Given<'v> {
+        match bytes {
+            Cow::Borrowed(bytes) => Given::from(bytes),
+            Cow::Owned(bytes) => match Given::from(&bytes[..]) {
+                Given::Text(text) => Given::Text(Cow::Owned(text.into_owned())),
+                Given::Bool(truth) => Given::Bool(truth),
+                Given::Int(number) => Given::Int(number),
+                Given::Double(number) => Given::Double(number),
+            },
+        }
     }
 }
 
-impl From<f64> for Value {
-    fn from(number: f64) -> Value {
-        Value::Double(number)
+impl From<i64> for Given<'_> {
+    fn from(number: i64) -> Self {
+        Given::Int(number)
     }
 }
 
-impl From<bool> for Value {
-    fn from(truth: bool) -> Value {
-        Value::Bool(truth)
+impl From<f64> for Given<'_> {
+    fn from(number: f64) -> Self {
+        Given::Double(number)
+    }
+}
+
+impl From<bool> for Given<'_> {
+    fn from(truth: bool) -> Self {
+        Given::Bool(truth)
+    }
+}
+
+impl From<Given<'_>> for Value {
+    fn from(given: Given<'_>) -> Value {
+        match given {
+            Given::Text(text) => Value::Text(text.into_owned()),
+            Given::Bool(truth) => Value::Bool(truth),
+            Given::Int(number) => Value::Int(number),
+            Given::Double(number) => Value::Double(number),
+        }
     }
 }
 
@@ -221,18 +260,94 @@ impl From<bool> for Value {
 pub(crate) struct Attributes(pub(crate) Vec<KeyValue>);
 
 impl Attributes {
-    pub(crate) fn add(&mut self, key: &str, value: impl Into<Value>) {
-        let value = Some(AnyValue { value: Some(value.into()) });
+    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+        let value = Some(AnyValue { value: Some(value.into().into()) });
         match self.0.iter_mut().find(|known| known.key == key) {
             Some(known) => known.value = value,
             None => self.0.push(KeyValue { key: key.to_owned(), value }),
         }
     }
+}
+
+/// Attributes of a span as they stand in its message, where the order of fields is free: written at once, as a span
+/// has some thirty of them.
+#[derive(Debug, Default)]
+pub(crate) struct SpanAttributes {
+    encoded: Vec<u8>,
+    /// Keys that a configuration has chosen. The gateway's own of the same name are left out: a key stands there once.
+    chosen: Vec<String>,
+}
+
+impl SpanAttributes {
+    /// Adds one that a configuration has chosen, before all others. The first of a name counts.
+    pub(crate) fn choose<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+        if !self.is_chosen(key) {
+            self.chosen.push(key.to_owned());
+            write_attribute(key, &value.into(), &mut self.encoded);
+        }
+    }
+
+    /// Adds one of the gateway's own, each of which is added once.
+    pub(crate) fn add<'v>(&mut self, key: &str, value: impl Into<Given<'v>>) {
+        if !self.is_chosen(key) {
+            write_attribute(key, &value.into(), &mut self.encoded);
+        }
+    }
 
     /// Adds it if there is a value.
-    pub(crate) fn add_some(&mut self, key: &str, value: Option<impl Into<Value>>) {
+    pub(crate) fn add_some<'v>(&mut self, key: &str, value: Option<impl Into<Given<'v>>>) {
         if let Some(value) = value {
             self.add(key, value);
+        }
+    }
+
+    fn is_chosen(&self, key: &str) -> bool {
+        self.chosen.iter().any(|known| known == key)
+    }
+
+    /// The message of a span with these attributes; `span` has none.
+    pub(crate) fn encode(&self, span: &Span) -> Vec<u8> {
+        let mut out = Vec::with_capacity(span.encoded_len() + self.encoded.len());
+        // A vector has room.
+        span.encode_raw(&mut out);
+        out.extend_from_slice(&self.encoded);
+        out
+    }
+}
+
+/// Appends the field `attributes` of a span: a `KeyValue`, with an `AnyValue` in it.
+fn write_attribute(key: &str, value: &Given<'_>, out: &mut Vec<u8>) {
+    let value_len = match value {
+        Given::Text(text) => 1 + encoded_len_varint(text.len() as u64) + text.len(),
+        Given::Bool(_) => 2,
+        Given::Int(number) => 1 + encoded_len_varint(number.cast_unsigned()),
+        Given::Double(_) => 9,
+    };
+    let key_len = 1 + encoded_len_varint(key.len() as u64) + key.len();
+    encode_key(9, WireType::LengthDelimited, out);
+    encode_varint((key_len + 1 + encoded_len_varint(value_len as u64) + value_len) as u64, out);
+    encode_key(1, WireType::LengthDelimited, out);
+    encode_varint(key.len() as u64, out);
+    out.extend_from_slice(key.as_bytes());
+    encode_key(2, WireType::LengthDelimited, out);
+    encode_varint(value_len as u64, out);
+    match value {
+        Given::Text(text) => {
+            encode_key(1, WireType::LengthDelimited, out);
+            encode_varint(text.len() as u64, out);
+            out.extend_from_slice(text.as_bytes());
+        }
+        Given::Bool(truth) => {
+            encode_key(2, WireType::Varint, out);
+            out.push(u8::from(*truth));
+        }
+        Given::Int(number) => {
+            encode_key(3, WireType::Varint, out);
+            encode_varint(number.cast_unsigned(), out);
+        }
+        Given::Double(number) => {
+            encode_key(4, WireType::SixtyFourBit, out);
+            out.extend_from_slice(&number.to_le_bytes());
         }
     }
 }
@@ -250,7 +365,7 @@ pub(crate) fn resource(hostname: &str, more: Option<&Map<String, serde_json::Val
         match value {
             serde_json::Value::String(text) => all.add(key, &**text),
             serde_json::Value::Bool(truth) => all.add(key, *truth),
-            other => all.add_some(key, other.as_f64().map(Value::Double)),
+            other => other.as_f64().into_iter().for_each(|number| all.add(key, number)),
         }
     }
     Resource { attributes: all.0 }

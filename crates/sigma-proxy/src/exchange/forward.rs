@@ -18,6 +18,7 @@ use sigma_wire::{Connection, Terms};
 use super::delivery::{Delivery, Hold};
 use super::hedge::Raced;
 use super::local_reply::{self, Draft};
+use super::phases::{PhaseEnd, Running};
 use super::plan::{Ended, Plan, Rare, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
@@ -56,10 +57,7 @@ impl Exchange<'_, '_> {
                 // Boxed, as few upstreams have one.
                 Some(limit) => Box::pin(self.pick_free(&mut plan, limit)).await?,
             };
-            if self.has_hooks(Phase::BeforeProxy)
-                // Boxed: most exchanges have no such hook, and need no room for it.
-                && let Some(draft) = Box::pin(self.before_proxy(&plan, &node, &mut state)).await?
-            {
+            if let Some(draft) = self.before_proxy(&plan, &node, &mut state).await? {
                 return self.reply(draft).await;
             }
             self.prepare_call(&mut plan)?;
@@ -106,18 +104,17 @@ impl Exchange<'_, '_> {
         if is_seen { Box::pin(self.deliver_local(*own)).await } else { Box::pin(self.send_own(*own)).await }
     }
 
-    /// The hooks before a request is sent. They see what the node gets, its Host included: some sign it.
-    pub(super) async fn before_proxy(
+    /// Runs the hooks before a request is sent. They see what the node gets, its Host included: some sign it.
+    pub(super) fn before_proxy(
         &mut self,
         plan: &Plan<'_>,
         node: &Endpoint,
         state: &mut State<'_>,
-    ) -> Result<Option<Box<Draft>>, Fault> {
-        if !self.has_hooks(Phase::BeforeProxy) {
-            return Ok(None);
+    ) -> Running<impl Future<Output = PhaseEnd>> {
+        if self.has_hooks(Phase::BeforeProxy) {
+            self.address(plan, node, state);
         }
-        self.address(plan, node, state);
-        self.run_chains(Phase::BeforeProxy).await
+        self.run_chains(Phase::BeforeProxy)
     }
 
     /// The time that the exchange has left.
@@ -218,7 +215,7 @@ impl Exchange<'_, '_> {
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
         if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
-            attempt.response_ms = attempt.elapsed_ms();
+            attempt.response_ms = elapsed_ms;
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };
         in_flight.end(Outcome { latency_ms, now_ms: deadline::now_ms() });
@@ -455,6 +452,7 @@ impl Exchange<'_, '_> {
         answer::tell_upstream_status(&mut ctx.response, &ctx.record.upstream_statuses, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
+            Some(in_force) if !in_force.has_hooks(Phase::HeaderFilter) => in_force.body_filters(ctx, length),
             // Boxed, as exchanges without plugins need no room for it.
             Some(in_force) => match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
                 Verdict::Pass => in_force.body_filters(ctx, length),

@@ -3,13 +3,12 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::Reply;
-use sigma_plugin::record::Attempt;
+use sigma_plugin::record::{Attempt, Interest};
 
 use sigma_wire::Departure;
 
@@ -66,7 +65,7 @@ impl Exchange<'_, '_> {
         }
         self.scratch.spent_ms += deadline::now_ms().saturating_sub(began_ms);
         if guards.asks_for_time() {
-            self.scratch.ctx.record.started.get_or_insert_with(Instant::now);
+            self.scratch.ctx.record.watch(Interest::ALWAYS);
         }
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;

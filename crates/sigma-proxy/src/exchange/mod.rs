@@ -33,13 +33,12 @@ mod via;
 mod websocket;
 
 use std::rc::Rc;
-use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
 use sigma_observe::counters::Counter;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Client;
-use sigma_plugin::record::Source;
+use sigma_plugin::record::{Interest, Source};
 use sigma_plugin::variables::host_name;
 use sigma_plugin::{Context, Reply};
 use sigma_wire::Downstream;
@@ -128,9 +127,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
         scratch.begin();
-        if view.is_timed || worker.is_watched() {
-            scratch.ctx.record.started = Some(Instant::now());
-        }
+        scratch.ctx.record.watch(if worker.is_watched() { Interest::ALWAYS } else { view.interest });
         Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }
     }
 
@@ -230,15 +227,13 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// Fills in what plugins see of the exchange.
     fn open_to_plugins(&mut self, route: Option<&Route>) {
-        self.stage.guide();
+        self.stage.guide(&self.view);
         let ctx = &mut self.scratch.ctx;
         ctx.client = client(&self.down, &self.view);
         ctx.record.connection_requests = self.down.request_number();
         let Some(route) = route else { return };
         ctx.route = Some(std::sync::Arc::clone(&route.facts));
-        if ctx.record.started.is_none() && route.chain.asks_for_course() {
-            ctx.record.started = Some(Instant::now());
-        }
+        ctx.record.watch(route.chain.interest());
     }
 
     /// What no route may serve.

@@ -4,9 +4,10 @@
 //! leaves the straight path.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{self, Poll};
 use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers};
@@ -54,9 +55,55 @@ fn worded(entry: &Entry, mut draft: Box<Draft>) -> Box<Draft> {
     draft
 }
 
+/// What a phase ends with: the answer in the node's place, if a hook has one.
+pub(super) type PhaseEnd = Result<Option<Box<Draft>>, Fault>;
+
+/// What is left of a phase; nothing if no hook has stopped. Boxed, so that exchanges whose plugins never wait have no
+/// room for it.
+pub(super) struct Running<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output = PhaseEnd>> Future for Running<F> {
+    type Output = PhaseEnd;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<PhaseEnd> {
+        match &mut self.0 {
+            Some(rest) => rest.as_mut().poll(task),
+            None => Poll::Ready(Ok(None)),
+        }
+    }
+}
+
+/// A hook that wants more than the next one to run.
+struct Stop {
+    entry: Arc<Entry>,
+    step: Step,
+    /// The number of the hook behind it.
+    next: usize,
+}
+
+/// Runs hooks of a request phase, beginning with number `from`, until one stops. Most answer at once: these cost a call,
+/// and no future.
+fn run_until_stop<'e>(
+    entries: impl Iterator<Item = &'e Arc<Entry>>,
+    from: usize,
+    phase: Phase,
+    (ctx, env): (&mut Context, &Env<'_>),
+) -> Option<Stop> {
+    for (number, entry) in entries.enumerate().skip(from) {
+        if !ctx.admits(entry) {
+            continue;
+        }
+        match hook(entry, phase, ctx, env) {
+            Step::Next => {}
+            step => return Some(Stop { entry: Arc::clone(entry), step, next: number + 1 }),
+        }
+    }
+    None
+}
+
 impl Exchange<'_, '_> {
     /// Rewrite and access. A reply ends the exchange.
-    pub(super) async fn request_phases(&mut self) -> Result<Option<Box<Draft>>, Fault> {
+    pub(super) async fn request_phases(&mut self) -> PhaseEnd {
         if let Some(reply) = self.run_chains(Phase::Rewrite).await? {
             return Ok(Some(reply));
         }
@@ -66,28 +113,41 @@ impl Exchange<'_, '_> {
         self.run_chains(Phase::Access).await
     }
 
-    /// Runs the hooks of a request phase, if plugins take part. A reply ends the exchange.
-    pub(super) async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
-        let Stage::Guided { route, merged } = &self.stage else { return Ok(None) };
-        if !self.has_hooks(phase) {
-            return Ok(None);
+    /// Runs the hooks of a request phase, if plugins take part: at once, until one stops. A reply ends the exchange.
+    pub(super) fn run_chains(&mut self, phase: Phase) -> Running<impl Future<Output = PhaseEnd>> {
+        Running(self.run_hooks(phase, 0).map(|stop| Box::pin(self.run_on(stop, phase))))
+    }
+
+    /// Runs the hooks of the chains in force, beginning with number `next`, until one says more than that the next one
+    /// is to run.
+    fn run_hooks(&mut self, phase: Phase, next: usize) -> Option<Stop> {
+        let Stage::Guided { merged, hooks, .. } = &self.stage else { return None };
+        if !hooks.contains(phase) {
+            return None;
         }
-        let (view, route, merged) = (Rc::clone(&self.view), *route, merged.clone());
-        for chain in chains(&view, route, merged.as_deref()) {
-            let entries = chain.phase(phase);
-            if !entries.is_empty()
-                && let Some(reply) = self.run_phase(entries, phase).await?
-            {
-                return Ok(Some(reply));
+        let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(&self.view));
+        let entries = chains(&self.view, self.stage.route_number(), merged.as_deref())
+            .flat_map(|chain| chain.phase(phase));
+        run_until_stop(entries, next, phase, (ctx, &env))
+    }
+
+    /// Does what a hook wants, and goes on with the hooks behind it.
+    async fn run_on(&mut self, stop: Stop, phase: Phase) -> PhaseEnd {
+        let view = Rc::clone(&self.view);
+        let mut stopped = Some(stop);
+        while let Some(stop) = stopped {
+            let next = stop.next;
+            if let Some(draft) = self.follow(stop, phase, &view).await? {
+                return Ok(Some(draft));
             }
+            stopped = self.run_hooks(phase, next);
         }
         Ok(None)
     }
 
     /// Whether some plugin has a hook of this phase.
     pub(super) fn has_hooks(&self, phase: Phase) -> bool {
-        let Stage::Guided { route, merged } = &self.stage else { return false };
-        chains(&self.view, *route, merged.as_deref()).any(|chain| !chain.phase(phase).is_empty())
+        self.stage.hooks().contains(phase)
     }
 
     /// Once it is known who the request is from: the consumer's plugins join the route's, and
@@ -104,38 +164,46 @@ impl Exchange<'_, '_> {
         let Some(route) = self.stage.route(&view.snapshot) else { return Ok(None) };
         let route = &route.chain;
         let merged = view.merged_chain(route, &consumer);
-        let record = &mut self.scratch.ctx.record;
-        if record.started.is_none() && merged.asks_for_course() {
-            record.started = Some(Instant::now());
-        }
-        self.stage.merge(Rc::clone(&merged));
+        self.scratch.ctx.record.watch(merged.interest());
+        self.stage.merge(Rc::clone(&merged), &view);
         let added: Vec<Arc<Entry>> = merged
             .phase(Phase::Rewrite)
             .iter()
             .filter(|entry| !entry.kind.authenticates() && route.get(entry.name()).is_none())
             .cloned()
             .collect();
-        if added.is_empty() { Ok(None) } else { self.run_phase(&added, Phase::Rewrite).await }
+        if added.is_empty() {
+            Ok(None)
+        } else {
+            Box::pin(self.run_added(&added, Phase::Rewrite, &view)).await
+        }
     }
 
-    async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
-        let view = Rc::clone(&self.view);
-        for entry in entries {
-            let ctx = &mut self.scratch.ctx;
-            if !ctx.admits(entry) {
-                continue;
-            }
-            let step = match hook(entry, phase, ctx, &self.worker.env(&view)) {
-                Step::Next => continue,
-                Step::Reply(reply) => return Ok(Some(worded(entry, (*reply).into()))),
-                // Boxed, so that exchanges whose plugins never wait have no room for it.
-                step => Box::pin(self.settle_noted(entry, phase, step, &view)).await?,
+    /// Runs hooks of these alone.
+    async fn run_added(
+        &mut self,
+        entries: &[Arc<Entry>],
+        phase: Phase,
+        view: &View,
+    ) -> Result<Option<Box<Draft>>, Fault> {
+        let mut next = 0;
+        loop {
+            let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(view));
+            let Some(stop) = run_until_stop(entries.iter(), next, phase, (ctx, &env)) else {
+                return Ok(None);
             };
-            if let Some(draft) = step {
-                return Ok(Some(worded(entry, draft)));
+            next = stop.next;
+            if let Some(draft) = self.follow(stop, phase, view).await? {
+                return Ok(Some(draft));
             }
         }
-        Ok(None)
+    }
+
+    /// Does what a hook wants.
+    async fn follow(&mut self, stop: Stop, phase: Phase, view: &View) -> Result<Option<Box<Draft>>, Fault> {
+        let Stop { entry, step, .. } = stop;
+        let draft = self.settle_noted(&entry, phase, step, view).await?;
+        Ok(draft.map(|draft| worded(&entry, draft)))
     }
 
     /// Follows a step to its end. That it waited is noted for those who ask.
@@ -146,7 +214,7 @@ impl Exchange<'_, '_> {
         step: Step,
         view: &View,
     ) -> Result<Option<Box<Draft>>, Fault> {
-        if matches!(step, Step::Stream(..) | Step::Takeover(..)) {
+        if matches!(step, Step::Reply(..) | Step::Stream(..) | Step::Takeover(..)) {
             return self.settle(step, view).await;
         }
         let began = self.scratch.ctx.record.started.map(|_| Instant::now());
@@ -313,9 +381,11 @@ impl Exchange<'_, '_> {
         let view = Rc::clone(&self.view);
         let Some(in_force) = self.stage.in_force(self.worker, &view) else { return };
         let ctx = &mut self.scratch.ctx;
-        for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::Log)) {
-            if ctx.admits(entry) {
-                entry.plugin.log(ctx, &self.worker.env(&view));
+        if in_force.has_hooks(Phase::Log) {
+            for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::Log)) {
+                if ctx.admits(entry) {
+                    entry.plugin.log(ctx, &self.worker.env(&view));
+                }
             }
         }
         ctx.drop_kept();

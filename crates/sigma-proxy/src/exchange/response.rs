@@ -46,6 +46,9 @@ impl InForce<'_, '_> {
         down: &mut Downstream<'_>,
         may_retry: bool,
     ) -> Result<Verdict, Fault> {
+        if !self.has_hooks(Phase::HeaderFilter) {
+            return Ok(Verdict::Pass);
+        }
         let mut course = Course { verdict: Verdict::Pass, may_retry, next: 0 };
         match self.go_on(ctx, &mut course) {
             None => Ok(course.verdict),
@@ -139,6 +142,9 @@ impl InForce<'_, '_> {
         length: BodyLength,
     ) -> (Vec<Box<dyn BodyFilter>>, BodyLength) {
         let mut filters = Vec::new();
+        if !self.has_hooks(Phase::BodyFilter) {
+            return (filters, length);
+        }
         for entry in self.chains().flat_map(|chain| chain.phase(Phase::BodyFilter)) {
             if ctx.admits(entry) {
                 filters.extend(entry.plugin.body_filter(ctx, &self.worker.env(self.view)));
@@ -158,7 +164,10 @@ impl Exchange<'_, '_> {
     /// The filters of the request's body, in the order in which it passes them.
     pub(super) fn request_filters(&mut self, view: &View) -> Vec<Box<dyn BodyFilter>> {
         let mut filters = Vec::new();
-        let Some(in_force) = self.stage.in_force(self.worker, view) else { return filters };
+        let in_force = self.stage.in_force(self.worker, view);
+        let Some(in_force) = in_force.filter(|all| all.has_hooks(Phase::RequestFilter)) else {
+            return filters;
+        };
         let ctx = &mut self.scratch.ctx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::RequestFilter)) {
             if ctx.admits(entry) {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use sigma_plugin::Chain;
+use sigma_plugin::{Chain, Phase, PhaseSet};
 
 use crate::snapshot::{Route, Snapshot};
 use crate::worker::{View, Worker};
@@ -15,10 +15,13 @@ pub(super) enum Stage {
     Routed(u32),
     /// Plugins take part: those of the global rules, and of the route if one was found.
     Guided {
-        /// The route that was found.
-        route: Option<u32>,
+        /// The number of the route that was found, and whether one was: smaller than an option beside the phases.
+        route: u32,
+        is_found: bool,
         /// The route's plugins together with those of the consumer, once it is known.
         merged: Option<Rc<Chain>>,
+        /// The phases in which any of them runs.
+        hooks: PhaseSet,
     },
 }
 
@@ -28,7 +31,7 @@ impl Stage {
         match self {
             Stage::Opened => None,
             Stage::Routed(number) => Some(*number),
-            Stage::Guided { route, .. } => *route,
+            Stage::Guided { route, is_found, .. } => is_found.then_some(*route),
         }
     }
 
@@ -42,13 +45,22 @@ impl Stage {
         match self {
             Stage::Opened => Stage::Opened,
             Stage::Routed(number) => Stage::Routed(*number),
-            Stage::Guided { route, merged } => Stage::Guided { route: *route, merged: merged.clone() },
+            Stage::Guided { route, is_found, merged, hooks } => {
+                Stage::Guided { route: *route, is_found: *is_found, merged: merged.clone(), hooks: *hooks }
+            }
         }
     }
 
     /// Plugins take part from now on.
-    pub(super) fn guide(&mut self) {
-        *self = Stage::Guided { route: self.route_number(), merged: None };
+    pub(super) fn guide(&mut self, view: &View) {
+        let route = self.route_number();
+        let hooks = hooks(view, route, None);
+        *self = Stage::Guided {
+            route: route.unwrap_or_default(),
+            is_found: route.is_some(),
+            merged: None,
+            hooks,
+        };
     }
 
     /// Whether plugins take part, and [`sigma_plugin::Context::client`] is this client.
@@ -57,9 +69,20 @@ impl Stage {
     }
 
     /// The consumer's plugins join the route's.
-    pub(super) fn merge(&mut self, chain: Rc<Chain>) {
-        if let Stage::Guided { merged, .. } = self {
+    pub(super) fn merge(&mut self, chain: Rc<Chain>, view: &View) {
+        let route = self.route_number();
+        if let Stage::Guided { merged, hooks: known, .. } = self {
+            *known = hooks(view, route, Some(&chain));
             *merged = Some(chain);
+        }
+    }
+
+    /// The phases in which any plugin runs.
+    #[inline]
+    pub(super) fn hooks(&self) -> PhaseSet {
+        match self {
+            Stage::Guided { hooks, .. } => *hooks,
+            Stage::Opened | Stage::Routed(_) => PhaseSet::default(),
         }
     }
 
@@ -67,8 +90,9 @@ impl Stage {
     #[inline]
     pub(super) fn in_force<'v, 'c>(&'v self, worker: &'c Worker, view: &'v View) -> Option<InForce<'v, 'c>> {
         match self {
-            Stage::Guided { route, merged } => {
-                Some(InForce { worker, view, route: *route, merged: merged.as_deref() })
+            Stage::Guided { merged, hooks, .. } => {
+                let route = self.route_number();
+                Some(InForce { worker, view, route, merged: merged.as_deref(), hooks: *hooks })
             }
             _ => None,
         }
@@ -81,9 +105,16 @@ pub(super) struct InForce<'v, 'c> {
     pub(super) view: &'v View,
     route: Option<u32>,
     merged: Option<&'v Chain>,
+    hooks: PhaseSet,
 }
 
 impl InForce<'_, '_> {
+    /// Whether any of them runs in this phase.
+    #[inline]
+    pub(super) fn has_hooks(&self, phase: Phase) -> bool {
+        self.hooks.contains(phase)
+    }
+
     /// Their chains, global rules first.
     pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
         chains(self.view, self.route, self.merged)
@@ -101,5 +132,11 @@ pub(super) fn chains<'v>(
     let route = route.and_then(|number| snapshot.route(number));
     let global = route.and_then(|route| route.global.as_deref()).unwrap_or(&snapshot.global);
     let own = merged.or(route.map(|route| &*route.chain));
-    [Some(global), own].into_iter().flatten().filter(|chain| !chain.is_empty())
+    let own = own.filter(|chain| !chain.is_empty());
+    Some(global).filter(|chain| !chain.is_empty()).into_iter().chain(own)
+}
+
+/// The phases in which any plugin of these chains runs.
+fn hooks(view: &View, route: Option<u32>, merged: Option<&Chain>) -> PhaseSet {
+    chains(view, route, merged).fold(PhaseSet::default(), |all, chain| all.and(chain.hooks()))
 }

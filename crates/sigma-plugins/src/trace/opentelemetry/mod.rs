@@ -155,6 +155,7 @@ impl Plugin for Tracing {
                     "plugin_metadata is required for opentelemetry plugin to working properly"
                 );
             }
+            ctx.record.is_not_sampled();
             return Step::Next;
         };
         let found = || propagation::extract(&shared.propagators, &ctx.request.headers);
@@ -174,6 +175,8 @@ impl Plugin for Tracing {
             ctx.keep(self, own);
             let parent = parent.map(|parent| parent.span);
             ctx.keep(self, Sampled { own, parent, attempts: Vec::new() });
+        } else {
+            ctx.record.is_not_sampled();
         }
         Step::Next
     }
@@ -189,6 +192,10 @@ impl Plugin for Tracing {
         let told = SpanContext { span, ..sampled.own };
         propagation::tell(&shared.propagators, &mut ctx.request.headers, &told);
         Step::Next
+    }
+
+    fn samples(&self) -> bool {
+        true
     }
 
     fn log(&self, ctx: &mut Context, env: &Env<'_>) {

@@ -14,7 +14,9 @@ use sigma_plugin::{Context, Env};
 use crate::metrics::matched_uri;
 use crate::trace::course::{Course, Try, Waited, target, without_signatures};
 use crate::trace::ids::SpanId;
-use crate::trace::otlp::{Attributes, Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, Status, StatusCode};
+use crate::trace::otlp::{
+    Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, SpanAttributes, Status, StatusCode,
+};
 use crate::trace::w3c::SpanContext;
 
 /// Attributes that a configuration takes from fields of one request at most: a client chooses how many there are.
@@ -59,14 +61,22 @@ impl Additional {
         Additional { variables: variables.collect(), fields }
     }
 
-    fn add(&self, ctx: &Context, out: &mut Attributes) {
+    /// Adds those of fields, then those of variables whose names no field has.
+    fn add(&self, ctx: &Context, out: &mut SpanAttributes) {
+        self.add_fields(ctx, out);
         for (name, variable) in &self.variables {
             match ctx.get(variable) {
-                Some(VarValue::Text(text)) => out.add(name, text),
-                Some(VarValue::Bool(truth)) => out.add(name, if truth { "true" } else { "false" }),
-                Some(VarValue::List(items)) => out.add(name, &items.join(&b", "[..])[..]),
+                Some(VarValue::Text(text)) => out.choose(name, text),
+                Some(VarValue::Bool(truth)) => out.choose(name, if truth { "true" } else { "false" }),
+                Some(VarValue::List(items)) => out.choose(name, &items.join(&b", "[..])[..]),
                 None => {}
             }
+        }
+    }
+
+    fn add_fields(&self, ctx: &Context, out: &mut SpanAttributes) {
+        if self.fields.is_empty() {
+            return;
         }
         let headers = &ctx.request.headers;
         let wanted = headers.iter().filter(|(name, _)| self.fields.iter().any(|field| is_named(name, field)));
@@ -76,7 +86,7 @@ impl Additional {
                 break;
             }
             if !done.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                out.add(&String::from_utf8_lossy(name), values(headers, name));
+                out.choose(&String::from_utf8_lossy(name), values(headers, name));
                 done.push(name);
             }
         }
@@ -129,10 +139,10 @@ pub(super) fn spans(
         parent_span_id: sampled.parent.map(|parent| parent.bytes().to_vec()).unwrap_or_default(),
         trace_state: sampled.parent.map(|_| trace_state(&ctx.request.headers)).unwrap_or_default(),
         flags: 1 | PARENT_KNOWN | if sampled.parent.is_some() { PARENT_REMOTE } else { 0 },
-        attributes: of_request(ctx, additional).0,
         status: status_of(ctx),
         ..child(name(ctx), Kind::Server, (course.began, course.ended))
     };
+    let own = of_request(ctx, additional).encode(&own);
     let waits = course
         .waits()
         .map(|wait: Waited<'_>| child(wait.name(), Kind::Internal, (wait.began, wait.ended)).encode_to_vec());
@@ -141,9 +151,9 @@ pub(super) fn spans(
         if let Some(told) = sampled.attempt(one.number) {
             span.span_id = told.bytes().to_vec();
         }
-        of_try(ctx, &one, span).encode_to_vec()
+        of_try(ctx, &one, span)
     });
-    std::iter::once(own.encode_to_vec()).chain(waits).chain(tries).collect()
+    std::iter::once(own).chain(waits).chain(tries).collect()
 }
 
 fn trace_state(headers: &Headers) -> String {
@@ -170,8 +180,9 @@ fn name(ctx: &Context) -> String {
     }
 }
 
-fn of_request(ctx: &Context, additional: &Additional) -> Attributes {
-    let (mut out, head, record) = (Attributes::default(), &ctx.request, &ctx.record);
+fn of_request(ctx: &Context, additional: &Additional) -> SpanAttributes {
+    let (mut out, head, record) = (SpanAttributes::default(), &ctx.request, &ctx.record);
+    additional.add(ctx, &mut out);
     let token = head.method_token();
     out.add("net.host.name", ctx.host_name());
     out.add("http.method", token);
@@ -212,11 +223,10 @@ fn of_request(ctx: &Context, additional: &Additional) -> Attributes {
         None if record.status >= 500 => out.add("error.type", &*record.status.to_string()),
         None => {}
     }
-    additional.add(ctx, &mut out);
     out
 }
 
-fn add_method(ctx: &Context, out: &mut Attributes) {
+fn add_method(ctx: &Context, out: &mut SpanAttributes) {
     match ctx.request.client_method() {
         Method::Other => {
             out.add("http.request.method", "_OTHER");
@@ -245,9 +255,9 @@ fn status_of(ctx: &Context) -> Option<Status> {
     Some(Status { message: fault.kind.error_type().to_owned(), code })
 }
 
-/// An attempt on a node.
-fn of_try(ctx: &Context, one: &Try<'_>, span: Span) -> Span {
-    let (mut out, attempt) = (Attributes::default(), one.attempt);
+/// An attempt on a node, encoded.
+fn of_try(ctx: &Context, one: &Try<'_>, span: Span) -> Vec<u8> {
+    let (mut out, attempt) = (SpanAttributes::default(), one.attempt);
     add_method(ctx, &mut out);
     out.add("server.address", &*attempt.host);
     match &attempt.addr {
@@ -288,5 +298,5 @@ fn of_try(ctx: &Context, one: &Try<'_>, span: Span) -> Span {
         }
     }
     let event = |(name, at): &(&str, u64)| Event { time_unix_nano: *at, name: (*name).to_owned() };
-    Span { attributes: out.0, events: one.events.iter().map(event).collect(), status, ..span }
+    out.encode(&Span { events: one.events.iter().map(event).collect(), status, ..span })
 }

@@ -132,6 +132,7 @@ impl Skywalking {
 impl Plugin for Skywalking {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if !happens(self.sample_ratio, env) {
+            ctx.record.is_not_sampled();
             return Step::Next;
         }
         let headers = &mut ctx.request.headers;
@@ -159,6 +160,10 @@ impl Plugin for Skywalking {
         }
         ctx.keep(self, Sampled { trace, segment, parent });
         Step::Next
+    }
+
+    fn samples(&self) -> bool {
+        true
     }
 
     fn log(&self, ctx: &mut Context, env: &Env<'_>) {

@@ -235,6 +235,8 @@ impl Plugin for Zipkin {
             // For whoever tells of the same request.
             ctx.keep(self, SpanContext { trace: trace.id(), span: own, is_sampled });
             ctx.keep(self, Sampled { trace, own, parent, proxy, rewritten, passed: None, answered: None });
+        } else {
+            ctx.record.is_not_sampled();
         }
         Step::Next
     }
@@ -251,6 +253,10 @@ impl Plugin for Zipkin {
             sampled.answered = Some(env.machine.uptime());
         }
         ResponseStep::Next
+    }
+
+    fn samples(&self) -> bool {
+        true
     }
 
     fn log(&self, ctx: &mut Context, env: &Env<'_>) {
