@@ -38,20 +38,60 @@ const LATER: [(&str, &str); 9] = [
     ("$recursiveRef", "write `$ref`"),
 ];
 
-/// Where a schema stands in the document.
-pub(super) struct Place {
-    pub(super) pointer: String,
+/// Where a schema stands in the document, kept on the stack: nobody asks for it as long as all is right.
+pub(super) struct Place<'p> {
+    outer: Option<&'p Place<'p>>,
+    step: Step<'p>,
     depth: usize,
 }
 
-impl Place {
-    pub(super) fn child(&self, part: &str) -> Place {
-        let part = part.replace('~', "~0").replace('/', "~1");
-        Place { pointer: format!("{}/{part}", self.pointer), depth: self.depth + 1 }
+enum Step<'p> {
+    /// A JSON pointer; there is nothing outside.
+    From(&'p str),
+    Member(&'p str),
+    Element(usize),
+}
+
+impl<'p> Place<'p> {
+    fn at(pointer: &'p str) -> Place<'p> {
+        Place { outer: None, step: Step::From(pointer), depth: 0 }
+    }
+
+    pub(super) fn child(&'p self, name: &'p str) -> Place<'p> {
+        self.inner(Step::Member(name))
+    }
+
+    fn inner(&'p self, step: Step<'p>) -> Place<'p> {
+        Place { outer: Some(self), step, depth: self.depth + 1 }
+    }
+
+    /// As a JSON pointer.
+    pub(super) fn pointer(&self) -> String {
+        let outer = self.outer.map_or_else(String::new, Place::pointer);
+        match self.step {
+            Step::From(pointer) => pointer.to_owned(),
+            Step::Member(name) => format!("{outer}/{}", name.replace('~', "~0").replace('/', "~1")),
+            Step::Element(index) => format!("{outer}/{index}"),
+        }
     }
 
     pub(super) fn wrong(&self, keyword: &str, expected: &str) -> String {
-        format!("schema at `{}/{keyword}` must be {expected}", self.pointer)
+        format!("schema at `{}/{keyword}` must be {expected}", self.pointer())
+    }
+}
+
+/// What a schema says: a few of the fifty things that it could. Looking through those few costs less than hashing the
+/// name of each keyword that it might have.
+#[derive(Clone, Copy)]
+pub(super) struct Said<'a>(pub(super) &'a Map<String, Value>);
+
+impl<'a> Said<'a> {
+    pub(super) fn get(self, keyword: &str) -> Option<&'a Value> {
+        self.0.iter().find(|(name, _)| *name == keyword).map(|(_, value)| value)
+    }
+
+    pub(super) fn has(self, keyword: &str) -> bool {
+        self.get(keyword).is_some()
     }
 }
 
@@ -61,11 +101,12 @@ pub(super) struct Compiler<'a> {
     patterns: Patterns,
     anchors: Option<Anchors>,
     nodes: Vec<Node>,
-    /// The node of each place, so that a schema which is referred to is compiled once.
-    known: HashMap<String, NodeId>,
-    /// Schemas that are referred to and not compiled yet: they refer to further ones, and a chain of them may be
-    /// as long as the document.
-    later: Vec<(NodeId, Place, &'a Value)>,
+    /// The node of each schema, so that one which is referred to is compiled once. They are known by where they are in
+    /// memory, which none of them leaves while the document is borrowed.
+    known: HashMap<usize, NodeId>,
+    /// Schemas that are referred to and not compiled yet, each with its pointer: they refer to further ones, and a chain
+    /// of them may be as long as the document.
+    later: Vec<(NodeId, String, &'a Value)>,
 }
 
 impl<'a> Compiler<'a> {
@@ -85,67 +126,68 @@ impl<'a> Compiler<'a> {
     pub(super) fn at(&mut self, pointer: &str) -> Result<NodeId, String> {
         let schema =
             self.document.pointer(pointer).ok_or_else(|| format!("there is no schema at `{pointer}`"))?;
-        self.schema(&Place { pointer: pointer.to_owned(), depth: 0 }, schema)
+        self.schema(&Place::at(pointer), schema)
     }
 
     /// The nodes of all schemas, and of those that they refer to.
     pub(super) fn finish(mut self) -> Result<Vec<Node>, String> {
-        while let Some((id, place, schema)) = self.later.pop() {
-            self.nodes[id] = self.made(&place, schema)?;
+        while let Some((id, pointer, schema)) = self.later.pop() {
+            self.nodes[id] = self.made(&Place::at(&pointer), schema)?;
         }
         refuse_loops(&self.nodes)?;
         Ok(self.nodes)
     }
 
-    pub(super) fn schema(&mut self, place: &Place, schema: &'a Value) -> Result<NodeId, String> {
-        if let Some(id) = self.known.get(&place.pointer) {
+    pub(super) fn schema(&mut self, place: &Place<'_>, schema: &'a Value) -> Result<NodeId, String> {
+        if let Some(id) = self.known.get(&address(schema)) {
             return Ok(*id);
         }
         if place.depth > MAX_DEPTH {
-            return Err(format!("schema at `{}` is nested more than {MAX_DEPTH} levels deep", place.pointer));
+            let pointer = place.pointer();
+            return Err(format!("schema at `{pointer}` is nested more than {MAX_DEPTH} levels deep"));
         }
         if let Some(reference) = self.dialect.reference_alone(schema) {
             return self.reference(place, reference);
         }
         // Known before its parts are, as they may refer to it.
-        let id = self.new_node(place);
+        let id = self.new_node(schema);
         self.nodes[id] = self.made(place, schema)?;
         Ok(id)
     }
 
-    fn new_node(&mut self, place: &Place) -> NodeId {
+    fn new_node(&mut self, schema: &'a Value) -> NodeId {
         let id = self.nodes.len();
         self.nodes.push(Node::default());
-        self.known.insert(place.pointer.clone(), id);
+        self.known.insert(address(schema), id);
         id
     }
 
-    fn made(&mut self, place: &Place, schema: &'a Value) -> Result<Node, String> {
+    fn made(&mut self, place: &Place<'_>, schema: &'a Value) -> Result<Node, String> {
         Ok(match schema {
             Value::Bool(accept) => Node { never: !accept, boolean: true, ..Node::default() },
-            Value::Object(map) => self.node(place, map)?,
+            Value::Object(map) => self.node(place, Said(map))?,
             // Lua cannot tell an empty array from an empty object.
             Value::Array(items) if items.is_empty() => Node::default(),
-            _ => return Err(format!("schema at `{}` must be an object or a boolean", place.pointer)),
+            _ => return Err(format!("schema at `{}` must be an object or a boolean", place.pointer())),
         })
     }
 
     /// The schema that is referred to, which is compiled once nothing else is under way.
-    pub(super) fn reference(&mut self, place: &Place, reference: &str) -> Result<NodeId, String> {
-        let (place, target) = self.resolve(place, reference)?;
-        if let Some(id) = self.known.get(&place.pointer) {
+    pub(super) fn reference(&mut self, place: &Place<'_>, reference: &str) -> Result<NodeId, String> {
+        let (pointer, target) = self.resolve(place, reference)?;
+        if let Some(id) = self.known.get(&address(target)) {
             return Ok(*id);
         }
-        let id = self.new_node(&place);
-        self.later.push((id, place, target));
+        let id = self.new_node(target);
+        self.later.push((id, pointer, target));
         Ok(id)
     }
 
-    /// The schema that a `$ref` finally leads to.
-    fn resolve(&mut self, place: &Place, reference: &str) -> Result<(Place, &'a Value), String> {
+    /// The schema that a `$ref` finally leads to, and its pointer.
+    fn resolve(&mut self, place: &Place<'_>, reference: &str) -> Result<(String, &'a Value), String> {
         /// References to references; more than this is a circle.
         const MAX_HOPS: usize = 32;
-        let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer);
+        let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer());
         let mut current = reference;
         for _ in 0..MAX_HOPS {
             let Some(fragment) = current.strip_prefix('#') else {
@@ -159,100 +201,93 @@ impl<'a> Compiler<'a> {
             let Some(target) = self.document.pointer(&pointer) else { return Err(lost("leads nowhere")) };
             match self.dialect.reference_alone(target) {
                 Some(next) => current = next,
-                None => return Ok((Place { pointer, depth: 0 }, target)),
+                None => return Ok((pointer, target)),
             }
         }
         Err(lost("leads back to itself"))
     }
 
-    fn node(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Node, String> {
+    fn node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
         match self.dialect {
             Dialect::Draft7 => {
-                if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| map.contains_key(*keyword))
-                {
-                    return Err(format!(
-                        "schema at `{}/{keyword}` is of a draft after 7, {remedy}",
-                        place.pointer
-                    ));
+                if let Some((keyword, remedy)) = LATER.iter().find(|(keyword, _)| said.has(keyword)) {
+                    let pointer = place.pointer();
+                    return Err(format!("schema at `{pointer}/{keyword}` is of a draft after 7, {remedy}"));
                 }
-                self.plain_node(place, map)
+                self.plain_node(place, said)
             }
-            Dialect::OpenApi { .. } => self.open_api_node(place, map),
+            Dialect::OpenApi { .. } => self.open_api_node(place, said),
         }
     }
 
     /// What all dialects have in common.
-    pub(super) fn plain_node(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Node, String> {
-        let condition = match map.get("if") {
+    pub(super) fn plain_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
+        let condition = match said.get("if") {
             Some(test) => Some(Condition {
                 test: self.schema(&place.child("if"), test)?,
-                then: self.optional(place, map, "then")?,
-                otherwise: self.optional(place, map, "else")?,
+                then: self.optional(place, said, "then")?,
+                otherwise: self.optional(place, said, "else")?,
             }),
             None => None,
         };
         Ok(Node {
             never: false,
             boolean: false,
-            types: types(place, map)?,
-            object: self.object(place, map)?.map(Box::new),
-            array: self.array(place, map)?.map(Box::new),
-            string: self.string(place, map)?.map(Box::new),
-            number: numbers(place, map)?.map(Box::new),
-            enumeration: array(place, map, "enum")?.cloned(),
-            all_of: self.list(place, map, "allOf")?,
-            any_of: self.any_of(place, map)?,
-            one_of: self.list(place, map, "oneOf")?,
+            types: types(place, said)?,
+            object: self.object(place, said)?.map(Box::new),
+            array: self.array(place, said)?.map(Box::new),
+            string: self.string(place, said)?.map(Box::new),
+            number: numbers(place, said)?.map(Box::new),
+            enumeration: array(place, said, "enum")?.cloned(),
+            all_of: self.list(place, said, "allOf")?,
+            any_of: self.any_of(place, said)?,
+            one_of: self.list(place, said, "oneOf")?,
             condition,
             discriminator: None,
-            unevaluated: self.unevaluated(place, map)?,
-            not: self.optional(place, map, "not")?,
-            format: self.dialect.format(map.get("format").and_then(Value::as_str)),
-            constant: map.get("const").cloned(),
+            unevaluated: self.unevaluated(place, said)?,
+            not: self.optional(place, said, "not")?,
+            format: self.dialect.format(said.get("format").and_then(Value::as_str)),
+            constant: said.get("const").cloned().map(Box::new),
             // Nobody adds anything to what passes by.
-            default: map.get("default").filter(|_| self.dialect == Dialect::Draft7).cloned(),
-            inert: inert(map),
+            default: said.get("default").filter(|_| self.dialect == Dialect::Draft7).cloned().map(Box::new),
+            inert: inert(said),
         })
     }
 
-    fn unevaluated(
-        &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
-    ) -> Result<Option<Box<Unevaluated>>, String> {
-        let properties = self.optional(place, map, "unevaluatedProperties")?;
-        let items = self.optional(place, map, "unevaluatedItems")?;
+    fn unevaluated(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<Box<Unevaluated>>, String> {
+        let properties = self.optional(place, said, "unevaluatedProperties")?;
+        let items = self.optional(place, said, "unevaluatedItems")?;
         let is_any = properties.is_some() || items.is_some();
         Ok(is_any.then(|| Box::new(Unevaluated { properties, items })))
     }
 
     pub(super) fn optional(
         &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
+        place: &Place<'_>,
+        said: Said<'a>,
         keyword: &str,
     ) -> Result<Option<NodeId>, String> {
-        map.get(keyword).map(|schema| self.schema(&place.child(keyword), schema)).transpose()
+        said.get(keyword).map(|schema| self.schema(&place.child(keyword), schema)).transpose()
     }
 
     pub(super) fn list(
         &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
+        place: &Place<'_>,
+        said: Said<'a>,
         keyword: &str,
     ) -> Result<Vec<NodeId>, String> {
-        let Some(schemas) = array(place, map, keyword)? else { return Ok(Vec::new()) };
+        let Some(schemas) = array(place, said, keyword)? else { return Ok(Vec::new()) };
         let place = place.child(keyword);
         let numbered = schemas.iter().enumerate();
-        numbered.map(|(index, schema)| self.schema(&place.child(&index.to_string()), schema)).collect()
+        numbered.map(|(index, schema)| self.schema(&place.inner(Step::Element(index)), schema)).collect()
     }
 
-    fn any_of(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<AnyOf>, String> {
-        let branches = self.list(place, map, "anyOf")?;
+    fn any_of(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<AnyOf>, String> {
+        let branches = self.list(place, said, "anyOf")?;
         if branches.is_empty() {
             return Ok(None);
         }
-        let schemas = map.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+        let schemas = said.get("anyOf").and_then(Value::as_array).into_iter().flatten();
         let required: Vec<String> =
             schemas.filter_map(|schema| schema.get("required")).map(Value::to_string).collect();
         let mut failure = "object matches none of the required".to_owned();
@@ -262,7 +297,7 @@ impl<'a> Compiler<'a> {
         Ok(Some(AnyOf { branches, failure }))
     }
 
-    fn object(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<ObjectRules>, String> {
+    fn object(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<ObjectRules>, String> {
         const KEYWORDS: [&str; 10] = [
             "properties",
             "required",
@@ -275,13 +310,13 @@ impl<'a> Compiler<'a> {
             "minProperties",
             "maxProperties",
         ];
-        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+        if !KEYWORDS.iter().any(|keyword| said.has(keyword)) {
             return Ok(None);
         }
-        let mut required = names(place, map.get("required"), "required")?;
-        let mut dependencies = self.dependencies(place, map)?;
+        let mut required = names(place, said.get("required"), "required")?;
+        let mut dependencies = self.dependencies(place, said)?;
         let mut properties = Vec::new();
-        for (name, schema) in object(place, map, "properties")?.into_iter().flatten() {
+        for (name, schema) in object(place, said, "properties")?.into_iter().flatten() {
             let node = self.schema(&place.child("properties").child(name), schema)?;
             let dependency = dependencies.iter().position(|(dependent, _)| dependent == name);
             properties.push(Property {
@@ -294,8 +329,9 @@ impl<'a> Compiler<'a> {
             required.retain(|needed| needed != name);
         }
         let mut patterns = Vec::new();
-        for (pattern, schema) in object(place, map, "patternProperties")?.into_iter().flatten() {
-            let place = place.child("patternProperties").child(pattern);
+        for (pattern, schema) in object(place, said, "patternProperties")?.into_iter().flatten() {
+            let outer = place.child("patternProperties");
+            let place = outer.child(pattern);
             patterns.push((self.pattern(&place, pattern)?, self.schema(&place, schema)?));
         }
         Ok(Some(ObjectRules {
@@ -303,20 +339,20 @@ impl<'a> Compiler<'a> {
             required,
             dependencies,
             patterns,
-            additional: self.additional(place, map, "additionalProperties")?,
-            names: self.optional(place, map, "propertyNames")?,
-            min: count(place, map, "minProperties")?,
-            max: count(place, map, "maxProperties")?,
+            additional: self.additional(place, said, "additionalProperties")?,
+            names: self.optional(place, said, "propertyNames")?,
+            min: count(place, said, "minProperties")?,
+            max: count(place, said, "maxProperties")?,
         }))
     }
 
     fn dependencies(
         &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
+        place: &Place<'_>,
+        said: Said<'a>,
     ) -> Result<Vec<(String, Dependency)>, String> {
         let mut dependencies = Vec::new();
-        for (name, dependency) in object(place, map, "dependencies")?.into_iter().flatten() {
+        for (name, dependency) in object(place, said, "dependencies")?.into_iter().flatten() {
             let place = place.child("dependencies");
             let dependency = match dependency {
                 Value::Array(_) => Dependency::Names(names(&place, Some(dependency), name)?),
@@ -325,24 +361,19 @@ impl<'a> Compiler<'a> {
             dependencies.push((name.clone(), dependency));
         }
         // Draft 7 has no such keywords; see `LATER`.
-        for (name, needed) in object(place, map, "dependentRequired")?.into_iter().flatten() {
+        for (name, needed) in object(place, said, "dependentRequired")?.into_iter().flatten() {
             let needed = names(&place.child("dependentRequired"), Some(needed), name)?;
             dependencies.push((name.clone(), Dependency::Names(needed)));
         }
-        for (name, schema) in object(place, map, "dependentSchemas")?.into_iter().flatten() {
+        for (name, schema) in object(place, said, "dependentSchemas")?.into_iter().flatten() {
             let id = self.schema(&place.child("dependentSchemas").child(name), schema)?;
             dependencies.push((name.clone(), Dependency::Schema(id)));
         }
         Ok(dependencies)
     }
 
-    fn additional(
-        &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
-        keyword: &str,
-    ) -> Result<Additional, String> {
-        Ok(match map.get(keyword) {
+    fn additional(&mut self, place: &Place<'_>, said: Said<'a>, keyword: &str) -> Result<Additional, String> {
+        Ok(match said.get(keyword) {
             None => Additional::Unsaid,
             Some(Value::Bool(true)) => Additional::Anything,
             Some(Value::Bool(false)) => Additional::Nothing,
@@ -350,88 +381,94 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn array(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<ArrayRules>, String> {
+    fn array(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<ArrayRules>, String> {
         const KEYWORDS: [&str; 6] =
             ["items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"];
-        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+        if !KEYWORDS.iter().any(|keyword| said.has(keyword)) {
             return Ok(None);
         }
-        let items = match map.get("items") {
-            _ if map.contains_key("prefixItems") => {
-                Items::Tuple(self.list(place, map, "prefixItems")?, self.additional(place, map, "items")?)
+        let items = match said.get("items") {
+            _ if said.has("prefixItems") => {
+                Items::Tuple(self.list(place, said, "prefixItems")?, self.additional(place, said, "items")?)
             }
             None => Items::Anything,
-            Some(Value::Array(schemas)) if !schemas.is_empty() => {
-                Items::Tuple(self.list(place, map, "items")?, self.additional(place, map, "additionalItems")?)
-            }
+            Some(Value::Array(schemas)) if !schemas.is_empty() => Items::Tuple(
+                self.list(place, said, "items")?,
+                self.additional(place, said, "additionalItems")?,
+            ),
             Some(schema) => Items::Each(self.schema(&place.child("items"), schema)?),
         };
-        let unique = match map.get("uniqueItems") {
+        let unique = match said.get("uniqueItems") {
             None => false,
             Some(Value::Bool(unique)) => *unique,
             Some(_) => return Err(place.wrong("uniqueItems", "a boolean")),
         };
         Ok(Some(ArrayRules {
             items,
-            contains: self.contains(place, map)?,
-            min: count(place, map, "minItems")?,
-            max: count(place, map, "maxItems")?,
+            contains: self.contains(place, said)?,
+            min: count(place, said, "minItems")?,
+            max: count(place, said, "maxItems")?,
             unique,
         }))
     }
 
-    fn contains(&mut self, place: &Place, map: &'a Map<String, Value>) -> Result<Option<Contains>, String> {
-        let Some(node) = self.optional(place, map, "contains")? else { return Ok(None) };
-        let min = count(place, map, "minContains")?.unwrap_or(1);
-        Ok(Some(Contains { node, min, max: count(place, map, "maxContains")? }))
+    fn contains(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Option<Contains>, String> {
+        let Some(node) = self.optional(place, said, "contains")? else { return Ok(None) };
+        let min = count(place, said, "minContains")?.unwrap_or(1);
+        Ok(Some(Contains { node, min, max: count(place, said, "maxContains")? }))
     }
 
-    fn string(&self, place: &Place, map: &Map<String, Value>) -> Result<Option<StringRules>, String> {
-        let pattern = match map.get("pattern") {
+    fn string(&self, place: &Place<'_>, said: Said<'_>) -> Result<Option<StringRules>, String> {
+        let pattern = match said.get("pattern") {
             None => None,
             Some(Value::String(source)) => Some(self.pattern(&place.child("pattern"), source)?),
             Some(_) => return Err(place.wrong("pattern", "a string")),
         };
         let rules = StringRules {
-            min: count(place, map, "minLength")?,
-            max: count(place, map, "maxLength")?,
+            min: count(place, said, "minLength")?,
+            max: count(place, said, "maxLength")?,
             pattern,
         };
         let present = rules.min.is_some() || rules.max.is_some() || rules.pattern.is_some();
         Ok(present.then_some(rules))
     }
 
-    fn pattern(&self, place: &Place, source: &str) -> Result<Pattern, String> {
-        (self.patterns)(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer))
+    fn pattern(&self, place: &Place<'_>, source: &str) -> Result<Pattern, String> {
+        (self.patterns)(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer()))
     }
+}
+
+/// What a schema is known by.
+fn address(schema: &Value) -> usize {
+    std::ptr::from_ref(schema).addr()
 }
 
 /// How the description of a field begins that is taken, because APISIX takes it, and does nothing.
 const INERT: &str = "Without effect";
 
-fn inert(map: &Map<String, Value>) -> Option<String> {
-    let reason = map.get("description")?.as_str()?.strip_prefix(INERT)?;
+fn inert(said: Said<'_>) -> Option<String> {
+    let reason = said.get("description")?.as_str()?.strip_prefix(INERT)?;
     Some(reason.split_once(": ")?.1.trim_end_matches('.').to_owned())
 }
 
-fn types(place: &Place, map: &Map<String, Value>) -> Result<Types, String> {
+fn types(place: &Place<'_>, said: Said<'_>) -> Result<Types, String> {
     let wrong = || place.wrong("type", "the name of a JSON type or a list of such names");
     let parse = |name: &Value| name.as_str().and_then(JsonType::parse).ok_or_else(wrong);
-    match map.get("type") {
+    match said.get("type") {
         None => Ok(Types::Any),
         Some(Value::Array(names)) => names.iter().map(parse).collect::<Result<_, _>>().map(Types::Several),
         Some(name) => parse(name).map(Types::One),
     }
 }
 
-fn numbers(place: &Place, map: &Map<String, Value>) -> Result<Option<NumberRules>, String> {
-    let number = |keyword: &str| match map.get(keyword) {
+fn numbers(place: &Place<'_>, said: Said<'_>) -> Result<Option<NumberRules>, String> {
+    let number = |keyword: &str| match said.get(keyword) {
         // Draft 4 has a boolean beside `minimum`.
         None | Some(Value::Bool(_)) => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.clone())),
         Some(_) => Err(place.wrong(keyword, "a number")),
     };
-    let strict = |keyword: &str| map.get(keyword) == Some(&Value::Bool(true));
+    let strict = |keyword: &str| said.get(keyword) == Some(&Value::Bool(true));
     let mut rules = NumberRules {
         min: number("minimum")?,
         max: number("maximum")?,
@@ -453,9 +490,9 @@ fn numbers(place: &Place, map: &Map<String, Value>) -> Result<Option<NumberRules
     Ok(present.then_some(rules))
 }
 
-fn count(place: &Place, map: &Map<String, Value>, keyword: &str) -> Result<Option<u64>, String> {
+fn count(place: &Place<'_>, said: Said<'_>, keyword: &str) -> Result<Option<u64>, String> {
     let wrong = || place.wrong(keyword, "an integer of at least 0");
-    match map.get(keyword) {
+    match said.get(keyword) {
         None => Ok(None),
         Some(Value::Number(number)) => {
             let integer = super::number::integer(number).and_then(|integer| u64::try_from(integer).ok());
@@ -465,7 +502,7 @@ fn count(place: &Place, map: &Map<String, Value>, keyword: &str) -> Result<Optio
     }
 }
 
-fn names(place: &Place, list: Option<&Value>, keyword: &str) -> Result<Vec<String>, String> {
+fn names(place: &Place<'_>, list: Option<&Value>, keyword: &str) -> Result<Vec<String>, String> {
     let wrong = || place.wrong(keyword, "a list of property names");
     let Some(list) = list else { return Ok(Vec::new()) };
     let name = |name: &Value| name.as_str().map(str::to_owned).ok_or_else(wrong);
@@ -473,11 +510,11 @@ fn names(place: &Place, list: Option<&Value>, keyword: &str) -> Result<Vec<Strin
 }
 
 pub(super) fn array<'v>(
-    place: &Place,
-    map: &'v Map<String, Value>,
+    place: &Place<'_>,
+    said: Said<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Vec<Value>>, String> {
-    match map.get(keyword) {
+    match said.get(keyword) {
         None => Ok(None),
         Some(Value::Array(items)) => Ok(Some(items)),
         Some(_) => Err(place.wrong(keyword, "an array")),
@@ -485,11 +522,11 @@ pub(super) fn array<'v>(
 }
 
 pub(super) fn object<'v>(
-    place: &Place,
-    map: &'v Map<String, Value>,
+    place: &Place<'_>,
+    said: Said<'v>,
     keyword: &str,
 ) -> Result<Option<&'v Map<String, Value>>, String> {
-    match map.get(keyword) {
+    match said.get(keyword) {
         None => Ok(None),
         Some(Value::Array(items)) if items.is_empty() => Ok(None),
         Some(Value::Object(map)) => Ok(Some(map)),

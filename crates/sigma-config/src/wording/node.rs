@@ -30,8 +30,8 @@ pub(super) struct Node {
     pub(super) unevaluated: Option<Box<Unevaluated>>,
     pub(super) not: Option<NodeId>,
     pub(super) format: Option<Format>,
-    pub(super) constant: Option<Value>,
-    pub(super) default: Option<Value>,
+    pub(super) constant: Option<Box<Value>>,
+    pub(super) default: Option<Box<Value>>,
     /// Why a field with this schema does nothing, if it is taken for compatibility only.
     pub(super) inert: Option<String>,
 }

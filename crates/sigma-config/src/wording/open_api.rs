@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
-use super::compile::{Compiler, Place, array, object};
+use super::compile::{Compiler, Place, Said, array, object};
 use super::dialect::{Dialect, Sender};
 use super::node::{Discriminator, JsonType, Node, NodeId, NumberRules, Types};
 
@@ -13,30 +13,26 @@ const MOST_HOPS: usize = 32;
 
 impl<'a> Compiler<'a> {
     /// A schema of OpenAPI.
-    pub(super) fn open_api_node(
-        &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
-    ) -> Result<Node, String> {
-        if map.contains_key("$id") {
-            return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer));
+    pub(super) fn open_api_node(&mut self, place: &Place<'_>, said: Said<'a>) -> Result<Node, String> {
+        if said.has("$id") {
+            return Err(format!("schema at `{}/$id` changes what `$ref` means, remove it", place.pointer()));
         }
-        let Dialect::OpenApi { is_3_1, .. } = self.dialect else { return self.plain_node(place, map) };
-        let mut node = self.plain_node(place, map)?;
-        let references = ["$ref", "$dynamicRef"].into_iter().filter_map(|name| map.get(name)?.as_str());
+        let Dialect::OpenApi { is_3_1, .. } = self.dialect else { return self.plain_node(place, said) };
+        let mut node = self.plain_node(place, said)?;
+        let references = ["$ref", "$dynamicRef"].into_iter().filter_map(|name| said.get(name)?.as_str());
         for reference in references {
             let id = self.reference(place, reference)?;
             node.all_of.push(id);
         }
-        if !is_3_1 && map.get("nullable") == Some(&Value::Bool(true)) {
+        if !is_3_1 && said.get("nullable") == Some(&Value::Bool(true)) {
             node.types = match std::mem::take(&mut node.types) {
                 Types::One(kind) => Types::Several(vec![kind, JsonType::Null]),
                 other => other,
             };
         }
-        bound(&mut node, map.get("format").and_then(Value::as_str));
-        if map.contains_key("discriminator") {
-            self.discriminate(place, map, &mut node)?;
+        bound(&mut node, said.get("format").and_then(Value::as_str));
+        if said.has("discriminator") {
+            self.discriminate(place, said, &mut node)?;
         }
         Ok(node)
     }
@@ -62,20 +58,16 @@ impl<'a> Compiler<'a> {
 
     /// Has the discriminator choose among the branches of `oneOf` or `anyOf`. Without branches it only tells what
     /// others extend the schema, and says nothing about values.
-    fn discriminate(
-        &mut self,
-        place: &Place,
-        map: &'a Map<String, Value>,
-        node: &mut Node,
-    ) -> Result<(), String> {
+    fn discriminate(&mut self, place: &Place<'_>, said: Said<'a>, node: &mut Node) -> Result<(), String> {
         let at = place.child("discriminator");
-        let Some(Value::Object(said)) = map.get("discriminator") else {
+        let Some(Value::Object(named)) = said.get("discriminator") else {
             return Err(place.wrong("discriminator", "an object"));
         };
-        let property = said.get("propertyName").and_then(Value::as_str);
+        let named = Said(named);
+        let property = named.get("propertyName").and_then(Value::as_str);
         let property = property.ok_or_else(|| at.wrong("propertyName", "a string"))?;
-        let keyword = if map.contains_key("oneOf") { "oneOf" } else { "anyOf" };
-        let Some(schemas) = array(place, map, keyword)? else { return Ok(()) };
+        let keyword = if said.has("oneOf") { "oneOf" } else { "anyOf" };
+        let Some(schemas) = array(place, said, keyword)? else { return Ok(()) };
         let ids = match keyword {
             "oneOf" => std::mem::take(&mut node.one_of),
             _ => node.any_of.take().map(|any| any.branches).unwrap_or_default(),
@@ -87,7 +79,7 @@ impl<'a> Compiler<'a> {
                 reference.ok_or_else(|| at.wrong("propertyName", "beside branches that are references"))?;
             branches.insert(reference.rsplit('/').next().unwrap_or_default().to_owned(), id);
         }
-        for (name, target) in object(&at, said, "mapping")?.into_iter().flatten() {
+        for (name, target) in object(&at, named, "mapping")?.into_iter().flatten() {
             let target = target.as_str().ok_or_else(|| at.wrong("mapping", "an object of strings"))?;
             // A name of a component, or a reference.
             let id = match target.starts_with('#') {

@@ -198,7 +198,7 @@ impl<'s> Search<'s> {
             }
             // Tools write defaults out, which is no mistake wherever it is.
             let is_default =
-                of_member.iter().any(|part| self.nodes[part.node].default.as_ref() == Some(value));
+                of_member.iter().any(|part| self.nodes[part.node].default.as_deref() == Some(value));
             let inert = of_member.iter().find_map(|part| self.nodes[part.node].inert.clone());
             let idle = (!of_member.iter().any(|part| part.applies)).then_some(Why::Idle);
             if let Some(why) = idle.or(inert.map(Why::Inert)) {

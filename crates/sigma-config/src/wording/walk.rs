@@ -199,7 +199,7 @@ impl<'s> Walk<'s> {
         }
         match &node.constant {
             Some(constant) if !self.equal(constant, value) => {
-                let only = std::slice::from_ref(constant);
+                let only = std::slice::from_ref(&**constant);
                 self.fail(at, "enum", "failed to check const value", || remedy::of_choice(only, value))
             }
             _ => Ok(()),
@@ -266,7 +266,7 @@ impl<'s> Walk<'s> {
         }
         let mut field = match (member(value, name), &self.nodes[property.node].default) {
             (Some(present), _) => Cow::Borrowed(present),
-            (None, Some(default)) => Cow::Owned(default.clone()),
+            (None, Some(default)) => Cow::Owned(Value::clone(default)),
             (None, None) if property.required => return self.required(name, value, at),
             (None, None) => return Ok(()),
         };
