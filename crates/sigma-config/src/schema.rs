@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::described::{schema_of, take_confidential};
+use crate::described::take_confidential;
 use crate::document::Document;
 use crate::problem::Problem;
+use crate::promised;
 use crate::resources::{SECTIONS, Sections};
 use crate::settings::Settings;
 use crate::wording;
@@ -74,23 +75,12 @@ fn bound_integers(schema: &mut Value) {
     }
 }
 
-/// The schema of a file as files are checked against it, without the items of its sections.
-pub(crate) fn settings() -> &'static Value {
-    static SCHEMA: OnceLock<Value> = OnceLock::new();
-    SCHEMA.get_or_init(|| {
-        let mut schema = schema_of::<Settings>();
-        for section in SECTIONS {
-            schema["properties"][section] = json!({ "type": "array" });
-        }
-        schema
-    })
-}
-
 /// Everything in `document` outside the items of its sections that the schema refuses.
 pub(crate) fn problems(document: &Document) -> Vec<Problem> {
     static CHECKER: OnceLock<wording::Schema> = OnceLock::new();
     // The schema depends on nothing but the types; the tests compile it.
-    let compiled = || wording::Schema::of_program(settings()).expect("the schema of the settings is valid");
+    let compiled =
+        || wording::Schema::of_program(promised::of_settings()).expect("the schema of the settings is valid");
     let outside = |(name, value): (&String, &Value)| match value {
         Value::Array(_) if SECTIONS.contains(&name.as_str()) => (name.clone(), json!([])),
         value => (name.clone(), value.clone()),

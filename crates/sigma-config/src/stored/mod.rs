@@ -27,13 +27,14 @@ use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
 use crate::problem::{Problem, closest, member};
+use crate::promised::{self, OfKinds};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
 use crate::settings::UnknownFields;
 use crate::wording;
 
-/// APISIX's schema of a kind, with Sigma's own fields. That of a secret is the choice between
-/// those of the managers.
+/// APISIX's schema of a kind, with Sigma's own fields and their descriptions: for people. That of a secret is the
+/// choice between those of the managers.
 pub fn schema(kind: Kind) -> &'static Value {
     static SCHEMAS: OfKinds<Value> = OfKinds::new();
     SCHEMAS.get_or_init(kind, || apisix_schema(kind))
@@ -50,12 +51,12 @@ pub fn secret_schema(manager: SecretProvider) -> &'static Value {
     }
 }
 
-/// The checker of [`schema`], or of [`secret_schema`].
+/// The checker of a kind, or of an access to a secret manager.
 fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Schema {
     static CHECKERS: OfKinds<wording::Schema> = OfKinds::new();
     static SECRETS: OnceLock<[wording::Schema; 3]> = OnceLock::new();
     if let Some(manager) = manager {
-        let secrets = || SecretProvider::ALL.map(|manager| compiled(secret_schema(manager)));
+        let secrets = || SecretProvider::ALL.map(|manager| compiled(promised::of_secret(manager)));
         let [vault, aws, gcp] = SECRETS.get_or_init(secrets);
         return match manager {
             SecretProvider::Vault => vault,
@@ -63,26 +64,12 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
             SecretProvider::Gcp => gcp,
         };
     }
-    CHECKERS.get_or_init(kind, || compiled(schema(kind)))
+    CHECKERS.get_or_init(kind, || compiled(promised::of_kind(kind)))
 }
 
 fn compiled(schema: &Value) -> wording::Schema {
     // All schemas stand in this crate, and the tests compile each.
     wording::Schema::of_program(schema).expect("the schema of a resource is valid")
-}
-
-/// Something of each kind, made when it is first asked for: a start waits for no kind that it does not have.
-struct OfKinds<T>([OnceLock<T>; Kind::ALL.len()]);
-
-impl<T> OfKinds<T> {
-    const fn new() -> OfKinds<T> {
-        OfKinds([const { OnceLock::new() }; Kind::ALL.len()])
-    }
-
-    fn get_or_init(&self, kind: Kind, make: impl FnOnce() -> T) -> &T {
-        // The kinds are numbered from 0, and these are as many.
-        self.0[kind as usize].get_or_init(make)
-    }
 }
 
 /// Checks a resource as the Admin API does on a write, references to other resources apart.

@@ -6,7 +6,6 @@ mod everywhere;
 use serde_json::json;
 
 use super::*;
-use crate::described::take_descriptions;
 use crate::kind::ResourceKey;
 use crate::plugins::NoPlugins;
 use crate::resources::*;
@@ -626,33 +625,6 @@ fn items_of_a_store_are_read_and_kept() {
     assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins, UnknownFields::Refuse).is_ok());
 }
 
-/// Clients build forms and checks from them. `SIGMA_BLESS=1` writes the file anew.
-#[test]
-fn schemas_are_those_that_were_promised() {
-    let mut all: serde_json::Map<String, Value> = Kind::ALL
-        .iter()
-        .filter(|kind| **kind != Kind::Secret)
-        .map(|kind| (kind.word().to_owned(), schema(*kind).clone()))
-        .collect();
-    all.extend(
-        SecretProvider::ALL.map(|manager| (manager.name().to_owned(), secret_schema(manager).clone())),
-    );
-    all.values_mut().for_each(take_descriptions);
-    for kind in [Kind::Route, Kind::Service, Kind::StreamRoute] {
-        // Stands there as in a file of its own.
-        let inline = all[kind.word()]["properties"]["upstream"].take();
-        assert_eq!(inline, all[Kind::Upstream.word()], "{kind:?}");
-    }
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stored/schemas.json");
-    if std::env::var_os("SIGMA_BLESS").is_some() {
-        std::fs::write(&path, format!("{:#}\n", Value::Object(all.clone()))).unwrap();
-    }
-    let promised: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    for (name, schema) in &all {
-        assert_eq!(*schema, promised[name], "{name}: {schema:#}");
-    }
-}
-
 /// Bytes that a route with an inline upstream and one node takes, without the texts.
 #[test]
 fn routes_are_small() {
@@ -665,10 +637,10 @@ fn every_schema_compiles() {
     for kind in Kind::ALL {
         assert!(checker(kind, None).check(&Value::Null).is_err(), "{kind:?}");
         // With all of its patterns, which the checker compiles when it needs them.
-        assert_eq!(wording::Schema::compile(schema(kind)).err(), None, "{kind:?}");
+        assert_eq!(wording::Schema::compile(promised::of_kind(kind)).err(), None, "{kind:?}");
     }
     for manager in SecretProvider::ALL {
-        assert_eq!(wording::Schema::compile(secret_schema(manager)).err(), None, "{manager:?}");
+        assert_eq!(wording::Schema::compile(promised::of_secret(manager)).err(), None, "{manager:?}");
         assert!(checker(Kind::Secret, Some(manager)).check(&Value::Null).is_err(), "{manager:?}");
     }
 }

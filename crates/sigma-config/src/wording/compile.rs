@@ -444,7 +444,7 @@ fn address(schema: &Value) -> usize {
 }
 
 /// How the description of a field begins that is taken, because APISIX takes it, and does nothing.
-const INERT: &str = "Without effect";
+pub(crate) const INERT: &str = "Without effect";
 
 fn inert(said: Said<'_>) -> Option<String> {
     let reason = said.get("description")?.as_str()?.strip_prefix(INERT)?;

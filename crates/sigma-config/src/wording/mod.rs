@@ -48,6 +48,8 @@ use crate::problem::Problem;
 use stranger::Stranger;
 use walk::{Place, Walk};
 
+#[cfg(test)]
+pub(crate) use compile::INERT;
 pub(crate) use compile::percent_decoded;
 pub use dialect::{Dialect, Sender};
 pub use strict::{Unread, Why};

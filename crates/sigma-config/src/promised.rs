@@ -1,0 +1,142 @@
+//! The schemas that files and stores are checked by, as they stand in this program.
+//!
+//! What is in the folder beside this file is made from the types, see [`crate::described`], without what only explains.
+//! To make it at every start took longer than all the rest of a start together, and clients wait while a gateway that
+//! has died is replaced. So a test makes it: it fails where the types say something else, and `SIGMA_BLESS=1` takes that
+//! over, once somebody has read the difference. Clients build forms and checks from these schemas: they are promised.
+//!
+//! Whoever wants to read one gets it with its descriptions, from [`crate::stored::schema`].
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::kind::Kind;
+use crate::resources::SecretProvider;
+
+/// What files are checked against, but for the items of their sections.
+pub(crate) fn of_settings() -> &'static Value {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    SCHEMA.get_or_init(|| read(include_str!("promised/settings.json")))
+}
+
+/// What resources of a kind are checked against.
+pub(crate) fn of_kind(kind: Kind) -> &'static Value {
+    static SCHEMAS: OfKinds<Value> = OfKinds::new();
+    SCHEMAS.get_or_init(kind, || match kind {
+        Kind::Route => with_upstream(include_str!("promised/route.json")),
+        Kind::Service => with_upstream(include_str!("promised/service.json")),
+        Kind::Upstream => read(include_str!("promised/upstream.json")),
+        Kind::Consumer => read(include_str!("promised/consumer.json")),
+        Kind::Credential => read(include_str!("promised/credential.json")),
+        Kind::ConsumerGroup => read(include_str!("promised/consumer_group.json")),
+        Kind::Ssl => read(include_str!("promised/ssl.json")),
+        Kind::GlobalRule => read(include_str!("promised/global_rule.json")),
+        Kind::PluginConfig => read(include_str!("promised/plugin_config.json")),
+        Kind::PluginMetadata => read(include_str!("promised/plugin_metadata.json")),
+        Kind::Proto => read(include_str!("promised/proto.json")),
+        Kind::StreamRoute => with_upstream(include_str!("promised/stream_route.json")),
+        Kind::Secret => json!({ "type": "object", "oneOf": SecretProvider::ALL.map(of_secret) }),
+    })
+}
+
+/// What accesses to a secret manager are checked against.
+pub(crate) fn of_secret(manager: SecretProvider) -> &'static Value {
+    static SCHEMAS: [OnceLock<Value>; 3] = [const { OnceLock::new() }; 3];
+    let [vault, aws, gcp] = &SCHEMAS;
+    match manager {
+        SecretProvider::Vault => vault.get_or_init(|| read(include_str!("promised/secret_vault.json"))),
+        SecretProvider::Aws => aws.get_or_init(|| read(include_str!("promised/secret_aws.json"))),
+        SecretProvider::Gcp => gcp.get_or_init(|| read(include_str!("promised/secret_gcp.json"))),
+    }
+}
+
+fn read(text: &str) -> Value {
+    // They are part of the program, and a test reads each.
+    serde_json::from_str(text).expect("the schema is JSON")
+}
+
+/// An upstream inside another resource is as one of its own, and stands in its file alone.
+fn with_upstream(text: &str) -> Value {
+    let mut schema = read(text);
+    schema["properties"]["upstream"] = of_kind(Kind::Upstream).clone();
+    schema
+}
+
+/// Something of each kind, made when it is first asked for: a start waits for no kind that it does not have.
+pub(crate) struct OfKinds<T>([OnceLock<T>; Kind::ALL.len()]);
+
+impl<T> OfKinds<T> {
+    pub(crate) const fn new() -> OfKinds<T> {
+        OfKinds([const { OnceLock::new() }; Kind::ALL.len()])
+    }
+
+    pub(crate) fn get_or_init(&self, kind: Kind, make: impl FnOnce() -> T) -> &T {
+        // The kinds are numbered from 0, and these are as many.
+        self.0[kind as usize].get_or_init(make)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::described::schema_of;
+    use crate::resources::{SECTIONS, apisix_schema, apisix_secret_schema};
+    use crate::settings::Settings;
+    use crate::wording::INERT;
+
+    /// Takes out what only explains; why a field does nothing is what those who write it are warned of.
+    fn without_explanations(schema: &mut Value) {
+        match schema {
+            Value::Array(schemas) => schemas.iter_mut().for_each(without_explanations),
+            Value::Object(members) => {
+                let explains = |text: &Value| text.as_str().is_some_and(|text| !text.starts_with(INERT));
+                if members.get("description").is_some_and(explains) {
+                    members.shift_remove("description");
+                }
+                members.values_mut().for_each(without_explanations);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the types say, and what is checked by.
+    #[track_caller]
+    fn check(name: &str, mut made: Value, promised: &Value) {
+        without_explanations(&mut made);
+        let has_upstream = made.pointer("/properties/upstream/properties/nodes").is_some();
+        if std::env::var_os("SIGMA_BLESS").is_some() {
+            let mut shown = made.clone();
+            if has_upstream {
+                shown["properties"]["upstream"] = Value::Null;
+            }
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/promised/{name}.json"));
+            std::fs::write(path, format!("{shown:#}\n")).unwrap();
+            return;
+        }
+        // As texts: the order of properties is that of what is told.
+        let (made, promised) = (format!("{made:#}"), format!("{promised:#}"));
+        let differs = made.lines().zip(promised.lines()).find(|(made, promised)| made != promised);
+        assert!(made == promised, "{name}: {differs:?}; see promised.rs");
+    }
+
+    #[test]
+    fn the_schemas_are_what_the_types_say() {
+        let mut settings = schema_of::<Settings>();
+        for section in SECTIONS {
+            settings["properties"][section] = json!({ "type": "array" });
+        }
+        check("settings", settings, of_settings());
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Secret) {
+            check(&kind.word().replace(' ', "_"), apisix_schema(kind), of_kind(kind));
+        }
+        for manager in SecretProvider::ALL {
+            check(&format!("secret_{}", manager.name()), apisix_secret_schema(manager), of_secret(manager));
+        }
+        let mut choice = apisix_schema(Kind::Secret);
+        without_explanations(&mut choice);
+        assert_eq!(choice, *of_kind(Kind::Secret));
+    }
+}
