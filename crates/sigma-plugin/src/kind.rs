@@ -7,11 +7,9 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 
-use crate::descriptor::{Child, Data, Endpoint, InlineUpstream};
+use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
 use crate::places::VariablePlace;
-use crate::{
-    Bridge, Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, Resident, RunPolicy, Step,
-};
+use crate::{Bridge, Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step};
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
 /// what makes instances.
@@ -137,12 +135,10 @@ pub trait Kind: Send + Sync {
         None
     }
 
-    /// Makes what it does for the process as a whole, of its metadata with defaults filled in (`null` if there are
-    /// none); None if that is nothing, whatever they say. Must neither block nor reach out.
-    ///
-    /// # Errors
-    /// Returns an error, which is a sentence, if the metadata are refused after all.
-    fn resident(&self, _build: &Build<'_>) -> Option<Result<Arc<dyn Resident>, String>> {
+    /// How to make what it does for the process as a whole, of its metadata with defaults filled in (`null` if there
+    /// are none); None if that is nothing, whatever they say: then nobody looks at the metadata. It must neither block
+    /// nor reach out, and returns an error, which is a sentence, if the metadata are refused after all.
+    fn resident(&self) -> Option<MakeResident> {
         None
     }
 }
@@ -255,8 +251,8 @@ impl Kind for Descriptor {
         (self.build)(build)
     }
 
-    fn resident(&self, build: &Build<'_>) -> Option<Result<Arc<dyn Resident>, String>> {
-        self.resident.map(|resident| resident(build))
+    fn resident(&self) -> Option<MakeResident> {
+        self.resident
     }
 
     fn build_flow(&self, build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
@@ -271,7 +267,7 @@ mod tests {
     use sigma_config::plugins::PluginSchemas;
 
     use super::*;
-    use crate::{Consumers, Local, Node, Phase, Reply, Roster};
+    use crate::{Consumers, Local, Node, Phase, Reply, Resident, Residents, Roster};
 
     /// What a script offers that was loaded while the gateway runs: nothing of it is known beforehand.
     struct Script {
@@ -343,5 +339,36 @@ mod tests {
         assert!(run(&second, json!({"status": 1})).is_err());
         assert!(run(&none, json!({})).is_err());
         assert!(crate::docs::reference(&*second.kinds().next().unwrap().clone()).contains("Answers 451."));
+    }
+
+    struct Stays;
+
+    impl Resident for Stays {}
+
+    /// Every start asks all kinds what they do for the process, and clients may wait for it: a schema of metadata that
+    /// nobody has written is not made, neither for that nor for an instance.
+    #[test]
+    fn the_schema_of_metadata_waits_for_metadata() {
+        const UNTOLD: Descriptor = Descriptor {
+            name: "untold",
+            metadata_schema: Some(|| panic!("nobody has written any")),
+            build: |build| {
+                build.metadata.is_null().then(|| Arc::new(Answer(200)) as _).ok_or_else(String::new)
+            },
+            ..Descriptor::BASE
+        };
+        const STAYS: Descriptor = Descriptor {
+            name: "stays",
+            resident: Some(|build| {
+                build.metadata.is_null().then(|| Arc::new(Stays) as _).ok_or_else(String::new)
+            }),
+            ..UNTOLD
+        };
+        let roster = Roster::new([UNTOLD, STAYS].map(|kind| Arc::new(kind) as Arc<dyn Kind>), None);
+        let node = Arc::new(Node::default());
+        let residents = Residents::new(&roster, None, &|_| None, &node).unwrap();
+        assert_eq!(format!("{residents:?}"), r#"["stays"]"#);
+        let conf = Arc::new(json!({}));
+        assert!(roster.build("untold", &conf, json!({}), "r", &|_: &str| None, &node).is_ok());
     }
 }

@@ -52,6 +52,8 @@ impl Residents {
     ) -> Result<Residents, Vec<(String, String)>> {
         let (mut places, mut refused) = (Vec::new(), Vec::new());
         for kind in roster.kinds() {
+            // Most do nothing for the process, and a start waits until they are all asked.
+            let Some(make) = kind.resident() else { continue };
             let (plugin, metadata) = (kind.name(), metadata_of(kind.name()));
             let known = before.and_then(|before| before.0.iter().find(|place| *place.plugin == *plugin));
             if let Some(same) = known.filter(|known| known.metadata == metadata) {
@@ -61,12 +63,10 @@ impl Residents {
                 continue;
             }
             let filled = roster.filled_metadata(plugin, metadata.as_deref());
-            let made = kind.resident(&Build::new(plugin, &Value::Null, "", &filled, node));
-            let checked = || roster.check_metadata(plugin, metadata.as_deref());
-            match made.map(|made| checked().and(made)) {
-                Some(Ok(resident)) => places.push(Place { plugin: plugin.into(), metadata, resident }),
-                Some(Err(reason)) => refused.push((plugin.to_owned(), reason)),
-                None => {}
+            let made = make(&Build::new(plugin, &Value::Null, "", &filled, node));
+            match roster.check_metadata(plugin, metadata.as_deref()).and(made) {
+                Ok(resident) => places.push(Place { plugin: plugin.into(), metadata, resident }),
+                Err(reason) => refused.push((plugin.to_owned(), reason)),
             }
         }
         if refused.is_empty() { Ok(Residents(places)) } else { Err(refused) }

@@ -215,7 +215,8 @@ impl Roster {
 
     /// The metadata of a plugin with defaults filled in; `null` if there are none.
     pub(crate) fn filled_metadata(&self, name: &str, metadata: Option<&Value>) -> Value {
-        let metadata = metadata.cloned().unwrap_or(Value::Null);
+        // Defaults are added to what somebody wrote: without it the schema need not be made.
+        let Some(metadata) = metadata.cloned() else { return Value::Null };
         match self.checked(name, PluginScope::Metadata) {
             Some(schema) => schema.filled(metadata),
             None => metadata,
