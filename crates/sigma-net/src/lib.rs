@@ -2,6 +2,7 @@
 //!
 //! Everything a worker touches on the request path lives on its own thread; see [`worker`].
 
+pub mod allocations;
 pub mod answers;
 pub mod datagram;
 pub mod deadline;

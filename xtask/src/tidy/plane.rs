@@ -55,6 +55,10 @@ const BANS: &[Ban] = &[
                 "taken when an answer is kept, and where many may ask for the same: one stripe of many, for one look at a table",
             ),
             (
+                "crates/sigma-net/src/allocations/mod.rs",
+                "tried and never waited for, for one allocation in many, while a profile is taken",
+            ),
+            (
                 "crates/sigma-net/src/latest.rs",
                 "taken when the control thread tells a worker of a change, and held while a few pointers are moved",
             ),

@@ -1,0 +1,219 @@
+//! Runs in this process, whose allocator is a sampled one.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard};
+
+use super::*;
+
+#[global_allocator]
+static ALLOCATOR: Sampled<std::alloc::System> = Sampled::new(std::alloc::System);
+
+/// There is one sampler at a time, and tests run side by side.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const SHORTEST: u32 = *DISTANCES.start();
+
+/// A block that is made here, wherever that is called.
+#[inline(never)]
+fn kept_block(size: usize) -> Vec<u8> {
+    std::hint::black_box(vec![1; size])
+}
+
+#[inline(never)]
+fn freed_block(size: usize) {
+    drop(std::hint::black_box(vec![1_u8; size]));
+}
+
+/// What was made in a function of this file.
+fn made_in(found: &Allocations, function: usize) -> (Amount, Amount) {
+    let (mut allocated, mut in_use) = (Amount::default(), Amount::default());
+    // Its code is short, and the other one's may be behind it.
+    let is_of = |call: &u64| {
+        let before = [KEPT as usize, FREED as usize].into_iter().filter(|start| *start < *call as usize);
+        before.max() == Some(function) && *call as usize - function < 512
+    };
+    for stack in found.stacks.iter().filter(|stack| stack.calls.iter().any(is_of)) {
+        allocated.objects += stack.allocated.objects;
+        allocated.bytes += stack.allocated.bytes;
+        in_use.objects += stack.in_use.objects;
+        in_use.bytes += stack.in_use.bytes;
+    }
+    (allocated, in_use)
+}
+
+fn is_about(value: u64, expected: u64) -> bool {
+    value.abs_diff(expected) < expected / 5
+}
+
+const KEPT: fn(usize) -> Vec<u8> = kept_block;
+const FREED: fn(usize) = freed_block;
+
+#[test]
+fn what_is_kept_and_what_is_freed_are_told_apart() {
+    let _alone = alone();
+    let sampler = Sampler::start(SHORTEST, 1).unwrap();
+    let kept: Vec<Vec<u8>> = (0..4_000).map(|_| kept_block(4_096)).collect();
+    (0..8_000).for_each(|_| freed_block(2_048));
+    let found = sampler.end();
+    drop(kept);
+    let bytes = 4_000 * 4_096;
+    let (allocated, in_use) = made_in(&found, KEPT as usize);
+    assert!(is_about(allocated.bytes, bytes) && is_about(allocated.objects, 4_000), "{allocated:?}");
+    assert_eq!(in_use, allocated);
+    let (allocated, in_use) = made_in(&found, FREED as usize);
+    assert!(is_about(allocated.bytes, bytes) && is_about(allocated.objects, 8_000), "{allocated:?}");
+    assert_eq!(in_use, Amount::default());
+    assert!(found.samples > 1_500, "{}", found.samples);
+    assert_eq!((found.without_stack, found.not_followed), Default::default());
+    assert!(HELD.is_empty() && TABLES.read().unwrap().is_none());
+}
+
+/// What grows is what it is at its end; what was there before is none of it, until it grows.
+#[test]
+fn blocks_that_grow_are_counted_once() {
+    let _alone = alone();
+    let (before, mut grown) = (kept_block(4 << 20), kept_block(1 << 20));
+    let sampler = Sampler::start(SHORTEST, 2).unwrap();
+    let mut blocks = vec![kept_block(1 << 20), std::hint::black_box(vec![0; 1 << 20])];
+    for block in &mut blocks {
+        block.reserve_exact(7 << 20);
+        block.shrink_to(2 << 20);
+    }
+    grown.reserve_exact(3 << 20);
+    let in_tests = |found: &Allocations, of: fn(&Stack) -> u64| found.stacks.iter().map(of).sum::<u64>();
+    let found = sampler.end();
+    let in_use = in_tests(&found, |stack| stack.in_use.bytes);
+    // Other tests may allocate meanwhile, and keep little.
+    assert!((8 << 20..9 << 20).contains(&in_use), "{in_use}");
+    let allocated = in_tests(&found, |stack| stack.allocated.bytes);
+    assert!(allocated >= 24 << 20, "{allocated}");
+    assert_eq!(before.len() + grown.len(), 5 << 20);
+    // A run of its own knows nothing of those.
+    let sampler = Sampler::start(SHORTEST, 2).unwrap();
+    drop((blocks, grown, before));
+    let found = sampler.end();
+    assert_eq!(made_in(&found, KEPT as usize), Default::default());
+}
+
+/// Blocks are freed by threads that did not make them, and their addresses used again: none is forgotten, none is counted
+/// twice.
+#[test]
+fn any_thread_may_free_what_another_one_has_made() {
+    const THREADS: usize = 8;
+    let _alone = alone();
+    let sampler = Sampler::start(SHORTEST, 3).unwrap();
+    let (give, take): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| std::sync::mpsc::channel::<Vec<u8>>()).unzip();
+    std::thread::scope(|scope| {
+        for (me, own) in take.into_iter().enumerate() {
+            let give = give.clone();
+            scope.spawn(move || {
+                for round in 0..5_000 {
+                    let next = (me + 1 + round % (THREADS - 1)) % THREADS;
+                    // It may have come to its end: the block is freed here then.
+                    let _ = give[next].send(kept_block(256 << (round % 5)));
+                    own.try_iter().for_each(drop);
+                }
+                drop(give);
+                own.iter().for_each(drop);
+            });
+        }
+        drop(give);
+    });
+    let found = sampler.end();
+    let (allocated, in_use) = made_in(&found, KEPT as usize);
+    let bytes = THREADS as u64 * 1_000 * (256 + 512 + 1024 + 2048 + 4096);
+    assert!(is_about(allocated.bytes, bytes), "{allocated:?}, not {bytes}");
+    assert_eq!(in_use, Amount::default());
+}
+
+/// Runs that begin and end while threads allocate and free all the time: each is as if it were the first one.
+#[test]
+fn runs_leave_nothing_to_each_other() {
+    let _alone = alone();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut held: Vec<Vec<u8>> = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    held.push(kept_block(8 << 10));
+                    // Of earlier runs, too.
+                    if held.len() > 64 {
+                        held.drain(..32);
+                    }
+                    freed_block(8 << 10);
+                }
+            });
+        }
+        for round in 0..60 {
+            let sampler = Sampler::start(SHORTEST, round).unwrap();
+            std::thread::yield_now();
+            let kept: Vec<Vec<u8>> = (0..200).map(|_| kept_block(8 << 10)).collect();
+            let found = sampler.end();
+            assert!(HELD.is_empty());
+            drop(kept);
+            for stack in &found.stacks {
+                assert!(stack.in_use.bytes <= stack.allocated.bytes, "{stack:?}");
+                assert!(!stack.calls.is_empty() && stack.calls.iter().all(|call| *call != 0), "{stack:?}");
+            }
+            // Those of this thread, and at the most what the others held at one moment.
+            let (_, in_use) = made_in(&found, KEPT as usize);
+            assert!((1 << 20..8 << 20).contains(&in_use.bytes), "{in_use:?}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn there_is_one_sampler_at_a_time() {
+    let _alone = alone();
+    let first = Sampler::start(SHORTEST, 4).unwrap();
+    assert_eq!(Sampler::start(SHORTEST, 4).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+    // The one that was refused ends nothing.
+    assert_ne!(RUN.load(Ordering::Relaxed), 0);
+    let kept = kept_block(1 << 20);
+    drop(first);
+    assert_eq!(RUN.load(Ordering::Relaxed), 0);
+    assert!(HELD.is_empty() && TABLES.read().unwrap().is_none());
+    let second = Sampler::start(1, 4).unwrap();
+    assert_eq!(distance_of(RUN.load(Ordering::Relaxed)), SHORTEST, "within its bounds");
+    drop(kept);
+    assert_eq!(made_in(&second.end(), KEPT as usize), Default::default());
+}
+
+/// What there is no room for is counted, and does not spoil the rest.
+#[test]
+fn what_does_not_fit_is_said() {
+    let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(Held::new()));
+    let weight = tables.weight(SHORTEST.into());
+    // Each of them in a place of its own, until lines are full.
+    for n in 1..=200_000 {
+        tables.add(&held, n * 16, SHORTEST.into(), &[1, 2]);
+    }
+    let found = tables.told();
+    let [stack] = &found.stacks[..] else { panic!("{found:?}") };
+    assert_eq!((found.samples, stack.allocated.bytes), (200_000, 200_000 * weight.bytes));
+    assert!(found.not_followed.samples > 130_000 && found.without_stack.samples == 0, "{found:?}");
+    let followed = found.samples - found.not_followed.samples;
+    assert_eq!(stack.in_use.bytes, followed * weight.bytes);
+    for n in 1..=200_000 {
+        let entry = held.find(n * 16).and_then(|place| tables.remove(&held, place, n * 16));
+        // A block that could not grow is there still.
+        if let Some(entry) = entry.filter(|_| n % 2 == 0) {
+            tables.put_back(&held, n * 16, entry);
+        }
+    }
+    let in_use = tables.told().stacks[0].in_use.bytes / weight.bytes;
+    assert!(in_use.abs_diff(followed / 2) < followed / 20, "{in_use} of {followed}");
+    // As many stacks as there are.
+    for n in 0..20_000 {
+        tables.add(&held, 7 << 30, 100, &[n]);
+    }
+    let found = tables.told();
+    assert!(found.without_stack.samples > 10_000 && found.stacks.len() > 7_000, "{}", found.stacks.len());
+    assert_eq!(found.without_stack.bytes, found.without_stack.samples * tables.weight(100).bytes);
+}
