@@ -12,10 +12,12 @@ mod output;
 use std::process::ExitCode;
 
 use clap::Parser;
+use sigma_net::allocations::Sampled;
 
-/// One allocation or two remain per request; a fast allocator keeps them out of profiles.
+/// One allocation or two remain per request; a fast allocator keeps them out of profiles of the CPU. What they are is seen
+/// in those of the heap.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Sampled<mimalloc::MiMalloc> = Sampled::new(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     let args = args::normalised(std::env::args_os(), std::path::Path::new("sigma.json").exists());

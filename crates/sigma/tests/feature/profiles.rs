@@ -12,9 +12,13 @@ use crate::{PATIENCE, SIGMA, nodes};
 const EXCHANGE: &str = "sigma_proxy::exchange::";
 
 fn gateway(origin: &Origin, process: &str) -> Gateway {
+    gateway_with(origin, process, "{}")
+}
+
+fn gateway_with(origin: &Origin, process: &str, plugins: &str) -> Gateway {
     let config = format!(
         "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\n{process}\n\
-         routes:\n  - uri: \"/*\"\n    upstream: {{ nodes: {} }}\n",
+         routes:\n  - uri: \"/*\"\n    plugins: {plugins}\n    upstream: {{ nodes: {} }}\n",
         nodes(&[origin])
     );
     Gateway::start(SIGMA, &config).unwrap()
@@ -32,11 +36,21 @@ fn message(answer: &Message) -> String {
 fn there_are_no_profiles_unless_they_are_asked_for() {
     let origin = Origin::echo("a").unwrap();
     let gateway = gateway(&origin, "");
-    for target in ["/v1/profile/cpu", "/v1/profile/heap"] {
+    for target in ["/v1/profile/cpu", "/v1/profile/heap", "/v1/profile/heap?seconds=1"] {
         let answer = asked(&gateway, target);
         assert_eq!(answer.status(), 403, "{target}");
         assert!(message(&answer).contains("`process.profiling: true`"), "{}", answer.text());
     }
+}
+
+/// What `go tool pprof` reads in a profile.
+fn read(gateway: &Gateway, profile: &Message, options: &[&str]) -> String {
+    let file = gateway.dir().join("profile.pb");
+    std::fs::write(&file, &profile.body).unwrap();
+    let mut pprof = Command::new("go");
+    let read = pprof.args(["tool", "pprof", "-nodecount=1000"]).args(options).arg(&file).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    String::from_utf8_lossy(&read.stdout).into_owned()
 }
 
 /// Ends the load, also where the test fails.
@@ -118,17 +132,110 @@ fn a_profile_shows_what_a_worker_does() {
         assert_eq!(field(&profile, "content-type").as_deref(), Some("application/octet-stream"));
         assert_eq!(field(&picture, "content-type").as_deref(), Some("image/svg+xml"));
         assert!(picture.text().starts_with("<svg ") && !picture.text().contains("<script"));
-        let file = gateway.dir().join("cpu.pb");
-        std::fs::write(&file, &profile.body).unwrap();
-        let read = |option: &str| {
-            let mut pprof = Command::new("go");
-            let read = pprof.args(["tool", "pprof", option, "-nodecount=1000"]).arg(&file).output().unwrap();
-            assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
-            String::from_utf8_lossy(&read.stdout).into_owned()
-        };
-        let top = read("-top");
+        let top = read(&gateway, &profile, &["-top"]);
         assert!(top.contains("Type: cpu") && top.contains(EXCHANGE), "{top}");
-        let tags = read("-tags");
+        let tags = read(&gateway, &profile, &["-tags"]);
         assert!(tags.contains("thread:") && tags.contains("sigma-worker-0"), "{tags}");
     });
+}
+
+#[test]
+fn a_profile_of_the_heap_is_asked_for_within_bounds() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = gateway(&origin, "process: { profiling: true }");
+    let check = |query: &str, expected: &str| {
+        let answer = asked(&gateway, &format!("/v1/profile/heap?{query}"));
+        assert_eq!((answer.status(), &*message(&answer)), (400, expected), "{query}");
+    };
+    check("seconds=0", "invalid argument seconds: 0 is no number from 1 to 120");
+    check("bytes=1", "invalid argument bytes: 1 is no number from 16384 to 67108864");
+    check("of=all", "invalid argument of: all is not in_use or allocated");
+    check("format=dot", "invalid argument format: dot is not pprof, folded, svg or figures");
+    check("hz=99", "unknown argument hz: write seconds, bytes, of or format");
+    let both = "invalid argument format: figures take no time, and no other argument";
+    check("seconds=1&format=figures", both);
+    for target in ["/v1/profile/heap", "/v1/profile/heap?format=figures"] {
+        let figures: Value = asked(&gateway, target).json().unwrap();
+        assert!(figures["allocator"].is_object(), "{figures}");
+    }
+}
+
+/// Bytes of the answers that the gateway is made to keep, in all and each.
+const KEPT: usize = 16 << 20;
+const ANSWER: usize = 256 << 10;
+
+/// The bytes of all lines that have a call of an exchange or of the cache in them.
+fn of_exchanges(lines: &str) -> usize {
+    let of_them = lines.lines().filter(|line| line.contains(EXCHANGE) || line.contains("sigma_cache::"));
+    of_them.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
+}
+
+/// Asks for a profile, makes the gateway keep answers when it is being taken, and returns it.
+fn taken_while_answers_are_kept(gateway: &Gateway, round: usize, query: &str) -> Message {
+    let lines = || gateway.stderr().matches("an operator asks for a profile").count();
+    let before = lines();
+    let address = gateway.control_address();
+    std::thread::scope(|scope| {
+        let profile = scope.spawn(move || {
+            let mut operator = Peer::connect(&address).unwrap().with_deadline(PATIENCE * 2);
+            operator.get(&format!("/v1/profile/heap?seconds=4&bytes=65536&{query}")).unwrap()
+        });
+        assert!(until(PATIENCE, || lines() > before));
+        for other in ["heap?seconds=1", "cpu?seconds=1"] {
+            let refused = asked(gateway, &format!("/v1/profile/{other}"));
+            let expected = "a profile is being taken, and there is one at a time: ask again when it is done";
+            assert_eq!((refused.status(), &*message(&refused)), (409, expected));
+        }
+        let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+        for n in 0..KEPT / ANSWER {
+            assert_eq!(client.get(&format!("/{round}/{n}")).unwrap().body.len(), ANSWER);
+        }
+        profile.join().unwrap()
+    })
+}
+
+#[test]
+fn a_profile_of_the_heap_shows_who_keeps_memory() {
+    let body = "a".repeat(ANSWER);
+    let origin = Origin::answer(move |_| {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\nCache-Control: max-age=3600\r\n\r\n{body}")
+            .into_bytes()
+    })
+    .unwrap();
+    let process = "process: { profiling: true }\nerror_log: { level: info }\n\
+                   plugin_attr: { proxy-cache: { zones: [{ name: z, memory_size: 400m }] } }";
+    let plugins = "{ proxy-cache: { cache_strategy: memory, cache_zone: z } }";
+    let gateway = gateway_with(&origin, process, plugins);
+    // On a machine that is busy a profile may be over before the answers have come.
+    let with = |first: usize, query: &str, is_good: &dyn Fn(&Message) -> bool| {
+        let (mut round, mut answer) = (first, None);
+        let is_found = until(PATIENCE * 4, || {
+            round += 1;
+            answer = Some(taken_while_answers_are_kept(&gateway, round, query));
+            answer.as_ref().is_some_and(is_good)
+        });
+        let answer = answer.unwrap();
+        assert!(is_found, "{query}: {}", answer.text());
+        answer
+    };
+    let is_kept = |bytes: usize| (KEPT / 4 * 3..KEPT * 2).contains(&bytes);
+    with(0, "format=folded", &|answer| is_kept(of_exchanges(&answer.text())));
+    // None of that is allocated now.
+    let later = asked(&gateway, "/v1/profile/heap?seconds=1&bytes=65536&format=folded");
+    assert_eq!(later.status(), 200);
+    assert!(of_exchanges(&later.text()) < KEPT / 8, "{}", later.text());
+    let all = with(100, "format=folded&of=allocated", &|answer| of_exchanges(&answer.text()) > KEPT / 4 * 3);
+    assert!(!all.text().contains("sigma_net::allocations"), "{}", all.text());
+    let profile = with(200, "", &|answer| answer.text().contains(EXCHANGE));
+    assert_eq!(profile.head.get("content-type"), Some("application/octet-stream"));
+    let top = |kind: &str| read(&gateway, &profile, &["-top", &format!("-sample_index={kind}")]);
+    for kind in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"] {
+        let top = top(kind);
+        assert!(top.contains(&format!("Type: {kind}")) && top.contains(EXCHANGE), "{top}");
+    }
+    let first = read(&gateway, &profile, &["-top"]);
+    assert!(first.contains("Type: inuse_space"), "{first}");
+    let comments = read(&gateway, &profile, &["-comments"]);
+    assert!(comments.contains("in use is what was allocated during the profile"), "{comments}");
+    assert_eq!(gateway.connect().unwrap().get("/200/1").unwrap().status(), 200);
 }

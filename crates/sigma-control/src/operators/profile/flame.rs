@@ -1,7 +1,7 @@
 //! A flame graph: one picture that needs nothing beside it, neither a script nor a font.
 //!
-//! Each call is a bar as wide as its share of all samples, above those that called it. What a bar is and how often it was
-//! seen stands in its title, which browsers show beside the pointer.
+//! Each call is a bar as wide as its share of all, above those that called it. What a bar is and how much it has stands in
+//! its title, which browsers show beside the pointer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,8 +32,8 @@ fn width(count: u64, all: f64) -> f64 {
     count as f64 / all * WIDTH
 }
 
-/// The picture of stacks, each from the outermost call to the innermost and how often it was seen.
-pub(super) fn picture(title: &str, stacks: &[(Vec<String>, u64)]) -> String {
+/// The picture of stacks, each from the outermost call to the innermost and how many of a unit it has.
+pub(super) fn picture(title: &str, unit: &str, stacks: &[(Vec<String>, u64)]) -> String {
     let mut root = Node::default();
     for (calls, count) in stacks {
         root.count += count;
@@ -51,12 +51,12 @@ pub(super) fn picture(title: &str, stacks: &[(Vec<String>, u64)]) -> String {
         escaped(title),
         height = bottom + HEIGHT,
     );
-    bar(&mut out, "all", &root, (0.0, bottom), all);
+    bar(&mut out, ("all", unit), &root, (0.0, bottom), all);
     out.push_str("</svg>\n");
     out
 }
 
-fn bar(out: &mut String, name: &str, node: &Node, (left, top): (f64, f64), all: f64) {
+fn bar(out: &mut String, (name, unit): (&str, &str), node: &Node, (left, top): (f64, f64), all: f64) {
     let wide = width(node.count, all);
     if wide < NARROWEST {
         return;
@@ -65,7 +65,7 @@ fn bar(out: &mut String, name: &str, node: &Node, (left, top): (f64, f64), all: 
     // Writing to a String cannot fail.
     let _ = write!(
         out,
-        "<g><title>{name} ({count} samples, {share:.1} %)</title><rect x=\"{left:.1}\" y=\"{top}\" width=\"{wide:.1}\" \
+        "<g><title>{name} ({count} {unit}, {share:.1} %)</title><rect x=\"{left:.1}\" y=\"{top}\" width=\"{wide:.1}\" \
          height=\"{HEIGHT}\" fill=\"{colour}\" stroke=\"#fff\" stroke-width=\".5\"/>",
         name = escaped(name),
         count = node.count,
@@ -82,7 +82,7 @@ fn bar(out: &mut String, name: &str, node: &Node, (left, top): (f64, f64), all: 
     out.push_str("</g>\n");
     let mut left = left;
     for (name, call) in &node.calls {
-        bar(out, name, call, (left, top - HEIGHT), all);
+        bar(out, (name, unit), call, (left, top - HEIGHT), all);
         left += width(call.count, all);
     }
 }
@@ -123,7 +123,7 @@ mod tests {
             stack(&["worker", "a"], 2),
             stack(&["worker", "<T & \"x\">"], 2),
         ];
-        let picture = picture("a < b", &stacks);
+        let picture = picture("a < b", "samples", &stacks);
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
         for expected in [
             ">a &lt; b</text>",
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn what_nobody_sees_is_left_out() {
         let stacks = [stack(&["wide"], 100_000), stack(&["narrow"], 1)];
-        let shown = picture("", &stacks);
+        let shown = picture("", "bytes", &stacks);
         assert!(shown.contains("wide") && !shown.contains("narrow"));
-        assert!(!picture("", &[]).contains("<g>"), "nothing was seen");
-        let long = picture("", &[stack(&[&"ü".repeat(500)], 1)]);
+        assert!(!picture("", "bytes", &[]).contains("<g>"), "nothing was seen");
+        let long = picture("", "bytes", &[stack(&[&"ü".repeat(500)], 1)]);
         assert!(long.contains("ü…</text>"));
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use super::Stacks;
 use super::modules::Modules;
+use super::{Report, name};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Profile {
@@ -30,6 +30,8 @@ pub(super) struct Profile {
     period: i64,
     #[prost(int64, repeated, tag = "13")]
     comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
 }
 
 /// Numbers of texts in the table.
@@ -122,20 +124,20 @@ impl Texts {
 }
 
 impl Profile {
-    pub(super) fn of(stacks: &Stacks, modules: &Modules, hz: u32, took: Duration) -> Profile {
+    pub(super) fn of(report: &Report, modules: &Modules) -> Profile {
         let mut texts = Texts { known: HashMap::from([(String::new(), 0)]), all: vec![String::new()] };
-        let period = 1_000_000_000 / i64::from(hz);
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(report.took);
+        let counted = report.counted.iter();
         let mut profile = Profile {
-            sample_type: [("samples", "count"), ("cpu", "nanoseconds")]
+            sample_type: counted
                 .map(|(kind, unit)| ValueType { kind: texts.number(kind), unit: texts.number(unit) })
-                .into(),
-            time_nanos: nanos(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(took)),
-            duration_nanos: nanos(took),
-            period,
+                .collect(),
+            time_nanos: nanos(since),
+            duration_nanos: nanos(report.took),
+            period: report.period,
+            comment: report.notes.iter().map(|note| texts.number(note)).collect(),
             ..Profile::default()
         };
-        profile.period_type = profile.sample_type.last().copied();
-        profile.comment = stacks.notes().iter().map(|note| texts.number(note)).collect();
         profile.mapping = (1..)
             .zip(modules.all())
             .map(|(id, module)| Mapping {
@@ -147,42 +149,47 @@ impl Profile {
                 has_functions: true,
             })
             .collect();
+        let shown = profile.sample_type.get(report.first).copied().unwrap_or_default();
+        profile.default_sample_type = shown.kind;
+        let (kind, unit) = report.period_of;
+        profile.period_type = Some(ValueType { kind: texts.number(kind), unit: texts.number(unit) });
+        profile.add(report, modules, &mut texts);
+        profile.string_table = texts.all;
+        profile
+    }
+
+    /// Adds the stacks, with what is said of their calls.
+    fn add(&mut self, report: &Report, modules: &Modules, texts: &mut Texts) {
         let (mut locations, mut functions) = (HashMap::new(), HashMap::new());
         let key = texts.number("thread");
-        for (thread, calls, count) in stacks.all() {
-            let location_id = calls.iter().map(|call| {
+        for stack in &report.stacks {
+            let location_id = stack.calls.iter().map(|call| {
                 *locations.entry(*call).or_insert_with(|| {
-                    let id = profile.location.len() as u64 + 1;
-                    let name = texts.number(&stacks.name(modules, *call));
+                    let id = self.location.len() as u64 + 1;
+                    let name = texts.number(&name(modules, *call));
                     let function_id = *functions.entry(name).or_insert_with(|| {
-                        let id = profile.function.len() as u64 + 1;
+                        let id = self.function.len() as u64 + 1;
                         // pprof takes a name apart, like one of C++, unless the symbol's is another one.
                         let symbol = modules.name(*call);
                         let system_name = symbol.map_or(name, |symbol| texts.number(&symbol));
-                        profile.function.push(Function { id, name, system_name });
+                        self.function.push(Function { id, name, system_name });
                         id
                     });
                     let mapping_id = modules.position(*call).map_or(0, |at| at as u64 + 1);
                     let address = if mapping_id == 0 { 0 } else { *call };
-                    profile.location.push(Location {
-                        id,
-                        mapping_id,
-                        address,
-                        line: vec![Line { function_id }],
-                    });
+                    let line = vec![Line { function_id }];
+                    self.location.push(Location { id, mapping_id, address, line });
                     id
                 })
             });
             let location_id = location_id.collect();
-            let value = vec![count as i64, (count as i64).saturating_mul(period)];
-            profile.sample.push(Sample {
+            let thread = stack.thread.iter();
+            self.sample.push(Sample {
                 location_id,
-                value,
-                label: vec![Label { key, str: texts.number(thread) }],
+                value: stack.values.clone(),
+                label: thread.map(|thread| Label { key, str: texts.number(thread) }).collect(),
             });
         }
-        profile.string_table = texts.all;
-        profile
     }
 }
 
