@@ -48,6 +48,9 @@ pub(crate) enum Command {
     Plugins(Plugins),
     /// Print a script with which a shell completes this command line
     Completions(Completions),
+    /// Print the manual page, which packages have: `sigma man | man -l -`
+    #[command(hide = true)]
+    Man,
     /// Print the version
     Version,
 }

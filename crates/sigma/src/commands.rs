@@ -42,6 +42,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Ctl(args) => crate::ctl::execute(args),
         Command::Plugins(args) => plugins(args.name.as_deref()),
         Command::Completions(args) => Ok(completions(args.shell)),
+        Command::Man => Ok(printed(&crate::man::page(Cli::command())?)),
         Command::Version => {
             println!("sigma {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ mod demo;
 mod errorlog;
 mod import;
 mod init;
+mod man;
 mod output;
 
 use std::process::ExitCode;
