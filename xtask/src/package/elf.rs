@@ -3,6 +3,24 @@
 /// The program header of the loader (ELF-64, `PT_INTERP`).
 const INTERPRETER: u32 = 3;
 
+/// The machines that binaries are for (`e_machine`).
+pub(super) const X86_64: u16 = 62;
+pub(super) const AARCH64: u16 = 183;
+
+const WRONG: &str = "the binary is no ELF file of 64 bits";
+
+/// The machine that the binary is for.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if this is no binary of 64 bits.
+pub(super) fn machine(binary: &[u8]) -> Result<u16, &'static str> {
+    // All targets are little-endian.
+    match number(binary, 18) {
+        Some(machine) if binary.starts_with(b"\x7fELF\x02\x01") => Ok(u16::from_le_bytes(machine)),
+        _ => Err(WRONG),
+    }
+}
+
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -12,11 +30,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 /// # Errors
 /// Returns an error, which is a sentence, if this is no binary of 64 bits.
 pub(super) fn interpreter(binary: &[u8]) -> Result<Option<String>, &'static str> {
-    const WRONG: &str = "the binary is no ELF file of 64 bits";
-    // Both targets are little-endian.
-    if !binary.starts_with(b"\x7fELF\x02\x01") {
-        return Err(WRONG);
-    }
+    machine(binary)?;
     let headers = || {
         let start = u64::from_le_bytes(number(binary, 32)?) as usize;
         let size = usize::from(u16::from_le_bytes(number(binary, 54)?));

@@ -3,17 +3,34 @@
 use std::path::Path;
 
 use anyhow::Context;
+use md5::{Digest as _, Md5};
 
 use super::elf;
+
+/// The file with the texts of the licences of crates.
+const NOTICES: &str = "third-party-notices.txt";
 
 /// What is made for a release; everything else stands in the repository.
 pub(super) struct Parts {
     pub(super) binary: Vec<u8>,
     /// Names and texts.
     pub(super) completions: Vec<(String, Vec<u8>)>,
+    /// The page sigma(1).
+    pub(super) manual: Vec<u8>,
+    /// The texts of the licences of crates.
+    pub(super) notices: Vec<u8>,
     pub(super) sbom: Vec<u8>,
-    /// `CHANGELOG.md`, as gzip packs it.
+    /// `CHANGELOG.md`.
     pub(super) changelog: Vec<u8>,
+}
+
+/// Those that Debian wants packed.
+pub(super) struct Documents {
+    pub(super) changelog: Vec<u8>,
+    /// Of the package itself.
+    pub(super) changes: Vec<u8>,
+    pub(super) manual: Vec<u8>,
+    pub(super) notices: Vec<u8>,
 }
 
 /// A file, or a folder that is empty.
@@ -48,7 +65,6 @@ pub(super) fn tarball(root: &Path, parts: &Parts) -> anyhow::Result<Vec<Entry>> 
     let mut all = copied(
         root,
         &[
-            ("CHANGELOG.md", "CHANGELOG.md"),
             ("LICENSE", "LICENSE"),
             ("README.md", "README.md"),
             ("docs/install.md", "INSTALL.md"),
@@ -57,7 +73,10 @@ pub(super) fn tarball(root: &Path, parts: &Parts) -> anyhow::Result<Vec<Entry>> 
             ("packaging/sigma.yaml", "sigma.yaml"),
         ],
     )?;
+    all.push(file("CHANGELOG.md", 0o644, parts.changelog.clone()));
     all.push(file("bin/sigma", 0o755, parts.binary.clone()));
+    all.push(file("man/sigma.1", 0o644, parts.manual.clone()));
+    all.push(file(NOTICES, 0o644, parts.notices.clone()));
     all.push(file("sbom.cdx.json", 0o644, parts.sbom.clone()));
     for (name, bytes) in &parts.completions {
         all.push(file(format!("completions/{name}"), 0o644, bytes.clone()));
@@ -70,6 +89,7 @@ pub(super) fn tarball(root: &Path, parts: &Parts) -> anyhow::Result<Vec<Entry>> 
 pub(super) fn debian(
     root: &Path,
     parts: &Parts,
+    documents: &Documents,
     version: &str,
     architecture: &str,
 ) -> anyhow::Result<Vec<Entry>> {
@@ -80,6 +100,7 @@ pub(super) fn debian(
             ("packaging/sigma.service", "lib/systemd/system/sigma.service"),
             ("packaging/sigma.socket", "usr/share/doc/sigma/examples/sigma.socket"),
             ("packaging/debian/copyright", "usr/share/doc/sigma/copyright"),
+            ("packaging/debian/lintian-overrides", "usr/share/lintian/overrides/sigma"),
             ("README.md", "usr/share/doc/sigma/README.md"),
             ("packaging/debian/conffiles", "DEBIAN/conffiles"),
             ("packaging/debian/postinst", "DEBIAN/postinst"),
@@ -90,7 +111,10 @@ pub(super) fn debian(
     for script in all.iter_mut().filter(|entry| entry.path.starts_with("DEBIAN/p")) {
         script.mode = 0o755;
     }
-    all.push(file("usr/share/doc/sigma/changelog.gz", 0o644, parts.changelog.clone()));
+    all.push(file("usr/share/doc/sigma/changelog.gz", 0o644, documents.changelog.clone()));
+    all.push(file("usr/share/doc/sigma/changelog.Debian.gz", 0o644, documents.changes.clone()));
+    all.push(file(format!("usr/share/doc/sigma/{NOTICES}.gz"), 0o644, documents.notices.clone()));
+    all.push(file("usr/share/man/man1/sigma.1.gz", 0o644, documents.manual.clone()));
     all.push(file("usr/bin/sigma", 0o755, parts.binary.clone()));
     all.push(file("usr/share/doc/sigma/sbom.cdx.json", 0o644, parts.sbom.clone()));
     for (name, bytes) in &parts.completions {
@@ -109,8 +133,22 @@ pub(super) fn debian(
         .replace("@SIZE@", &kib.to_string())
         .replace("@DEPENDS@", &depends(&parts.binary));
     all.push(file("DEBIAN/control", 0o644, control));
+    all.push(file("DEBIAN/md5sums", 0o644, sums(&all)));
     all.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(all)
+}
+
+/// By which `dpkg --verify` knows a file that has changed; those that are an administrator's are left out.
+fn sums(entries: &[Entry]) -> String {
+    let own = |entry: &&Entry| !entry.path.starts_with("DEBIAN/") && !entry.path.starts_with("etc/");
+    let line = |entry: &Entry| {
+        let sum = Md5::digest(&entry.bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{sum}  {}\n", entry.path)
+    };
+    let mut lines: Vec<(&str, String)> =
+        entries.iter().filter(own).map(|entry| (&*entry.path, line(entry))).collect();
+    lines.sort_unstable();
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 /// What the package depends on, by the binary.
@@ -136,6 +174,7 @@ pub(super) fn image(root: &Path, parts: &Parts, authorities: Vec<u8>) -> anyhow:
         ],
     )?;
     all.push(file("ca-certificates.crt", 0o644, authorities));
+    all.push(file(NOTICES, 0o644, parts.notices.clone()));
     all.push(file("sigma", 0o755, parts.binary.clone()));
     all.push(file("sbom.cdx.json", 0o644, parts.sbom.clone()));
     // The place of what the gateway keeps, owned by the user that it runs as.

@@ -4,26 +4,32 @@
 //! |---|---|
 //! | `layout` | the lists of files in the tarball, the Debian package and the folder for an image |
 //! | `elf` | what a binary asks of the machine that it runs on |
+//! | `notices` | the texts that the licences of these crates want handed on |
 //! | `sbom` | the list of the crates that are linked into the program |
 //!
 //! Archives are written by `tar`, `gzip` and `dpkg-deb`, with fixed owners, sorted names and the time of the commit.
 
 mod elf;
 mod layout;
+mod notices;
 mod sbom;
 #[cfg(test)]
 mod tests;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 
-use layout::{Entry, Parts};
+use layout::{Documents, Entry, Parts};
 
 /// Where distributions keep the authorities that the system trusts.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Whose package it is.
+const MAINTAINER: &str = "The Sigma Authors <authors@sigma.invalid>";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -60,13 +66,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         None => build(root, &release.target, options.fully_static)?,
     };
     let bytes = std::fs::read(&binary).with_context(|| format!("{} cannot be read", binary.display()))?;
+    is_for(&bytes, &release.target)?;
     let metadata = cargo_metadata(root, &release.target)?;
     let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
+    let program = Program::of(&binary, &release.version)?;
     let parts = Parts {
         sbom: sbom::document(&metadata, &lock, &release.version, release.epoch)?,
-        completions: completions(root, options, &binary)?,
+        completions: completions(root, &program)?,
+        manual: program.prints(root, &["man"])?,
         binary: bytes,
-        changelog: changelog(root)?,
+        notices: notices::document(&metadata)?,
+        changelog: std::fs::read(root.join("CHANGELOG.md"))?,
     };
     let out = options.out.clone().unwrap_or_else(|| root.join("target/package"));
     std::fs::create_dir_all(&out)?;
@@ -131,17 +141,20 @@ fn cargo() -> Command {
 /// Builds the program; where it is.
 fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBuf> {
     let libraries = text(Command::new("rustc").args(["--print", "target-libdir", "--target", target]))?;
-    ensure!(
-        Path::new(&libraries).exists(),
-        "the standard library for {target} is not installed: run `rustup target add {target}`"
-    );
+    ensure!(Path::new(&libraries).exists(), no_library(target));
     let mut command = cargo();
-    command.args(["build", "--release", "--locked", "-p", "sigma", "--target", target]);
+    command.args(["build", "--profile", "dist", "--locked", "-p", "sigma", "--target", target]);
+    // Names of functions stay, for profiles; the lines of the source, most of the file, go.
+    command.env("CARGO_PROFILE_DIST_STRIP", "debuginfo");
     let name = target.replace('-', "_");
     if target == "aarch64-unknown-linux-gnu" && host()? != target {
         // Debian's cross compiler: the package gcc-aarch64-linux-gnu.
         const COMPILER: &str = "aarch64-linux-gnu-gcc";
-        output(Command::new(COMPILER).arg("--version"))?;
+        let is_there = Command::new(COMPILER).arg("--version").output().is_ok();
+        ensure!(
+            is_there,
+            "there is no compiler of C for {target}: install {COMPILER}, on Debian `apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross`"
+        );
         command.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), COMPILER);
         command.env(format!("CC_{name}"), COMPILER);
     }
@@ -153,7 +166,41 @@ fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBu
     command.env("RUSTFLAGS", flags);
     let status = command.current_dir(root).status().context("cargo cannot be run")?;
     ensure!(status.success(), "the program cannot be built");
-    Ok(root.join("target").join(target).join("release/sigma"))
+    let folder = cargo_metadata(root, target)?["target_directory"].as_str().map(PathBuf::from);
+    let folder = folder.context("`cargo metadata` says nothing of `target_directory`")?;
+    Ok(folder.join(target).join("dist/sigma"))
+}
+
+/// What to do where there is no standard library for a target: by rustup, or with the compiler of Debian.
+fn no_library(target: &str) -> String {
+    let debian = match architecture(target) {
+        Some(name) => format!(
+            ", or, where Rust is that of Debian, `dpkg --add-architecture {name}` and `apt-get install libstd-rust-dev:{name}`"
+        ),
+        None => String::new(),
+    };
+    format!("the standard library for {target} is not installed: run `rustup target add {target}`{debian}")
+}
+
+/// Debian's name for the architecture of a target.
+fn architecture(target: &str) -> Option<&'static str> {
+    match target.split('-').next() {
+        Some("x86_64") => Some("amd64"),
+        Some("aarch64") => Some("arm64"),
+        _ => None,
+    }
+}
+
+/// Whether a binary is one for this target, as far as it says: another one is not to be packed under its name.
+fn is_for(binary: &[u8], target: &str) -> anyhow::Result<()> {
+    let machine = elf::machine(binary).map_err(anyhow::Error::msg)?;
+    let expected = match architecture(target) {
+        Some("amd64") => elf::X86_64,
+        Some("arm64") => elf::AARCH64,
+        _ => return Ok(()),
+    };
+    ensure!(machine == expected, "the binary is for another architecture than {target}: name its --target");
+    Ok(())
 }
 
 fn cargo_metadata(root: &Path, target: &str) -> anyhow::Result<serde_json::Value> {
@@ -162,25 +209,89 @@ fn cargo_metadata(root: &Path, target: &str) -> anyhow::Result<serde_json::Value
     Ok(serde_json::from_slice(&output(command.current_dir(root))?)?)
 }
 
-/// The completions of shells, which the program writes itself: the one that is packed if it runs here.
-fn completions(root: &Path, options: &Options, binary: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let runs = options.target.as_ref().map_or(Ok(true), |target| host().map(|host| host == *target))?;
-    let complete = |shell: &str| {
-        if runs {
-            return output(Command::new(binary).args(["completions", shell]));
-        }
-        let mut command = cargo();
-        command.args(["run", "--quiet", "--locked", "-p", "sigma", "--", "completions", shell]);
-        output(command.current_dir(root))
-    };
-    let shells = [("bash", "sigma.bash"), ("zsh", "_sigma"), ("fish", "sigma.fish")];
-    shells.into_iter().map(|(shell, name)| Ok((name.to_owned(), complete(shell)?))).collect()
+/// The program that says what the package has beside it.
+enum Program {
+    /// The one that is packed.
+    Packed(PathBuf),
+    /// The same of this machine, since that one does not run here.
+    Own,
 }
 
-/// The list of changes, packed as Debian wants it (its policy, 12.7).
-fn changelog(root: &Path) -> anyhow::Result<Vec<u8>> {
-    let arguments = ["--no-name", "--best", "--stdout"];
-    output(Command::new("gzip").args(arguments).arg(root.join("CHANGELOG.md")))
+impl Program {
+    /// The program in this file, if it runs here.
+    ///
+    /// # Errors
+    /// Returns an error if it runs and is of another version.
+    fn of(binary: &Path, version: &str) -> anyhow::Result<Program> {
+        let binary = std::path::absolute(binary)?;
+        match Command::new(&binary).arg("version").output() {
+            Ok(output) if output.status.success() => {
+                let said = String::from_utf8_lossy(&output.stdout);
+                let expected = format!("sigma {version}");
+                ensure!(
+                    said.trim() == expected,
+                    "the binary says that it is {}, not {expected}",
+                    said.trim()
+                );
+                Ok(Program::Packed(binary))
+            }
+            _ => Ok(Program::Own),
+        }
+    }
+
+    fn prints(&self, root: &Path, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Program::Packed(binary) => output(Command::new(binary).args(arguments)),
+            Program::Own => {
+                let mut command = cargo();
+                command.args(["run", "--quiet", "--locked", "-p", "sigma", "--"]).args(arguments);
+                output(command.current_dir(root))
+            }
+        }
+    }
+}
+
+/// The completions of shells.
+fn completions(root: &Path, program: &Program) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let shells = [("bash", "sigma.bash"), ("zsh", "_sigma"), ("fish", "sigma.fish")];
+    let complete =
+        |(shell, name): (&str, &str)| Ok((name.to_owned(), program.prints(root, &["completions", shell])?));
+    shells.into_iter().map(complete).collect()
+}
+
+/// A text as Debian wants it packed (its policy, 12.1 and 12.7).
+fn packed(text: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut gzip = Command::new("gzip")
+        .args(["--no-name", "--best"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("`gzip` cannot be run: install it")?;
+    let mut plain = gzip.stdin.take().context("gzip reads")?;
+    // Beside what is read: neither waits for the other.
+    let text = text.to_owned();
+    let writes = std::thread::spawn(move || plain.write_all(&text));
+    let output = gzip.wait_with_output()?;
+    ensure!(output.status.success(), "`gzip` failed: {}", output.status);
+    writes.join().map_err(|_| anyhow!("a text cannot be packed"))??;
+    Ok(output.stdout)
+}
+
+/// The version of the package: that of the program, and the first package of it. What is before a release sorts
+/// before it.
+fn debian_version(version: &str) -> String {
+    format!("{}-1", version.replacen('-', "~", 1))
+}
+
+/// The list of changes of the package itself, in the form that Debian's tools read.
+fn debian_changes(version: &str, epoch: u64) -> anyhow::Result<String> {
+    let mut date = Command::new("date");
+    date.args(["--utc", "--rfc-email", "--date", &format!("@{epoch}")]).env("LC_ALL", "C");
+    Ok(format!(
+        "sigma ({}) unstable; urgency=medium\n\n  * Sigma {version}: changelog.gz, beside this file, has what is new.\n\n -- {MAINTAINER}  {}\n",
+        debian_version(version),
+        text(&mut date)?
+    ))
 }
 
 /// Writes entries below a folder, which is made anew.
@@ -250,14 +361,18 @@ fn tarball(root: &Path, release: &Release, parts: &Parts, out: &Path) -> anyhow:
 }
 
 fn debian(root: &Path, release: &Release, parts: &Parts, out: &Path) -> anyhow::Result<PathBuf> {
-    let architecture = match release.target.split('-').next() {
-        Some("x86_64") => "amd64",
-        Some("aarch64") => "arm64",
-        _ => bail!("Debian's name for the architecture of {} is not known", release.target),
+    let architecture = architecture(&release.target)
+        .with_context(|| format!("Debian's name for the architecture of {} is not known", release.target))?;
+    let version = debian_version(&release.version);
+    let documents = Documents {
+        changelog: packed(&parts.changelog)?,
+        changes: packed(debian_changes(&release.version, release.epoch)?.as_bytes())?,
+        manual: packed(&parts.manual)?,
+        notices: packed(&parts.notices)?,
     };
     let folder = out.join("debian");
-    let to = out.join(format!("sigma_{}_{architecture}.deb", release.version));
-    stage(&folder, &layout::debian(root, parts, &release.version, architecture)?, release.epoch)?;
+    let to = out.join(format!("sigma_{version}_{architecture}.deb"));
+    stage(&folder, &layout::debian(root, parts, &documents, &version, architecture)?, release.epoch)?;
     let mut command = Command::new("dpkg-deb");
     command.args(["--root-owner-group", "-Zxz", "--build"]).arg(&folder).arg(&to);
     output(command.env("SOURCE_DATE_EPOCH", release.epoch.to_string()))?;

@@ -58,6 +58,18 @@ fn id(value: &Value) -> Option<&str> {
     value["id"].as_str()
 }
 
+/// The packages that are linked into the program, itself included, as `cargo metadata` describes them.
+///
+/// # Errors
+/// Returns an error if the metadata has not the form that cargo gives it.
+pub(super) fn linked_packages(metadata: &Value) -> anyhow::Result<Vec<&Value>> {
+    let packages: Vec<&Value> = list(metadata, "packages")?.collect();
+    let nodes = list(&metadata["resolve"], "nodes")?.filter_map(|one| Some((id(one)?, one))).collect();
+    let program = packages.iter().find(|package| package["name"] == "sigma").and_then(|package| id(package));
+    let linked = linked(program.context("there is no crate sigma")?, &nodes);
+    Ok(packages.into_iter().filter(|package| id(package).is_some_and(|id| linked.contains(id))).collect())
+}
+
 /// What a crate is linked with: neither what builds it, nor what tests it.
 fn needs<'m>(id: &str, nodes: &BTreeMap<&'m str, &'m Value>) -> Vec<&'m str> {
     let deps = nodes.get(id).and_then(|node| node["deps"].as_array());

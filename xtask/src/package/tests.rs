@@ -15,9 +15,18 @@ fn parts() -> Parts {
     Parts {
         binary: b"a program".to_vec(),
         completions: completions.into(),
+        manual: b".TH sigma 1\n".to_vec(),
+        notices: b"notices\n".to_vec(),
         sbom: b"{}\n".to_vec(),
-        changelog: changelog(&repository().unwrap()).unwrap(),
+        changelog: std::fs::read(repository().unwrap().join("CHANGELOG.md")).unwrap(),
     }
+}
+
+/// The Debian package's entries.
+fn debian_entries() -> Vec<Entry> {
+    let [changelog, changes, manual, notices] = [b"log", b"new", b"man", b"all"].map(|text| text.to_vec());
+    let documents = Documents { changelog, changes, manual, notices };
+    layout::debian(&repository().unwrap(), &parts(), &documents, "1.2.3-1", "amd64").unwrap()
 }
 
 /// A folder of the test's own, which goes with it.
@@ -70,11 +79,14 @@ fn a_tarball_has_all_its_files_and_is_the_same_each_time() {
         "completions/_sigma",
         "completions/sigma.bash",
         "completions/sigma.fish",
+        "man/",
+        "man/sigma.1",
         "sbom.cdx.json",
         "sigma.yaml",
         "systemd/",
         "systemd/sigma.service",
         "systemd/sigma.socket",
+        "third-party-notices.txt",
     ];
     let mut sorted = names.clone();
     sorted.sort_unstable();
@@ -94,9 +106,9 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
     let make = || std::fs::read(debian(&root, &release(), &parts(), &folder.0).unwrap()).unwrap();
     let first = make();
     assert!(first == make());
-    let path = folder.0.join("sigma_1.2.3_amd64.deb");
+    let path = folder.0.join("sigma_1.2.3-1_amd64.deb");
     let fields = text(Command::new("dpkg-deb").arg("--field").arg(&path)).unwrap();
-    for field in ["Package: sigma", "Version: 1.2.3", "Architecture: amd64"] {
+    for field in ["Package: sigma", "Version: 1.2.3-1", "Architecture: amd64"] {
         assert!(fields.lines().any(|line| line == field), "{field}: {fields}");
     }
     assert!(!fields.contains('@') || fields.contains("authors@"), "{fields}");
@@ -109,9 +121,29 @@ fn a_debian_package_is_one_and_is_the_same_each_time() {
     }
     let unpacked = folder.0.join("unpacked");
     text(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&unpacked)).unwrap();
-    let packed = unpacked.join("usr/share/doc/sigma/changelog.gz");
-    let changes = output(Command::new("gzip").args(["--decompress", "--stdout"]).arg(packed)).unwrap();
-    assert!(changes == std::fs::read(root.join("CHANGELOG.md")).unwrap());
+    let plain = |name: &str| {
+        let bytes = std::fs::read(unpacked.join(name)).unwrap();
+        // RFC 1952, 2.3.1: no name and no time of the machine, packed as well as can be.
+        assert_eq!(bytes[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3], "{name}");
+        output(Command::new("gzip").args(["--decompress", "--stdout"]).arg(unpacked.join(name))).unwrap()
+    };
+    assert!(plain("usr/share/doc/sigma/changelog.gz") == parts().changelog);
+    assert!(plain("usr/share/man/man1/sigma.1.gz") == parts().manual);
+    assert!(plain("usr/share/doc/sigma/third-party-notices.txt.gz") == parts().notices);
+    assert_eq!(
+        String::from_utf8(plain("usr/share/doc/sigma/changelog.Debian.gz")).unwrap(),
+        "sigma (1.2.3-1) unstable; urgency=medium\n\n  * Sigma 1.2.3: changelog.gz, beside this file, has what is new.\n\n \
+         -- The Sigma Authors <authors@sigma.invalid>  Tue, 14 Nov 2023 22:13:20 +0000\n"
+    );
+    // `dpkg --verify` finds each file as it was packed.
+    let control = folder.0.join("control");
+    text(Command::new("dpkg-deb").arg("--control").arg(&path).arg(&control)).unwrap();
+    let sums = control.join("md5sums");
+    text(Command::new("md5sum").args(["--check", "--quiet", "--strict"]).arg(&sums).current_dir(&unpacked))
+        .unwrap();
+    let sums = std::fs::read_to_string(sums).unwrap();
+    assert_eq!(sums.lines().count(), list.lines().filter(|line| !line.ends_with('/')).count() - 1, "{sums}");
+    assert!(!sums.contains("etc/"), "{sums}");
     // What an administrator changes is kept.
     let kept = std::fs::read_to_string(root.join("packaging/debian/conffiles")).unwrap();
     assert_eq!(kept, "/etc/sigma/sigma.yaml\n");
@@ -144,8 +176,7 @@ fn an_image_is_built_from_what_is_there() {
 /// The paths of the unit and of the package are the same.
 #[test]
 fn the_unit_starts_what_is_installed() {
-    let root = repository().unwrap();
-    let entries = layout::debian(&root, &parts(), "1.2.3", "amd64").unwrap();
+    let entries = debian_entries();
     let unit = entries.iter().find(|entry| entry.path == "lib/systemd/system/sigma.service").unwrap();
     let unit = std::str::from_utf8(&unit.bytes).unwrap();
     for key in ["ExecStart=", "ExecReload="] {
@@ -243,6 +274,43 @@ fn the_list_of_crates_of_this_program_is_whole() {
     }
 }
 
+/// A text that many have stands once; a crate that brings none is named with its licence.
+#[test]
+fn the_licences_of_crates_are_handed_on() {
+    let folder = Folder::new("notices");
+    let package = |name: &str, files: &[(&str, &str)]| {
+        let place = folder.0.join(name);
+        std::fs::create_dir_all(place.join("LICENSES")).unwrap();
+        files.iter().for_each(|(file, text)| std::fs::write(place.join(file), text).unwrap());
+        let source = (name != "sigma").then_some("registry+https://a.test/index");
+        json!({ "id": name, "name": name, "version": "1.0.0", "source": source, "license": "MIT",
+            "manifest_path": place.join("Cargo.toml") })
+    };
+    let linked = |ids: &[&str]| -> Vec<Value> {
+        ids.iter().map(|id| json!({ "pkg": id, "dep_kinds": [{ "kind": null, "target": null }] })).collect()
+    };
+    let metadata = json!({
+        "packages": [
+            package("sigma", &[("LICENSE", "own")]),
+            package("b", &[("LICENSE-MIT", "MIT of b\r\n\r\nfree\n\n"), ("license-apache", "Apache\n"), ("readme", "no")]),
+            package("a", &[("COPYING", "Apache"), ("NOTICE", "Notice of a")]),
+            package("c", &[]),
+            package("tool", &[("LICENSE", "of a tool")]),
+        ],
+        "resolve": { "nodes": [
+            { "id": "sigma", "deps": linked(&["a", "b", "c"]) }, { "id": "a", "deps": [] }, { "id": "b", "deps": [] },
+            { "id": "c", "deps": [] }, { "id": "tool", "deps": [] },
+        ] },
+    });
+    let line = "-".repeat(78);
+    let expected = format!(
+        "The crates that are linked into Sigma, and the texts that their licences want handed on.\n\n\
+         {line}\na 1.0.0\n\nNotice of a\n\n{line}\na 1.0.0, b 1.0.0\n\nApache\n\n{line}\nb 1.0.0\n\nMIT of b\n\nfree\n\n\
+         {line}\nWithout a text of their own:\n\nc 1.0.0: MIT\n"
+    );
+    assert_eq!(String::from_utf8(notices::document(&metadata).unwrap()).unwrap(), expected);
+}
+
 #[test]
 fn a_binary_tells_what_it_needs() {
     // This test runs on glibc.
@@ -250,10 +318,82 @@ fn a_binary_tells_what_it_needs() {
     assert!(elf::interpreter(&own).unwrap().is_some_and(|loader| loader.contains("ld-")));
     assert!(elf::newest_glibc(&own).is_some_and(|version| version >= [2, 28]));
     for wrong in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", &own[..100]] {
-        assert!(elf::interpreter(wrong).is_err());
+        assert!(elf::interpreter(wrong).is_err() && (wrong.len() > 20 || elf::machine(wrong).is_err()));
         assert_eq!(elf::newest_glibc(wrong), None);
     }
     let mut header = b"\x7fELF\x02\x01".to_vec();
     header.resize(64, 0);
     assert_eq!(elf::interpreter(&header), Ok(None), "no program headers, no loader");
+    header[18] = 183;
+    assert!(is_for(&header, "aarch64-unknown-linux-gnu").is_ok());
+    let wrong = is_for(&header, "x86_64-unknown-linux-gnu").unwrap_err().to_string();
+    assert_eq!(
+        wrong,
+        "the binary is for another architecture than x86_64-unknown-linux-gnu: name its --target"
+    );
+}
+
+/// The maintainer's scripts name no program by its path: who finds it is the PATH.
+#[test]
+fn scripts_of_the_package_are_shell_and_name_no_paths_of_programs() {
+    let entries = debian_entries();
+    let scripts: Vec<&Entry> = entries.iter().filter(|entry| entry.path.starts_with("DEBIAN/p")).collect();
+    assert_eq!(scripts.len(), 3);
+    for script in scripts {
+        let text = std::str::from_utf8(&script.bytes).unwrap();
+        assert!(text.starts_with("#!/bin/sh\nset -e\n"), "{}", script.path);
+        assert_eq!(script.mode, 0o755);
+        let checked = Command::new("sh").args(["-n", "-c", text]).output().unwrap();
+        assert!(checked.status.success(), "{}: {}", script.path, String::from_utf8_lossy(&checked.stderr));
+        let programs =
+            text.split_whitespace().filter(|word| word.contains("/bin/") || word.contains("/sbin/"));
+        // The interpreter, and the shell of a user that nobody logs in as.
+        let others: Vec<&str> =
+            programs.filter(|word| !matches!(*word, "#!/bin/sh" | "/usr/sbin/nologin")).collect();
+        assert!(others.is_empty(), "{}: {others:?}", script.path);
+    }
+}
+
+#[test]
+fn a_version_before_a_release_sorts_before_it() {
+    for (version, expected) in [("1.2.3", "1.2.3-1"), ("1.3.0-rc.1", "1.3.0~rc.1-1")] {
+        assert_eq!(debian_version(version), expected);
+    }
+    let order = ["--compare-versions", "1.3.0~rc.1-1", "lt", "1.3.0-1"];
+    assert!(Command::new("dpkg").args(order).status().unwrap().success());
+}
+
+/// What runs here speaks for itself, and not for another version; what does not, such as a program for another
+/// machine, leaves that to the one of this machine.
+#[test]
+fn a_program_that_runs_says_what_it_is() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (root, folder) = (repository().unwrap(), Folder::new("program"));
+    let program = folder.0.join("sigma");
+    std::fs::write(&program, "#!/bin/sh\ncase $1 in version) echo sigma 1.2.3;; *) echo $*;; esac\n")
+        .unwrap();
+    assert!(matches!(Program::of(&program, "1.2.3"), Ok(Program::Own)), "it may not be run");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let packed = Program::of(&program, "1.2.3").unwrap();
+    assert_eq!(packed.prints(&root, &["man"]).unwrap(), b"man\n");
+    let names: Vec<String> = completions(&root, &packed).unwrap().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["sigma.bash", "_sigma", "sigma.fish"]);
+    let wrong = Program::of(&program, "1.2.4").err().unwrap().to_string();
+    assert_eq!(wrong, "the binary says that it is sigma 1.2.3, not sigma 1.2.4");
+}
+
+#[test]
+fn who_cannot_build_for_a_target_is_told_what_to_install() {
+    for (target, expected) in [
+        (
+            "aarch64-unknown-linux-gnu",
+            "the standard library for aarch64-unknown-linux-gnu is not installed: run `rustup target add aarch64-unknown-linux-gnu`, or, where Rust is that of Debian, `dpkg --add-architecture arm64` and `apt-get install libstd-rust-dev:arm64`",
+        ),
+        (
+            "riscv64gc-unknown-linux-gnu",
+            "the standard library for riscv64gc-unknown-linux-gnu is not installed: run `rustup target add riscv64gc-unknown-linux-gnu`",
+        ),
+    ] {
+        assert_eq!(no_library(target), expected);
+    }
 }

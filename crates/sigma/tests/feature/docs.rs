@@ -99,6 +99,7 @@ const COMMANDS: [(&str, &str, &str); 33] = [
     ("docs/install.md", "useradd --system", "the same"),
     ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),
+    ("docs/install.md", "dpkg --add-architecture", "the same"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
         "docs/operations.md",
