@@ -95,7 +95,11 @@ const COMMANDS: [(&str, &str, &str); 33] = [
     ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "/v1/acme", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "sigma ctl acme", "go::acme::the_page_is_true"),
-    ("docs/install.md", "apt-get install ./sigma", "it installs a service, as root"),
+    (
+        "docs/install.md",
+        "apt-get install ./sigma",
+        "servers::package::the_package_installs_upgrades_and_goes",
+    ),
     ("docs/install.md", "useradd --system", "the same"),
     ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),

@@ -15,6 +15,7 @@ mod loki;
 mod numbered;
 mod opa;
 mod opensearch;
+mod package;
 mod php_fpm;
 mod postgres;
 mod rocketmq;

@@ -14,23 +14,28 @@ use super::*;
 use crate::nodes;
 
 /// A container with systemd as its first process.
-struct Machine {
+pub(super) struct Machine {
     nspawn: Running,
     dir: tempfile::TempDir,
     port: u16,
 }
 
+/// A root for containers, made once. None if this user may not.
+fn root(file: &str, arguments: &[&str]) -> Option<PathBuf> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: a container with systemd needs root");
+        return None;
+    }
+    Some(built("systemd", file, |source, draft| {
+        let made = Command::new(source.join("make-root")).arg(draft).args(arguments).output().unwrap();
+        assert!(made.status.success(), "{}{}", text(&made.stdout), text(&made.stderr));
+    }))
+}
+
 impl Machine {
     /// Boots. None if this user may not.
     fn boot(settings: &str, origin: &Origin) -> Option<Machine> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("left out: a container with systemd needs root");
-            return None;
-        }
-        let root = built("systemd", "systemd-root", |source, draft| {
-            let made = Command::new(source.join("make-root")).arg(draft).output().unwrap();
-            assert!(made.status.success(), "{}{}", text(&made.stdout), text(&made.stderr));
-        });
+        let root = root("systemd-root", &[])?;
         let dir = tempfile::tempdir().unwrap();
         let (opt, etc) = (dir.path().join("opt"), dir.path().join("etc"));
         fs::create_dir(&opt).unwrap();
@@ -42,24 +47,31 @@ impl Machine {
         }
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/sigma.service");
         fs::copy(unit, opt.join("sigma.service")).unwrap();
-        let port = free_port();
-        let mut command = Command::new("systemd-nspawn");
-        command.args(["--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe"]);
-        command.args(["--volatile=overlay", "--machine"]).arg(format!("sigma-{port}"));
-        command.arg("--directory").arg(&root);
-        command.arg(format!("--bind-ro={}:/opt/sigma", opt.display()));
-        command.arg(format!("--bind-ro={}:/etc/sigma", etc.display()));
-        command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
-        let nspawn = Running::start(&mut command, &dir.path().join("console"));
+        let binds = [(&*opt, "/opt/sigma"), (&*etc, "/etc/sigma")];
+        let (nspawn, port) = start(&root, &dir, &binds, &[]);
         let machine = Machine { nspawn, dir, port };
         machine.install();
         machine.configure(settings, origin);
+        machine.is_up();
+        Some(machine)
+    }
+
+    /// Boots one that has nothing of the gateway, and a network of its own; `packages` is its folder /opt/packages.
+    pub(super) fn boot_bare(packages: &Path) -> Option<Machine> {
+        let root = root("systemd-root-bare", &["bare"])?;
+        let dir = tempfile::tempdir().unwrap();
+        let (nspawn, port) = start(&root, &dir, &[(packages, "/opt/packages")], &["--private-network"]);
+        let machine = Machine { nspawn, dir, port };
+        machine.is_up();
+        Some(machine)
+    }
+
+    fn is_up(&self) {
         let has_booted = || {
-            let state = machine.systemctl(&["is-system-running"]);
+            let state = self.systemctl(&["is-system-running"]);
             matches!(text(&state.stdout).trim(), "running" | "degraded")
         };
-        assert!(until(PATIENCE, has_booted), "{}", machine.console());
-        Some(machine)
+        assert!(until(PATIENCE, has_booted), "{}", self.console());
     }
 
     fn console(&self) -> String {
@@ -92,28 +104,37 @@ impl Machine {
     }
 
     /// Runs a command within.
-    fn run(&self, command: &[&str]) -> Output {
+    pub(super) fn run(&self, command: &[&str]) -> Output {
         let first = self.first().unwrap_or_default();
         let mut enter = Command::new("nsenter");
-        enter.args(["--mount", "--pid", "--uts", "--ipc", "--cgroup", "--target", &first.to_string()]);
+        enter.args([
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--cgroup",
+            "--target",
+            &first.to_string(),
+        ]);
         enter.args(command).output().unwrap()
     }
 
-    fn systemctl(&self, arguments: &[&str]) -> Output {
+    pub(super) fn systemctl(&self, arguments: &[&str]) -> Output {
         self.run(&[&["systemctl"], arguments].concat())
     }
 
-    fn does(&self, arguments: &[&str]) {
+    pub(super) fn does(&self, arguments: &[&str]) {
         let output = self.systemctl(arguments);
         assert!(output.status.success(), "{arguments:?}: {}\n{}", text(&output.stderr), self.journal());
     }
 
-    fn property(&self, name: &str) -> String {
+    pub(super) fn property(&self, name: &str) -> String {
         let shown = self.systemctl(&["show", "sigma", "--value", "--property", name]);
         text(&shown.stdout).trim().to_owned()
     }
 
-    fn journal(&self) -> String {
+    pub(super) fn journal(&self) -> String {
         text(&self.run(&["journalctl", "--no-pager", "--unit", "sigma"]).stdout)
     }
 
@@ -153,12 +174,31 @@ impl Drop for Machine {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+/// Starts a container; it, and a number that is in its name.
+fn start(
+    root: &Path,
+    dir: &tempfile::TempDir,
+    binds: &[(&Path, &str)],
+    arguments: &[&str],
+) -> (Running, u16) {
+    let port = free_port();
+    let mut command = Command::new("systemd-nspawn");
+    command.args(["--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe"]);
+    command.args(["--volatile=overlay", "--machine"]).arg(format!("sigma-{port}"));
+    command.arg("--directory").arg(root).args(arguments);
+    for (from, to) in binds {
+        command.arg(format!("--bind-ro={}:{to}", from.display()));
+    }
+    command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
+    (Running::start(&mut command, &dir.path().join("console")), port)
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// What a process within runs, seen from there.
-fn program_of(machine: &Machine, pid: &str) -> PathBuf {
+pub(super) fn program_of(machine: &Machine, pid: &str) -> PathBuf {
     let link = machine.run(&["readlink", &format!("/proc/{pid}/exe")]);
     text(&link.stdout).trim().into()
 }
