@@ -185,6 +185,10 @@ const BANS: &[Ban] = &[
                  add up where it is read",
         harmless: &[
             (
+                "crates/sigma-net/src/allocations/",
+                "for one allocation in many, and only while a profile is taken",
+            ),
+            (
                 "crates/sigma-cache/src/shelf/",
                 "once for an answer that is written, and by the threads of the disk",
             ),
@@ -231,6 +235,10 @@ const BANS: &[Ban] = &[
         names: &["Instant::now", "SystemTime::now"],
         remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
         harmless: &[
+            (
+                "crates/sigma-plugin/src/record.rs",
+                "the course of an exchange, recorded where somebody asks for it",
+            ),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
             (
                 "crates/sigma-net/src/tls/resumption.rs",

@@ -177,7 +177,7 @@ impl Signals {
 /// The endpoints of upstreams, whose health a webhook is told of if there is one. They begin with what the file
 /// says of them. Within a runtime.
 /// What the process before has known is newer.
-pub(super) async fn endpoints(
+pub(super) fn endpoints(
     settings: &Settings,
     workers: usize,
     file: Option<&HealthFile>,
@@ -191,7 +191,7 @@ pub(super) async fn endpoints(
     }
     match (before, file) {
         (Some(state), _) => endpoints.begin_with_health(state.health.clone()),
-        (None, Some(file)) => endpoints.begin_with_health(file.read().await),
+        (None, Some(file)) => endpoints.begin_with_health(file.read()),
         (None, None) => {}
     }
     endpoints

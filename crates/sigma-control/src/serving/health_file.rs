@@ -48,11 +48,10 @@ impl HealthFile {
         Some(HealthFile { path, max_age: Duration::from_secs(settings.max_age.into()) })
     }
 
-    /// What the file says; nothing if there is none.
-    pub(crate) async fn read(&self) -> Kept {
-        let path = self.path.clone();
-        let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
-        match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
+    /// What the file says; nothing if there is none. It blocks, and is for a start: nobody is served yet, and another
+    /// thread would only be waited for.
+    pub(crate) fn read(&self) -> Kept {
+        match read_file(&self.path) {
             Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
             Err(error) => {
                 let path = self.path.display();
@@ -175,17 +174,17 @@ mod tests {
     async fn what_was_written_is_read_and_a_damaged_file_is_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = file(dir.path().join("a/health.json"));
-        assert_eq!(file.read().await, Kept::default());
+        assert_eq!(file.read(), Kept::default());
         file.write_aside(kept()).await.expect("written");
-        assert_eq!(file.read().await, kept());
+        assert_eq!(file.read(), kept());
         for damaged in ["", "{}", r#"{"version":2,"written_ms":1}"#, "\u{0}", "[]"] {
             std::fs::write(&file.path, damaged).expect("a file");
-            assert_eq!(file.read().await, Kept::default(), "{damaged:?}");
+            assert_eq!(file.read(), Kept::default(), "{damaged:?}");
         }
         std::fs::write(&file.path, r#"{"version":1,"written_ms":1}"#).expect("a file");
-        assert_eq!(file.read().await, Kept::default());
+        assert_eq!(file.read(), Kept::default());
         let nowhere = HealthFile { path: dir.path().to_owned(), ..file };
-        assert_eq!(nowhere.read().await, Kept::default());
+        assert_eq!(nowhere.read(), Kept::default());
     }
 
     #[test]

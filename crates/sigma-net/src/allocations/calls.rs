@@ -11,6 +11,8 @@ use std::ffi::{c_int, c_void};
 /// Calls that are looked at, from the innermost on.
 pub(super) const MOST_CALLS: usize = 128;
 
+// SAFETY: the two functions are declared as the ABI of the unwinder has them (Itanium C++ ABI, level I), and every
+// program of Rust that unwinds is linked with them.
 #[expect(unsafe_code)]
 unsafe extern "C" {
     fn _Unwind_Backtrace(visit: Visit, argument: *mut c_void) -> c_int;

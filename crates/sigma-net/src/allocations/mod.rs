@@ -143,6 +143,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
 /// once more, since to hand it over would take instructions where there is none; it may be 0 by now.
 #[expect(unsafe_code)]
 impl<A: GlobalAlloc> Sampled<A> {
+    // SAFETY: callers keep the promises of `GlobalAlloc::alloc`.
     #[cold]
     #[inline(never)]
     unsafe fn alloc_watched(&self, layout: Layout) -> *mut u8 {
@@ -153,6 +154,7 @@ impl<A: GlobalAlloc> Sampled<A> {
         at
     }
 
+    // SAFETY: callers keep the promises of `GlobalAlloc::alloc_zeroed`.
     #[cold]
     #[inline(never)]
     unsafe fn alloc_zeroed_watched(&self, layout: Layout) -> *mut u8 {
@@ -163,6 +165,7 @@ impl<A: GlobalAlloc> Sampled<A> {
         at
     }
 
+    // SAFETY: callers keep the promises of `GlobalAlloc::dealloc`.
     #[cold]
     #[inline(never)]
     unsafe fn dealloc_watched(&self, at: *mut u8, layout: Layout) {
@@ -173,6 +176,7 @@ impl<A: GlobalAlloc> Sampled<A> {
     }
 
     /// A block that is freed and another one that is allocated, wherever that is.
+    // SAFETY: callers keep the promises of `GlobalAlloc::realloc`.
     #[cold]
     #[inline(never)]
     unsafe fn realloc_watched(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 33] = [
+const COMMANDS: [(&str, &str, &str); 34] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),

@@ -294,7 +294,7 @@ impl Parent {
 
     /// Starts a gateway where one has died.
     fn try_again(&mut self) {
-        if self.next.is_some() || self.current.is_some() {
+        if self.next.is_some() || self.current.is_some() || self.stopping.is_some() {
             return;
         }
         if let Err(error) = self.begin(Why::Death) {
@@ -403,14 +403,15 @@ impl Parent {
             tracing::debug!(pid = number(pid), text, "a gateway has drained");
             return;
         }
+        self.deaths = if child.started.elapsed() >= SETTLED { 0 } else { self.deaths + 1 };
+        if self.next.is_none() {
+            self.start_after(self.pause());
+        }
+        // Clients wait for the other one; the log does not.
         tracing::error!(
             "the gateway, process {}, has ended ({text}); another one takes its place",
             number(pid)
         );
-        self.deaths = if child.started.elapsed() >= SETTLED { 0 } else { self.deaths + 1 };
-        if self.next.is_none() {
-            self.start_at = Some(Instant::now() + self.pause());
-        }
     }
 
     /// A gateway has ended before it served.
@@ -429,7 +430,15 @@ impl Parent {
             }
             // The one that serves says why, and has told who asked.
             Why::Upgrade | Why::Replacement if self.current.is_some() => {}
-            Why::Upgrade | Why::Replacement => self.start_at = Some(Instant::now() + self.pause()),
+            Why::Upgrade | Why::Replacement => self.start_after(self.pause()),
+        }
+    }
+
+    /// Starts a gateway in the place of one that has died: at once, if there is no pause to keep.
+    fn start_after(&mut self, pause: Duration) {
+        match pause.is_zero() {
+            true => self.try_again(),
+            false => self.start_at = Some(Instant::now() + pause),
         }
     }
 

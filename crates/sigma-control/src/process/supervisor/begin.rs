@@ -94,7 +94,7 @@ impl First {
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         let health_file = HealthFile::of(&settings.health_file);
         let workers = inheritance.counters().len();
-        let endpoints = endpoints(settings, workers, health_file.as_ref(), before.state.as_ref()).await;
+        let endpoints = endpoints(settings, workers, health_file.as_ref(), before.state.as_ref());
         let (ordered, keeper) = Ordered::of(settings, store, keyring).await;
         let nothing = desired(Checked::default());
         let files = files(settings, store, keyring).await;

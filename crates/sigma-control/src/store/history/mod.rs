@@ -105,7 +105,11 @@ impl History {
         let (thread, told) = sync_channel(QUEUE);
         let shared = Arc::<Shared>::default();
         let recorder = Recorder::new(place, limits, Arc::clone(&shared));
-        std::thread::Builder::new().name("sigma-history".into()).spawn(move || recorder.run(&told))?;
+        std::thread::Builder::new().name("sigma-history".into()).spawn(move || {
+            // It begins before the control thread steps back, and has most to do right after a start.
+            sigma_net::worker::yield_to_workers();
+            recorder.run(&told);
+        })?;
         Ok(History { thread, shared })
     }
 

@@ -87,10 +87,17 @@ impl Recorder {
     }
 
     pub(super) fn run(mut self, told: &Receiver<Told>) {
+        // What there is at a start is told once the gateway serves; to open a file before would hold that up.
+        let Ok(first) = told.recv() else { return };
+        if let Told::Close(reply) = first {
+            let _ = reply.send(());
+            return;
+        }
         let Some(file) = self.open() else { return };
         self.pending = file.pending().unwrap_or_default();
+        let mut next = Some(first);
         loop {
-            let one = match told.recv_timeout(TIDY) {
+            let one = match next.take().map_or_else(|| told.recv_timeout(TIDY), Ok) {
                 Ok(one) => one,
                 Err(RecvTimeoutError::Timeout) => Told::Nothing,
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -279,3 +279,17 @@ async fn a_damaged_file_is_set_aside() {
     assert_eq!((found.len(), found[0].summary.deleted), (3, 1));
     assert!(found[0].note.as_deref().is_some_and(|note| note.contains("comparison")));
 }
+
+/// A start opens nothing: what there is is told once the gateway serves.
+#[tokio::test]
+async fn nothing_is_opened_before_there_is_something_to_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.redb");
+    let untold = History::begin(place(Some(path.clone()), By::File), PLENTY).unwrap();
+    untold.close().await;
+    assert!(!path.exists());
+    let told = History::begin(place(Some(path.clone()), By::File), PLENTY).unwrap();
+    told.found(&Contents { revision: 1, records: Vec::new() });
+    assert_eq!(settled(&told, 1).await.len(), 1);
+    assert!(path.exists());
+}
