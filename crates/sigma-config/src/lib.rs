@@ -10,6 +10,7 @@ mod address;
 mod advice;
 mod aside;
 pub mod audit_log;
+mod bundled;
 pub mod cache;
 mod check;
 pub mod checks;
@@ -40,7 +41,6 @@ mod pem;
 pub mod plugins;
 pub mod problem;
 pub mod process;
-mod promised;
 pub mod proto;
 mod public_keyring;
 pub mod reference;
@@ -267,7 +267,7 @@ fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Finding
         let valid: Vec<_> = list.filter(|(index, _)| !invalid.contains(&(section, *index))).collect();
         items(document, &valid, section, &mut config.resources, found);
     }
-    match Settings::deserialize(&*stored::conform(&Value::Object(settings), promised::of_settings())) {
+    match Settings::deserialize(&*stored::conform(&Value::Object(settings), bundled::of_settings())) {
         Ok(settings) => config.settings = settings,
         Err(error) => found.errors.push(document.problem("", "invalid", error.to_string())),
     }

@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use crate::bundled;
 use crate::described::take_confidential;
 use crate::document::Document;
 use crate::problem::Problem;
-use crate::promised;
 use crate::resources::{SECTIONS, Sections};
 use crate::settings::Settings;
 use crate::wording;
@@ -80,7 +80,7 @@ pub(crate) fn problems(document: &Document) -> Vec<Problem> {
     static CHECKER: OnceLock<wording::Schema> = OnceLock::new();
     // The schema depends on nothing but the types; the tests compile it.
     let compiled =
-        || wording::Schema::of_program(promised::of_settings()).expect("the schema of the settings is valid");
+        || wording::Schema::of_program(bundled::of_settings()).expect("the schema of the settings is valid");
     let outside = |(name, value): (&String, &Value)| match value {
         Value::Array(_) if SECTIONS.contains(&name.as_str()) => (name.clone(), json!([])),
         value => (name.clone(), value.clone()),

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+use crate::bundled;
 use crate::check::Findings;
 use crate::document::Document;
 use crate::env;
 use crate::problem::{Problem, element, member};
-use crate::promised;
 use crate::resources::SECTIONS;
 use crate::rules::hosts;
 
@@ -69,7 +69,7 @@ pub fn resources(
     mut document: Document,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Resources, Vec<Problem>> {
-    let known = promised::of_settings().get("properties").and_then(Value::as_object);
+    let known = bundled::of_settings().get("properties").and_then(Value::as_object);
     let is_setting = |name: &str| {
         // The list of enabled plugins stands in both.
         !SECTIONS.contains(&name) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))

@@ -413,7 +413,7 @@ fn every_kind_of_resource_is_read() {
 /// With all of their patterns, which the checkers compile when they need them.
 #[test]
 fn the_schemas_that_files_are_checked_with_compile() {
-    for schema in [crate::promised::of_settings(), &crate::plugins::meta_schema()] {
+    for schema in [crate::bundled::of_settings(), &crate::plugins::meta_schema()] {
         assert_eq!(wording::Schema::compile(schema).err(), None);
     }
 }

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::warnings::refuse_unknown;
 use super::{Subject, conform, invalid, provider_of, table};
+use crate::bundled;
 use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
 use crate::nodes::bracketed;
 use crate::plugins::{PluginSchemas, is_disabled, scope_of};
-use crate::promised;
 use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
@@ -148,8 +148,8 @@ fn identity<I: Identity>(id: &str, written: I) -> I {
 
 fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<T, String> {
     let schema = match kind {
-        Kind::Secret => promised::of_secret(provider_of(id)?),
-        kind => promised::of_kind(kind),
+        Kind::Secret => bundled::of_secret(provider_of(id)?),
+        kind => bundled::of_kind(kind),
     };
     // The schema and the rules have accepted it; what the types refuse all the same, such as a
     // number that no machine can count to, is refused like by a schema.

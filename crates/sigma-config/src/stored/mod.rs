@@ -23,11 +23,11 @@ pub use outline::{has_place, may_stand_in, outline};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
 pub use warnings::warnings;
 
+use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
 use crate::problem::{Problem, closest, member};
-use crate::promised::{self, OfKinds};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
 use crate::settings::UnknownFields;
@@ -56,7 +56,7 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
     static CHECKERS: OfKinds<wording::Schema> = OfKinds::new();
     static SECRETS: OnceLock<[wording::Schema; 3]> = OnceLock::new();
     if let Some(manager) = manager {
-        let secrets = || SecretProvider::ALL.map(|manager| compiled(promised::of_secret(manager)));
+        let secrets = || SecretProvider::ALL.map(|manager| compiled(bundled::of_secret(manager)));
         let [vault, aws, gcp] = SECRETS.get_or_init(secrets);
         return match manager {
             SecretProvider::Vault => vault,
@@ -64,7 +64,7 @@ fn checker(kind: Kind, manager: Option<SecretProvider>) -> &'static wording::Sch
             SecretProvider::Gcp => gcp,
         };
     }
-    CHECKERS.get_or_init(kind, || compiled(promised::of_kind(kind)))
+    CHECKERS.get_or_init(kind, || compiled(bundled::of_kind(kind)))
 }
 
 fn compiled(schema: &Value) -> wording::Schema {

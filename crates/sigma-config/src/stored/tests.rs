@@ -637,10 +637,10 @@ fn every_schema_compiles() {
     for kind in Kind::ALL {
         assert!(checker(kind, None).check(&Value::Null).is_err(), "{kind:?}");
         // With all of its patterns, which the checker compiles when it needs them.
-        assert_eq!(wording::Schema::compile(promised::of_kind(kind)).err(), None, "{kind:?}");
+        assert_eq!(wording::Schema::compile(bundled::of_kind(kind)).err(), None, "{kind:?}");
     }
     for manager in SecretProvider::ALL {
-        assert_eq!(wording::Schema::compile(promised::of_secret(manager)).err(), None, "{manager:?}");
+        assert_eq!(wording::Schema::compile(bundled::of_secret(manager)).err(), None, "{manager:?}");
         assert!(checker(Kind::Secret, Some(manager)).check(&Value::Null).is_err(), "{manager:?}");
     }
 }

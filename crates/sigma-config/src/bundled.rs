@@ -1,4 +1,4 @@
-//! The schemas that files and stores are checked by, as they stand in this program.
+//! The schemas that files and stores are checked by, bundled with this program.
 //!
 //! What is in the folder beside this file is made from the types, see [`crate::described`], without what only explains.
 //! To make it at every start took longer than all the rest of a start together, and clients wait while a gateway that
@@ -17,25 +17,25 @@ use crate::resources::SecretProvider;
 /// What files are checked against, but for the items of their sections.
 pub(crate) fn of_settings() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
-    SCHEMA.get_or_init(|| read(include_str!("promised/settings.json")))
+    SCHEMA.get_or_init(|| read(include_str!("bundled/settings.json")))
 }
 
 /// What resources of a kind are checked against.
 pub(crate) fn of_kind(kind: Kind) -> &'static Value {
     static SCHEMAS: OfKinds<Value> = OfKinds::new();
     SCHEMAS.get_or_init(kind, || match kind {
-        Kind::Route => with_upstream(include_str!("promised/route.json")),
-        Kind::Service => with_upstream(include_str!("promised/service.json")),
-        Kind::Upstream => read(include_str!("promised/upstream.json")),
-        Kind::Consumer => read(include_str!("promised/consumer.json")),
-        Kind::Credential => read(include_str!("promised/credential.json")),
-        Kind::ConsumerGroup => read(include_str!("promised/consumer_group.json")),
-        Kind::Ssl => read(include_str!("promised/ssl.json")),
-        Kind::GlobalRule => read(include_str!("promised/global_rule.json")),
-        Kind::PluginConfig => read(include_str!("promised/plugin_config.json")),
-        Kind::PluginMetadata => read(include_str!("promised/plugin_metadata.json")),
-        Kind::Proto => read(include_str!("promised/proto.json")),
-        Kind::StreamRoute => with_upstream(include_str!("promised/stream_route.json")),
+        Kind::Route => with_upstream(include_str!("bundled/route.json")),
+        Kind::Service => with_upstream(include_str!("bundled/service.json")),
+        Kind::Upstream => read(include_str!("bundled/upstream.json")),
+        Kind::Consumer => read(include_str!("bundled/consumer.json")),
+        Kind::Credential => read(include_str!("bundled/credential.json")),
+        Kind::ConsumerGroup => read(include_str!("bundled/consumer_group.json")),
+        Kind::Ssl => read(include_str!("bundled/ssl.json")),
+        Kind::GlobalRule => read(include_str!("bundled/global_rule.json")),
+        Kind::PluginConfig => read(include_str!("bundled/plugin_config.json")),
+        Kind::PluginMetadata => read(include_str!("bundled/plugin_metadata.json")),
+        Kind::Proto => read(include_str!("bundled/proto.json")),
+        Kind::StreamRoute => with_upstream(include_str!("bundled/stream_route.json")),
         Kind::Secret => json!({ "type": "object", "oneOf": SecretProvider::ALL.map(of_secret) }),
     })
 }
@@ -45,9 +45,9 @@ pub(crate) fn of_secret(manager: SecretProvider) -> &'static Value {
     static SCHEMAS: [OnceLock<Value>; 3] = [const { OnceLock::new() }; 3];
     let [vault, aws, gcp] = &SCHEMAS;
     match manager {
-        SecretProvider::Vault => vault.get_or_init(|| read(include_str!("promised/secret_vault.json"))),
-        SecretProvider::Aws => aws.get_or_init(|| read(include_str!("promised/secret_aws.json"))),
-        SecretProvider::Gcp => gcp.get_or_init(|| read(include_str!("promised/secret_gcp.json"))),
+        SecretProvider::Vault => vault.get_or_init(|| read(include_str!("bundled/secret_vault.json"))),
+        SecretProvider::Aws => aws.get_or_init(|| read(include_str!("bundled/secret_aws.json"))),
+        SecretProvider::Gcp => gcp.get_or_init(|| read(include_str!("bundled/secret_gcp.json"))),
     }
 }
 
@@ -112,14 +112,14 @@ mod tests {
             if has_upstream {
                 shown["properties"]["upstream"] = Value::Null;
             }
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/promised/{name}.json"));
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/bundled/{name}.json"));
             std::fs::write(path, format!("{shown:#}\n")).unwrap();
             return;
         }
         // As texts: the order of properties is that of what is told.
         let (made, promised) = (format!("{made:#}"), format!("{promised:#}"));
         let differs = made.lines().zip(promised.lines()).find(|(made, promised)| made != promised);
-        assert!(made == promised, "{name}: {differs:?}; see promised.rs");
+        assert!(made == promised, "{name}: {differs:?}; see bundled.rs");
     }
 
     #[test]
