@@ -341,6 +341,10 @@ impl Turn {
             self.lead = None;
             return Look::Use(stored, Status::Hit);
         }
+        if self.lead.is_some() && self.was_overtaken() {
+            self.lead = None;
+            return Look::Again;
+        }
         look
     }
 

@@ -117,7 +117,8 @@ impl Turn {
     pub(super) fn look_beside(&self, method: Method, asked: &Headers, now: u64) -> Option<Look> {
         if let Some(of) = self.slice.as_deref().filter(|of| of.is_first_of_all()) {
             let is_whole = self.zone.find(of.whole_key(), asked).is_some();
-            return (is_whole || self.zone.coming(of.whole_key()).is_some()).then_some(Look::Again);
+            let is_known = is_whole || self.zone.coming(of.whole_key()).is_some() || of.course.has_table();
+            return is_known.then_some(Look::Again);
         }
         if let Some(of) = self.slice.as_deref() {
             // It may have been asked for before there was a table.
@@ -133,6 +134,11 @@ impl Turn {
         }
         let coming = self.zone.coming(&self.wish.key).filter(|coming| coming.fits(asked));
         Some(coming.map_or(Look::Slices, Look::Share))
+    }
+
+    /// Whether slices have become known since this turn, which knew of none, was begun.
+    pub(super) fn was_overtaken(&self) -> bool {
+        self.slice.as_deref().is_some_and(|of| of.is_first_of_all() && of.course.has_table())
     }
 
     /// What a node has answered to a question for a slice.

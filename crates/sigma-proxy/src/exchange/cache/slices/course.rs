@@ -107,7 +107,17 @@ impl Course {
         }
         let kept = kept?;
         kept.touch(now);
-        SliceTable::of(&kept).filter(|table| table.slice_bytes == self.slice_bytes)
+        self.table_of(&kept)
+    }
+
+    /// Whether the table is in memory by now.
+    pub(super) fn has_table(&self) -> bool {
+        let kept = self.zone.find(&self.table_key(), self.asked());
+        kept.is_some_and(|kept| self.table_of(&kept).is_some())
+    }
+
+    fn table_of(&self, kept: &Stored) -> Option<SliceTable> {
+        SliceTable::of(kept).filter(|table| table.slice_bytes == self.slice_bytes)
     }
 
     /// The number of the slice that the request wants first; None if there is no such one. Without a table it is not known
