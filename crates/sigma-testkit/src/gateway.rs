@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -237,6 +237,21 @@ impl Gateway {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
+    /// The same once it has not grown for a quarter of a second: parts of a gateway begin after it listens, later the
+    /// busier a machine is, and are not what a test wants to see grow.
+    pub fn settled_memory_kib(&self) -> Result<u64> {
+        let (mut last, mut since) = (self.peak_memory_kib()?, Instant::now());
+        let is_settled = until(START, || {
+            let now = self.peak_memory_kib().unwrap_or(0);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            since.elapsed() > Duration::from_millis(250)
+        });
+        ensure!(is_settled, "the gateway grew for {START:?}, to {last} KiB:\n{}", self.stderr());
+        Ok(last)
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {

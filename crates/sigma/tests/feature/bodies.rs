@@ -44,7 +44,7 @@ fn large_request_bodies_arrive_whole_in_bounded_memory() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(&origin, "");
     let body = noise(LARGE);
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     for framed in [false, true] {
         let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
         let (field, wire) = match framed {
@@ -75,7 +75,7 @@ fn large_response_bodies_arrive_whole_in_bounded_memory() {
     })
     .unwrap();
     let gateway = in_front_of(&origin, "");
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     for target in ["/length", "/chunked"] {
         let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
         let answer = client.get(target).unwrap();
@@ -88,7 +88,7 @@ fn large_response_bodies_arrive_whole_in_bounded_memory() {
 fn a_client_that_does_not_read_holds_back_the_origin() {
     let origin = Origin::scripted().unwrap();
     let gateway = in_front_of(&origin, "");
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     let mut peer = origin.accept().unwrap().with_deadline(Duration::from_millis(500));
@@ -222,7 +222,7 @@ fn small_chunks_to_a_client_that_does_not_read_are_held_back() {
     client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
     let mut peer = origin.accept().unwrap().with_deadline(Duration::from_millis(500));
     peer.read_request().unwrap();
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     let taken = fill_with_small_chunks(&mut peer);
     assert!(taken < 32 << 20, "the gateway took {taken} bytes for a client that does not read");
@@ -239,7 +239,7 @@ fn small_chunks_to_an_origin_that_does_not_read_are_held_back() {
     client.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     client.send(SMALL_CHUNK).unwrap();
     let mut peer = origin.accept().unwrap().with_deadline(PATIENCE);
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     let taken = fill_with_small_chunks(&mut client);
     assert!(taken < 32 << 20, "the gateway took {taken} bytes for an origin that does not read");
     assert_memory_bounded(&gateway, before);

@@ -42,7 +42,7 @@ fn half_sent_heads_hold_little() {
     let gateway = Gateway::start(SIGMA, &config.replace("workers: 2", "workers: 1")).unwrap();
     let mut warm = gateway.connect().unwrap().with_deadline(PATIENCE);
     assert_eq!(warm.get("/").unwrap().status(), 200);
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     let half = format!("GET /half HTTP/1.1\r\nHost: h\r\nX-Long: {}", "a".repeat(2_000));
     let mut clients: Vec<Peer> =
         (0..CLIENTS).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();

@@ -302,7 +302,7 @@ fn slow_scrapers_hold_nobody_up() {
     let origin = Origin::echo("a").unwrap();
     // More than sockets hold.
     let (gateway, port) = gateway_of_routes(1500, &origin);
-    let before_kib = gateway.peak_memory_kib().unwrap();
+    let before_kib = gateway.settled_memory_kib().unwrap();
     let address = Address::loopback(port);
     let begun = |_| {
         let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);

@@ -161,7 +161,7 @@ fn files_are_streamed_in_ranges_and_whole() {
         "  - uri: \"/files/*\"\n    plugins:\n      static-files: {{ root: \"{}\", prefix: /files, precompressed: [zstd] }}\n      gzip: {{ types: [text/plain, text/html], min_length: 1 }}\n",
         dir.path().display()
     ));
-    let before = gateway.peak_memory_kib().unwrap();
+    let before = gateway.settled_memory_kib().unwrap();
     assert!(curl(&gateway, "/files/big.bin", &[]) == big, "the whole file differs");
     assert!(curl(&gateway, "/files/big.bin", &["-r", "1000000-40999999"]) == big[1_000_000..41_000_000]);
     assert!(curl(&gateway, "/files/big.bin", &["--http2-prior-knowledge"]) == big, "over HTTP/2 it differs");
