@@ -134,6 +134,15 @@ impl Gateway {
         Ok(())
     }
 
+    /// As [`Gateway::start`], for one that is sent datagrams: it accepts connections before it has its sockets for those,
+    /// and says so when it has all. It has to log at `info`.
+    pub fn start_for_datagrams(binary: &str, config: &str) -> Result<Gateway> {
+        let gateway = Gateway::start(binary, config)?;
+        let serves = until(START, || gateway.stderr().contains("INFO serving"));
+        ensure!(serves, "the gateway does not serve:\n{}", gateway.stderr());
+        Ok(gateway)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> Address {
         Address::loopback(self.ports.listen)
