@@ -1,5 +1,7 @@
 //! Access lines: a format is compiled once, then rendered for every finished exchange.
 
+mod json;
+
 use crate::date::Clock;
 use crate::escape;
 use crate::field::Field;
@@ -7,36 +9,6 @@ use crate::line::{Line, Literal, Put, nearest_ms, put_number, put_seconds};
 
 /// The word that selects JSON lines instead of a text format.
 const JSON_WORD: &str = "json";
-
-/// The members of a JSON line, in this order. A member's name is its variable's.
-const JSON_FIELDS: [&str; 23] = [
-    "time_iso8601",
-    "remote_addr",
-    "remote_port",
-    "request_id",
-    "request_method",
-    "scheme",
-    "host",
-    "request_uri",
-    "server_protocol",
-    "status",
-    "request_length",
-    "bytes_sent",
-    "body_bytes_sent",
-    "request_time",
-    "http_referer",
-    "http_user_agent",
-    "route_id",
-    "service_id",
-    "upstream_addr",
-    "upstream_status",
-    "upstream_response_time",
-    "upstream_attempts",
-    "fault",
-];
-
-/// Members that a line has only where there is a value.
-const OPTIONAL_FIELDS: [&str; 2] = ["trace_id", "span_id"];
 
 /// Where the values of one line come from: a finished exchange.
 pub trait Entry {
@@ -178,19 +150,11 @@ fn hint(suggestion: Option<&'static str>) -> String {
     }
 }
 
-/// A value of a line, with what stands before it.
+/// A value of a text, with what stands before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
     before: Literal,
     field: Field,
-    /// Where there is no value, what stands before it is left out too.
-    is_optional: bool,
-}
-
-impl Segment {
-    fn new(before: Vec<u8>, field: Field) -> Segment {
-        Segment { before: Literal::new(&before), field, is_optional: false }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,19 +167,29 @@ enum Style {
 
 /// A compiled access log format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessFormat {
-    style: Style,
-    segments: Box<[Segment]>,
-    /// What stands behind the last value, with the end of the line.
-    end: Box<[u8]>,
-    asks_for_variables: bool,
+pub struct AccessFormat(Form);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Form {
+    Json,
+    Text {
+        segments: Box<[Segment]>,
+        /// What stands behind the last value, with the end of the line.
+        end: Box<[u8]>,
+    },
 }
 
 impl AccessFormat {
-    fn new(style: Style, segments: Vec<Segment>, mut end: Vec<u8>) -> AccessFormat {
+    fn of_text(
+        format: &str,
+        lookup: &dyn Fn(&str, usize) -> Result<Field, FormatError>,
+    ) -> Result<AccessFormat, FormatError> {
+        if format.is_empty() {
+            return Err(FormatError::Empty);
+        }
+        let (segments, mut end) = text_segments(format, lookup)?;
         end.push(b'\n');
-        let asks_for_variables = segments.iter().any(|segment| matches!(segment.field, Field::Variable(_)));
-        AccessFormat { style, segments: segments.into(), end: end.into(), asks_for_variables }
+        Ok(AccessFormat(Form::Text { segments: segments.into(), end: end.into() }))
     }
 
     /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`. `is_variable` knows
@@ -225,12 +199,8 @@ impl AccessFormat {
     /// Returns an error, with the place, if a part cannot be rendered.
     pub fn compile(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         match format {
-            "" => Err(FormatError::Empty),
-            JSON_WORD => Ok(AccessFormat::new(Style::Json, json_segments()?, b"}".to_vec())),
-            text => {
-                let (segments, end) = text_segments(text, &|name, at| lookup(name, at, is_variable))?;
-                Ok(AccessFormat::new(Style::Text, segments, end))
-            }
+            JSON_WORD => Ok(AccessFormat(Form::Json)),
+            text => AccessFormat::of_text(text, &|name, at| lookup(name, at, is_variable)),
         }
     }
 
@@ -240,21 +210,17 @@ impl AccessFormat {
     /// # Errors
     /// Returns an error, with the place, if a part cannot be rendered.
     pub fn of_sessions(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
-        if format.is_empty() {
-            return Err(FormatError::Empty);
-        }
-        let lookup = |name: &str, at: usize| match Field::from_name(name) {
+        AccessFormat::of_text(format, &|name, at| match Field::from_name(name) {
             Some(time @ (Field::TimeLocal | Field::TimeIso8601 | Field::Msec)) => Ok(time),
             _ if is_variable(name) => Ok(Field::Variable(name.into())),
             _ => Err(FormatError::UnknownVariable { name: name.into(), at, suggestion: None }),
-        };
-        let (segments, end) = text_segments(format, &lookup)?;
-        Ok(AccessFormat::new(Style::Text, segments, end))
+        })
     }
 
     /// Whether any value is a [`Field::Variable`].
     pub fn asks_for_variables(&self) -> bool {
-        self.asks_for_variables
+        let Form::Text { segments, .. } = &self.0 else { return false };
+        segments.iter().any(|segment| matches!(segment.field, Field::Variable(_)))
     }
 
     /// Appends one line with its newline to `out`.
@@ -262,38 +228,30 @@ impl AccessFormat {
     /// A missing value is `-` in text and `null` in JSON. Values are escaped, so a line is one line
     /// whatever a client sent.
     pub fn render<E: Entry>(&self, entry: &E, clock: &Clock, out: &mut Line) {
-        for Segment { before, field, is_optional } in &self.segments {
-            let from = out.len();
-            before.put(out);
-            let mut place = Place { line: out, style: self.style, is_filled: false };
-            match field {
-                Field::TimeLocal => place.word(clock.time_local()),
-                Field::TimeIso8601 => place.word(clock.time_iso8601()),
-                Field::Msec => place.seconds(clock.unix_ms() as f64),
-                other => entry.write(other, &mut place),
-            }
-            if place.is_filled {
-                continue;
-            }
-            match self.style {
-                _ if *is_optional => out.truncate(from),
-                Style::Json => out.put(b"null"),
-                _ => out.push(b'-'),
+        match &self.0 {
+            Form::Json => json::render(entry, clock, out),
+            Form::Text { segments, end } => {
+                segments.iter().for_each(|segment| segment.render(entry, clock, out));
+                out.put(end);
             }
         }
-        out.put(&self.end);
     }
 }
 
-fn json_segments() -> Result<Vec<Segment>, FormatError> {
-    let segment = |name: &str, before: char, is_optional| {
-        let field = lookup(name, 0, |_| false)?;
-        let before = format!("{before}\"{name}\":").into_bytes();
-        Ok(Segment { is_optional, ..Segment::new(before, field) })
-    };
-    let members = JSON_FIELDS.iter().enumerate();
-    let members = members.map(|(i, name)| segment(name, if i == 0 { '{' } else { ',' }, false));
-    members.chain(OPTIONAL_FIELDS.iter().map(|name| segment(name, ',', true))).collect()
+impl Segment {
+    fn render<E: Entry>(&self, entry: &E, clock: &Clock, out: &mut Line) {
+        self.before.put(out);
+        let mut place = Place { line: out, style: Style::Text, is_filled: false };
+        match &self.field {
+            Field::TimeLocal => place.word(clock.time_local()),
+            Field::TimeIso8601 => place.word(clock.time_iso8601()),
+            Field::Msec => place.seconds(clock.unix_ms() as f64),
+            other => entry.write(other, &mut place),
+        }
+        if !place.is_filled {
+            out.push(b'-');
+        }
+    }
 }
 
 /// The values of a text with what stands before each, and what stands behind the last one.
@@ -307,7 +265,7 @@ fn text_segments(
         let before = format.as_bytes()[at..at + ahead].to_vec();
         at += ahead;
         let (name, len) = variable(&format[at..], at)?;
-        segments.push(Segment::new(before, lookup(name, at)?));
+        segments.push(Segment { before: Literal::new(&before), field: lookup(name, at)? });
         at += len;
     }
     Ok((segments, format.as_bytes()[at..].to_vec()))

@@ -1,4 +1,4 @@
-//! Escaping of log values, in place at the end of the line under construction.
+//! Escaping of log values, at the end of the line under construction.
 //!
 //! Values come from clients: whatever they hold, a line stays one line and a quote ends nothing.
 //! Most values need no change, and those cost one scan and no copy.
@@ -42,12 +42,12 @@ impl Escaped {
 #[inline]
 pub(crate) fn text(line: &mut Line, from: usize) {
     if !is_plain(line, from) {
-        line.change(|out| escape_text(out, from));
+        line.change(from, escape_text);
     }
 }
 
-fn escape_text(out: &mut Vec<u8>, from: usize) {
-    expand(out, from, |byte| match byte {
+fn escape_text(out: &mut Vec<u8>) {
+    expand(out, |byte| match byte {
         b'"' | b'\\' | 0..=31 | 127..=255 => {
             Some(Escaped::of(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]))
         }
@@ -59,17 +59,15 @@ fn escape_text(out: &mut Vec<u8>, from: usize) {
 #[inline]
 pub(crate) fn json(line: &mut Line, from: usize) {
     if !is_plain(line, from) {
-        line.change(|out| escape_json(out, from));
+        line.change(from, escape_json);
     }
 }
 
-fn escape_json(out: &mut Vec<u8>, from: usize) {
-    if std::str::from_utf8(&out[from..]).is_err() {
-        let lossy = String::from_utf8_lossy(&out[from..]).into_owned();
-        out.truncate(from);
-        out.extend_from_slice(lossy.as_bytes());
+fn escape_json(out: &mut Vec<u8>) {
+    if std::str::from_utf8(out).is_err() {
+        *out = String::from_utf8_lossy(out).into_owned().into_bytes();
     }
-    expand(out, from, |byte| match byte {
+    expand(out, |byte| match byte {
         b'"' => Some(Escaped::of(b"\\\"")),
         b'\\' => Some(Escaped::of(b"\\\\")),
         b'\n' => Some(Escaped::of(b"\\n")),
@@ -83,16 +81,16 @@ fn escape_json(out: &mut Vec<u8>, from: usize) {
     });
 }
 
-/// Replaces bytes of `out[from..]` by their escapes, from the end so that one buffer suffices.
-fn expand(out: &mut Vec<u8>, from: usize, escape: impl Fn(u8) -> Option<Escaped>) {
-    let added: usize = out[from..].iter().filter_map(|&byte| escape(byte)).map(|e| e.len - 1).sum();
+/// Replaces bytes of `out` by their escapes, from the end so that one buffer suffices.
+fn expand(out: &mut Vec<u8>, escape: impl Fn(u8) -> Option<Escaped>) {
+    let added: usize = out.iter().filter_map(|&byte| escape(byte)).map(|e| e.len - 1).sum();
     if added == 0 {
         return;
     }
     let mut read = out.len();
     let mut write = read + added;
     out.resize(write, 0);
-    while read > from {
+    while read > 0 {
         read -= 1;
         let byte = out[read];
         match escape(byte) {

@@ -1,5 +1,7 @@
 //! The variables that an access line can name.
 
+use std::borrow::Cow;
+
 /// One value of a finished exchange. Names are nginx's where nginx has the variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
@@ -28,11 +30,11 @@ pub enum Field {
     /// `$host`: the host that the request was routed by, lower case, without port.
     Host,
     /// `$http_NAME`: a request header, its name in lower case with hyphens.
-    HttpHeader(Box<str>),
+    HttpHeader(Cow<'static, str>),
     /// `$sent_http_NAME`: a header of the response sent downstream.
-    SentHttpHeader(Box<str>),
+    SentHttpHeader(Cow<'static, str>),
     /// `$upstream_http_NAME`: a header of the upstream's response.
-    UpstreamHeader(Box<str>),
+    UpstreamHeader(Cow<'static, str>),
     /// `$status`: the status sent downstream.
     Status,
     /// `$body_bytes_sent`: bytes of the response without its head.
@@ -163,7 +165,7 @@ impl Field {
         }
         let header = |prefix: &str| {
             let rest = name.strip_prefix(prefix)?;
-            (!rest.is_empty()).then(|| rest.to_ascii_lowercase().replace('_', "-").into_boxed_str())
+            (!rest.is_empty()).then(|| rest.to_ascii_lowercase().replace('_', "-").into())
         };
         if let Some(name) = header("upstream_http_") {
             return Some(Field::UpstreamHeader(name));

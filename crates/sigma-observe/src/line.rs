@@ -4,17 +4,24 @@
 pub trait Put {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
+
+    /// Appends the first `len` of `bytes`, of which there are so many at least. There may be [`MARGIN`] at the most.
+    fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize);
 }
 
 impl Put for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
+
+    fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        self.extend_from_slice(&bytes[..len]);
+    }
 }
 
 /// Bytes that may be written over behind what is written: so short values are copied in whole registers, without a
 /// loop or a call.
-pub(crate) const MARGIN: usize = 32;
+pub const MARGIN: usize = 32;
 
 /// Lines under construction.
 #[derive(Debug, Default)]
@@ -71,14 +78,14 @@ impl Line {
         bytes
     }
 
-    /// Lets `change` make another text of what is written.
+    /// Lets `change` make another text of what is written behind the first `from` bytes. What is before is not touched:
+    /// a block of lines is many times as long as a value.
     #[cold]
-    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = self.take();
-        change(&mut bytes);
-        self.len = bytes.len();
-        self.bytes = bytes;
-        self.reserve(self.len);
+    pub(crate) fn change(&mut self, from: usize, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut text = self.bytes[from..self.len].to_vec();
+        change(&mut text);
+        self.len = from;
+        self.put(&text);
     }
 
     /// The bytes from `from` on, in words; behind the last one are spaces.
@@ -93,17 +100,6 @@ impl Line {
                 left => word & !(u64::MAX << (8 * left)) | 0x2020_2020_2020_2020 << (8 * left),
             }
         })
-    }
-
-    /// Appends the first `len` of `bytes`.
-    #[inline(always)]
-    pub fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
-        const { assert!(N <= MARGIN) };
-        debug_assert!(len <= N);
-        if let Some(to) = self.room(0).first_chunk_mut() {
-            *to = *bytes;
-        }
-        self.len += len;
     }
 
     /// Appends a byte.
@@ -145,6 +141,16 @@ impl Put for Line {
             (0..=3, [only]) => room[0] = *only,
             (0..=3, _) => {}
             _ => room[..len].copy_from_slice(bytes),
+        }
+        self.len += len;
+    }
+
+    #[inline(always)]
+    fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        const { assert!(N <= MARGIN) };
+        debug_assert!(len <= N);
+        if let Some(to) = self.room(0).first_chunk_mut() {
+            *to = *bytes;
         }
         self.len += len;
     }
@@ -192,25 +198,32 @@ impl Literal {
 #[inline]
 pub fn put_number(number: u64, out: &mut impl Put) {
     match number {
-        0..10 => out.put(&[b'0' + number as u8]),
-        10..1000 => {
-            let digits = &DIGITS[number as usize];
-            out.put(if number < 100 { &digits[1..] } else { &digits[..] });
+        0..1000 => put_below_1000(number, out),
+        1000..1_000_000 => {
+            put_below_1000(number / 1000, out);
+            out.put_some(&digits(number).to_le_bytes(), 3);
         }
         _ => out.put(itoa::Buffer::new().format(number).as_bytes()),
     }
+}
+
+#[inline]
+fn put_below_1000(number: u64, out: &mut impl Put) {
+    let zeros = usize::from(number < 100) + usize::from(number < 10);
+    out.put_some(&(digits(number) >> (8 * zeros)).to_le_bytes(), 3 - zeros);
 }
 
 /// Appends milliseconds as seconds with three decimals, as nginx prints times.
 #[inline]
 pub fn put_seconds(ms: f64, out: &mut impl Put) {
     let ms = nearest_ms(ms);
-    let [hundreds, tens, ones] = DIGITS[(ms % 1000) as usize];
-    match ms / 1000 {
-        seconds @ 0..10 => out.put(&[b'0' + seconds as u8, b'.', hundreds, tens, ones]),
-        seconds => {
+    let (seconds, decimals) = (ms / 1000, u64::from(digits(ms)) << 8 | u64::from(b'.'));
+    match seconds {
+        // Put together in a register: bytes that are stored one by one cannot be loaded as a word soon after.
+        0..10 => out.put_some(&(decimals << 8 | (u64::from(b'0') + seconds)).to_le_bytes(), 5),
+        _ => {
             put_number(seconds, out);
-            out.put(&[b'.', hundreds, tens, ones]);
+            out.put_some(&decimals.to_le_bytes(), 4);
         }
     }
 }
@@ -221,12 +234,18 @@ pub(crate) fn nearest_ms(ms: f64) -> u64 {
     (ms + 0.5) as u64
 }
 
+/// The last three digits of a number, as text: the first one in the lowest byte.
+#[inline]
+fn digits(number: u64) -> u32 {
+    u32::from_le_bytes(DIGITS[(number % 1000) as usize])
+}
+
 /// The three digits of each number below a thousand.
-static DIGITS: [[u8; 3]; 1000] = {
-    let mut digits = [[0; 3]; 1000];
+static DIGITS: [[u8; 4]; 1000] = {
+    let mut digits = [[0; 4]; 1000];
     let mut n = 0;
     while n < 1000 {
-        digits[n] = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
+        digits[n] = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8, 0];
         n += 1;
     }
     digits
@@ -278,15 +297,16 @@ mod tests {
         let mut line = Line::again(vec![7; 100]);
         assert!(line.is_empty());
         line.put(b"one");
-        line.change(|bytes| bytes.extend_from_slice(b" two"));
+        line.change(3, |bytes| bytes.extend_from_slice(b" two"));
+        line.change(4, |bytes| bytes.make_ascii_uppercase());
         line.put(b" three");
-        assert_eq!(line.take(), b"one two three");
+        assert_eq!(line.take(), b"one TWO three");
         assert!(line.is_empty() && line.as_bytes().is_empty());
     }
 
     #[test]
     fn numbers_are_those_of_the_standard_library() {
-        for number in (0..2_000).chain([9_999, 10_000, 65_535, u64::MAX]) {
+        for number in (0..2_000).chain([9_999, 10_000, 65_535, 100_007, 999_999, 1_000_000, u64::MAX]) {
             let mut out = Vec::new();
             put_number(number, &mut out);
             assert_eq!(out, number.to_string().as_bytes());

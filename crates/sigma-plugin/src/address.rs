@@ -75,6 +75,22 @@ impl IpText {
     }
 }
 
+/// Appends the text of an address.
+#[inline]
+pub fn put_ip(addr: IpAddr, out: &mut impl Put) {
+    match addr {
+        IpAddr::V4(addr) => {
+            let [others @ .., last] = addr.octets().map(|octet| &OCTETS[usize::from(octet)]);
+            for (digits, len) in others {
+                out.put_some(digits, usize::from(*len));
+            }
+            // Without the dot.
+            out.put_some(&last.0, usize::from(last.1 - 1));
+        }
+        IpAddr::V6(_) => out.put(IpText::of(addr).as_bytes()),
+    }
+}
+
 /// Where a node is. It becomes text only for those who ask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NodeAddr {
@@ -89,7 +105,7 @@ impl NodeAddr {
     pub fn put(&self, out: &mut impl Put) {
         match self {
             NodeAddr::Tcp(SocketAddr::V4(addr)) => {
-                out.put(IpText::of((*addr.ip()).into()).as_bytes());
+                put_ip((*addr.ip()).into(), out);
                 out.put(b":");
                 put_number(addr.port().into(), out);
             }
@@ -117,6 +133,9 @@ mod tests {
         for text in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "9.80.7.123", "::1", "2001:db8::a"] {
             let addr: IpAddr = text.parse().unwrap();
             assert_eq!(IpText::of(addr).as_str(), text);
+            let mut written = b"at ".to_vec();
+            put_ip(addr, &mut written);
+            assert_eq!(String::from_utf8(written).unwrap(), format!("at {text}"));
         }
         for text in ["0.0.0.0:0", "127.0.0.1:65535", "[::1]:80"] {
             let addr = NodeAddr::Tcp(text.parse().unwrap());

@@ -1,13 +1,12 @@
 //! The end of an exchange: counters, operators who look, and the access line.
 
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_net::Peer;
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_observe::line::Line;
 
-use super::{Exchange, client};
+use super::{Exchange, PeerText, client};
 use crate::tap::{Marks, Seen};
 
 impl Exchange<'_, '_> {
@@ -48,15 +47,10 @@ impl Exchange<'_, '_> {
         if !worker.taps.is_open() {
             return;
         }
-        let client = match (ctx.client.addr, self.down.origin().peer) {
-            // Of an exchange that was not guided it is left over from another one.
-            (Some(client), _) if self.stage.is_guided() => Some(client),
-            (_, Peer::Ip(client)) => Some(client.ip()),
-            (_, Peer::Unix) => None,
-        };
+        let client = self.client_addr();
         let consumer = ctx.identity.as_ref().map(|identity| &*identity.consumer.name);
         let marks = Marks { route: route.map(|facts| &**facts), consumer, client, status: ctx.record.status };
-        let (text, at_ms) = (self.client_text(), worker.clock.borrow().unix_ms());
+        let (text, at_ms) = (PeerText::of(client), worker.clock.borrow().unix_ms());
         let about = || (at_ms, String::from_utf8_lossy(text.as_bytes()).into_owned());
         worker.taps.show(
             &marks,

@@ -1,5 +1,7 @@
 //! The head that a node gets (APISIX: forwarding fields, `pass_host`).
 
+use std::net::IpAddr;
+
 use sigma_config::resources::PassHost;
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::Context;
@@ -12,7 +14,7 @@ use crate::snapshot::{Snapshot, Upstream};
 impl Exchange<'_, '_> {
     /// Turns the client's fields into those sent upstream, all but Host.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot) {
-        let client = self.client_text();
+        let client = PeerText::of(self.client_addr());
         let untouched = |id| self.scratch.ctx.untouched.contains(&id);
         let [tells_chain, tells_address] =
             [HeaderId::XForwardedFor, HeaderId::XRealIp].map(|id| !untouched(id));
@@ -29,12 +31,13 @@ impl Exchange<'_, '_> {
         add_via(&mut self.scratch.ctx.request.headers, version, snapshot);
     }
 
-    /// The client's address as the node is told it: a plugin may know better than the socket.
-    pub(super) fn client_text(&self) -> PeerText {
-        let client = &self.scratch.ctx.client;
-        match client.addr {
-            Some(addr) if self.stage.is_guided() => PeerText::of_addr(addr),
-            _ => PeerText::new(self.down.origin().peer),
+    /// The client's address as the node is told it: a plugin may know better than the socket. None for a peer without
+    /// one.
+    pub(super) fn client_addr(&self) -> Option<IpAddr> {
+        match self.scratch.ctx.client.addr {
+            // Of an exchange that was not guided it is left over from another one.
+            Some(addr) if self.stage.is_guided() => Some(addr),
+            _ => self.down.origin().peer.ip(),
         }
     }
 }

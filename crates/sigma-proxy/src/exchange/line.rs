@@ -6,15 +6,18 @@ use sigma_net::Peer;
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::field::Field;
 use sigma_observe::line::{Line, Put, put_number, put_seconds};
-use sigma_plugin::address::{IpText, NodeAddr};
+use sigma_plugin::address::{IpText, NodeAddr, put_ip};
 use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::{basic_user, host_name};
 
 use super::Exchange;
+use super::request::UNIX;
 use crate::snapshot::Target;
 
+// Whoever writes many values, which are known when the program is compiled, has no choices left to make at each of them:
+// so these are inlined where that is worth it.
 impl Entry for Exchange<'_, '_> {
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write(&self, field: &Field, place: &mut Place<'_>) {
         match field {
             Field::Request
@@ -78,7 +81,7 @@ impl Entry for Exchange<'_, '_> {
 }
 
 impl Exchange<'_, '_> {
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_request(&self, field: &Field, place: &mut Place<'_>) {
         let head = &self.scratch.ctx.request;
         let method = head.method_token();
@@ -112,7 +115,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_upstream(&self, field: &Field, place: &mut Place<'_>) {
         let ctx = &self.scratch.ctx;
         let attempts = &ctx.record.attempts[..];
@@ -154,7 +157,7 @@ impl Exchange<'_, '_> {
         Some(self.view.snapshot.upstream(number)?.scheme_name().as_bytes())
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_route(&self, field: &Field, place: &mut Place<'_>) {
         let Some(route) = self.stage.route(&self.view.snapshot) else { return };
         let facts = &route.facts;
@@ -166,11 +169,14 @@ impl Exchange<'_, '_> {
         text(place, value);
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_connection(&self, field: &Field, place: &mut Place<'_>) {
         let origin = self.down.origin();
         match field {
-            Field::RemoteAddr => place.word(self.client_text().as_bytes()),
+            Field::RemoteAddr => match self.client_addr() {
+                Some(addr) => place.words(|out| put_ip(addr, out)),
+                None => place.word(UNIX),
+            },
             Field::RemotePort => {
                 let port = match origin.peer {
                     _ if self.stage.is_guided() => self.scratch.ctx.client.port,

@@ -24,27 +24,23 @@ use crate::snapshot::Snapshot;
 /// A peer's address as text, formatted once per use on the stack.
 pub(crate) enum PeerText {
     Ip(IpText),
-    /// `unix:` for a peer without an address, as nginx shows it.
+    /// For a peer without an address.
     Unix,
 }
 
-impl PeerText {
-    pub(crate) fn new(peer: Peer) -> PeerText {
-        match peer {
-            Peer::Ip(addr) => PeerText::of_addr(addr.ip()),
-            Peer::Unix => PeerText::Unix,
-        }
-    }
+/// The address of a peer that has none, as nginx shows it.
+pub(super) const UNIX: &[u8] = b"unix:";
 
-    /// An address that is not the peer's own.
-    pub(crate) fn of_addr(addr: IpAddr) -> PeerText {
-        PeerText::Ip(IpText::of(addr))
+impl PeerText {
+    /// That of an address, or of a peer without one.
+    pub(super) fn of(addr: Option<IpAddr>) -> PeerText {
+        addr.map_or(PeerText::Unix, |addr| PeerText::Ip(IpText::of(addr)))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
             PeerText::Ip(text) => text.as_bytes(),
-            PeerText::Unix => b"unix:",
+            PeerText::Unix => UNIX,
         }
     }
 }
@@ -220,7 +216,7 @@ impl Variables for RequestView<'_> {
             VarName::Host => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             VarName::Scheme => Some(VarValue::text(if self.tls.is_some() { "https" } else { "http" })),
             VarName::RemoteAddr | VarName::RealipRemoteAddr => {
-                text(PeerText::new(self.origin.peer).as_bytes())
+                text(PeerText::of(self.origin.peer.ip()).as_bytes())
             }
             VarName::RemotePort => match self.origin.peer {
                 Peer::Ip(addr) => number(addr.port()),
