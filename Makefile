@@ -13,11 +13,12 @@ run: build-tools
 # What has to pass before a change goes in.
 test: checks conformance
 
-# All of it that needs nothing from a network. `cargo test` includes the house checks of xtask.
+# All of it that needs nothing from a network. `cargo test` includes the house checks of xtask. Most tests wait for most
+# of their time: so there are two for each core.
 checks: build-tools tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked -- --skip go:: --skip servers::
+	cargo test --workspace --locked -- --skip go:: --skip servers:: --test-threads $$((2 * $$(nproc)))
 
 # The suites of others for HTTP/2 and gRPC, and an authority that issues certificates; the first time, Go fetches
 # and builds them.
