@@ -14,6 +14,7 @@ pub mod figures;
 pub mod line;
 pub mod log_buffer;
 mod log_output;
+pub mod moment;
 pub mod throttle;
 
 pub use access::{AccessFormat, Entry, FormatError};

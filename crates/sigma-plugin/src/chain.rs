@@ -46,7 +46,7 @@ impl Entry {
             return Interest::ALWAYS;
         }
         match self.kind.phases().contains(Phase::Log) {
-            true if self.plugin.samples() => Interest { is_lasting: false, samplers: 1 },
+            true if self.plugin.samples() => Interest::SAMPLER,
             true => Interest::ALWAYS,
             false => Interest::default(),
         }

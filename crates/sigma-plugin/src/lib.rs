@@ -120,8 +120,8 @@ pub trait Plugin: Send + Sync {
         None
     }
 
-    /// Whether its log hook looks at some exchanges only, which it chooses in its first hook. It says of each other
-    /// one that it does not ask for its course: [`record::Record::is_not_sampled`].
+    /// Whether its log hook looks at some exchanges only, which it chooses in its first hook. It says of each one whether
+    /// it asks for its course: [`record::Record::sampled`], [`record::Record::not_sampled`].
     fn samples(&self) -> bool {
         false
     }

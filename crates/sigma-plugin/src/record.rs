@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sigma_http::Fault;
 use sigma_observe::line::{Put, put_number, put_seconds};
+use sigma_observe::moment;
 
 use crate::Phase;
 use crate::address::NodeAddr;
@@ -37,19 +38,28 @@ impl Source {
 pub struct Interest {
     /// Somebody does in any case.
     pub(crate) is_lasting: bool,
+    /// Somebody wants to know times to the microsecond, and not as of the turn of the task ([`moment`]).
+    pub(crate) is_precise: bool,
     /// Plugins that do unless they say otherwise.
     pub(crate) samplers: u8,
 }
 
 impl Interest {
     /// That of somebody who looks at every exchange.
-    pub const ALWAYS: Interest = Interest { is_lasting: true, samplers: 0 };
+    pub const ALWAYS: Interest = Interest { is_lasting: true, is_precise: true, samplers: 0 };
+
+    /// That of the access log, which shows milliseconds.
+    pub const LINES: Interest = Interest { is_lasting: true, is_precise: false, samplers: 0 };
+
+    /// That of a plugin that chooses exchanges.
+    pub(crate) const SAMPLER: Interest = Interest { is_lasting: false, is_precise: false, samplers: 1 };
 
     /// That of both.
     #[must_use]
     pub fn and(self, other: Interest) -> Interest {
         Interest {
             is_lasting: self.is_lasting || other.is_lasting,
+            is_precise: self.is_precise || other.is_precise,
             samplers: self.samplers.saturating_add(other.samplers),
         }
     }
@@ -107,21 +117,47 @@ impl Record {
         (self.bytes_sent, self.body_bytes_sent, self.bytes_received) = (0, 0, 0);
     }
 
-    /// Somebody asks, or may: what happens from now on is recorded.
+    /// The time, for those who ask how the exchange goes.
+    pub fn now(&self) -> Instant {
+        let is_precise = self.interest.is_precise || self.interest.samplers > 0;
+        if is_precise { Instant::now() } else { moment::now() }
+    }
+
+    /// Somebody asks, or may: what happens from now on is recorded. Where all who do choose exchanges first, it is when
+    /// one of them has chosen ([`Record::sampled`]), or something is waited for: clocks cost more than all else that
+    /// is done for an exchange that nobody chooses.
     pub fn watch(&mut self, interest: Interest) {
         self.interest = self.interest.and(interest);
-        if self.started.is_none() && interest.is_any() {
-            self.started = Some(Instant::now());
+        if interest.is_lasting {
+            self.begin();
         }
     }
 
-    /// One of those who choose exchanges ([`crate::Plugin::samples`]) has not chosen this one. Where nobody else asks,
-    /// its course is not recorded any more: clocks cost more than all else that is done for it.
-    pub fn is_not_sampled(&mut self) {
+    /// From now on it takes time that those will ask for who have yet to choose.
+    pub fn begin(&mut self) {
+        if self.started.is_none() && self.interest.is_any() {
+            self.started = Some(self.now());
+        }
+    }
+
+    /// One of those who choose exchanges ([`crate::Plugin::samples`]) has chosen this one.
+    pub fn sampled(&mut self) {
+        self.begin();
+    }
+
+    /// One of those who choose exchanges has not chosen this one. Where nobody else asks, its course is not recorded any
+    /// more.
+    pub fn not_sampled(&mut self) {
         self.interest.samplers = self.interest.samplers.saturating_sub(1);
         if !self.interest.is_any() {
             self.started = None;
         }
+    }
+
+    /// Milliseconds since the last attempt began; None if nobody asks.
+    fn attempt_ms(&self) -> Option<f64> {
+        let began = self.attempts.last()?.began?;
+        Some(milliseconds(self.now().saturating_duration_since(began)))
     }
 
     /// The node of the last attempt has answered.
@@ -130,16 +166,17 @@ impl Record {
         if let Some(last) = self.upstream_statuses.last_mut() {
             *last = status;
         }
+        let header_ms = self.attempt_ms();
         if let Some(attempt) = self.attempts.last_mut() {
-            attempt.status = status;
-            attempt.header_ms = attempt.elapsed_ms();
+            (attempt.status, attempt.header_ms) = (status, header_ms);
         }
     }
 
     /// The node has all of the request.
     pub fn sent(&mut self) {
+        let sent_ms = self.attempt_ms();
         if let Some(attempt) = self.attempts.last_mut() {
-            attempt.sent_ms = attempt.elapsed_ms();
+            attempt.sent_ms = sent_ms;
         }
     }
 
@@ -153,9 +190,10 @@ impl Record {
     /// The connection of the last attempt stands: made for it, or kept from an earlier one, which nothing is waited
     /// for.
     pub fn connected(&mut self, is_kept: bool) {
+        let connect_ms = if is_kept { None } else { self.attempt_ms() };
         if let Some(attempt) = self.attempts.last_mut() {
-            let ms = if is_kept { attempt.began.map(|_| 0.0) } else { attempt.elapsed_ms() };
-            (attempt.connect_ms, attempt.reused) = (ms, is_kept);
+            let kept_ms = attempt.began.filter(|_| is_kept).map(|_| 0.0);
+            (attempt.connect_ms, attempt.reused) = (connect_ms.or(kept_ms), is_kept);
         }
     }
 
@@ -196,12 +234,13 @@ impl Record {
 
     /// The exchange is over.
     pub fn end(&mut self) {
-        self.ended = self.started.map(|_| Instant::now());
+        self.ended = self.started.map(|_| self.now());
     }
 
     /// The time since the head was read, until the exchange was over if it is.
     pub fn elapsed(&self) -> Option<Duration> {
-        Some(self.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.started?))
+        let started = self.started?;
+        Some(self.ended.unwrap_or_else(|| self.now()).saturating_duration_since(started))
     }
 
     /// The same in milliseconds.
@@ -304,11 +343,6 @@ impl Attempt {
     pub fn waited_ms(&self) -> Option<f64> {
         Some(self.header_ms? - self.sent_ms?)
     }
-
-    /// Milliseconds since it began.
-    pub fn elapsed_ms(&self) -> Option<f64> {
-        self.began.map(|at| milliseconds(at.elapsed()))
-    }
 }
 
 /// Seconds, with whole milliseconds.
@@ -378,8 +412,9 @@ mod tests {
 
     #[test]
     fn the_course_is_recorded_as_long_as_anybody_asks() {
-        let sampler = Interest { is_lasting: false, samplers: 1 };
-        // The interests in turn, then how many say that they have not chosen it, and whether it is recorded still.
+        let sampler = Interest::SAMPLER;
+        // The interests in turn, then how many say that they have not chosen it, and whether it is recorded when the next
+        // one has.
         let cases = [
             (vec![], 0, false),
             (vec![Interest::default()], 0, false),
@@ -394,11 +429,16 @@ mod tests {
         for (interests, refusals, expected) in cases {
             let mut record = Record::default();
             interests.iter().for_each(|interest| record.watch(*interest));
-            (0..refusals).for_each(|_| record.is_not_sampled());
+            let is_lasting = interests.contains(&Interest::ALWAYS);
+            assert_eq!(record.started.is_some(), is_lasting, "{interests:?}: nobody has chosen yet");
+            (0..refusals).for_each(|_| record.not_sampled());
+            record.sampled();
             assert_eq!(record.started.is_some(), expected, "{interests:?}, {refusals}");
             record.clear();
             record.watch(sampler);
-            record.is_not_sampled();
+            record.begin();
+            assert!(record.started.is_some(), "something was waited for");
+            record.not_sampled();
             assert_eq!(record.started, None, "of an exchange before: {interests:?}");
         }
     }

@@ -3,6 +3,7 @@
 mod streams;
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use sigma_config::settings::ListenPlace;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Peer, Stream, deadline};
 use sigma_observe::counters::Counter;
+use sigma_observe::moment;
 use sigma_plugin::traffic::Traffic;
 use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server};
@@ -209,7 +211,9 @@ async fn converse(mut conversation: Box<Conversation>) {
             return Box::pin(multiplexed(entered, server.into_parts(), info, open)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
-        Box::pin(exchange(&mut conversation)).await;
+        let mut exchange = Box::pin(exchange(&mut conversation));
+        poll_fn(|task| moment::turn(|| exchange.as_mut().poll(task))).await;
+        drop(exchange);
         let server = &mut conversation.server;
         if !server.is_between_requests() {
             Box::pin(server.discard_rest()).await;

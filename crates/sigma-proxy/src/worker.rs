@@ -63,8 +63,13 @@ impl View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
         let answer_limits = answer_limits(&snapshot.settings);
         let geography = snapshot.geography.clone().map(Rc::new);
-        let is_shown = snapshot.access_format.is_some() || snapshot.settings.server_timing;
-        let interest = if is_shown { Interest::ALWAYS } else { snapshot.global.interest() };
+        let mut interest = snapshot.global.interest();
+        if snapshot.settings.server_timing {
+            interest = interest.and(Interest::ALWAYS);
+        }
+        if snapshot.access_format.is_some() {
+            interest = interest.and(Interest::LINES);
+        }
         View { snapshot, server_limits, answer_limits, geography, interest, merged: RefCell::default() }
     }
 

@@ -239,6 +239,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/record.rs",
                 "the course of an exchange, recorded where somebody asks for it",
             ),
+            ("crates/sigma-observe/src/moment.rs", "once in the turn of a task, where somebody asks for it"),
             ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
             (
                 "crates/sigma-net/src/tls/resumption.rs",

@@ -198,7 +198,7 @@ impl Exchange<'_, '_> {
         let in_flight = plan.attempts.begin(node);
         // A clock is read only for those who ask: the access log, and balancing by latency.
         let timed = self.scratch.ctx.record.started.is_some() || plan.upstream().balancing.needs_latency();
-        let began = timed.then(Instant::now);
+        let began = timed.then(|| self.scratch.ctx.record.now());
         self.note_attempt(node, began);
         (state.request_sent, self.scratch.verdict) = (true, None);
         // Only plugins ask.
@@ -213,8 +213,9 @@ impl Exchange<'_, '_> {
             // How little time a client gives says nothing about the node.
             state.request_sent &= !plan.time().is_some_and(TimeLeft::is_clients);
         }
-        let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
-        if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
+        let record = &mut self.scratch.ctx.record;
+        let elapsed_ms = began.map(|at| record.now().saturating_duration_since(at).as_secs_f64() * 1000.0);
+        if let Some(attempt) = record.attempts.last_mut() {
             attempt.response_ms = elapsed_ms;
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };

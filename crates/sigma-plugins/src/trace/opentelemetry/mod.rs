@@ -155,7 +155,7 @@ impl Plugin for Tracing {
                     "plugin_metadata is required for opentelemetry plugin to working properly"
                 );
             }
-            ctx.record.is_not_sampled();
+            ctx.record.not_sampled();
             return Step::Next;
         };
         let found = || propagation::extract(&shared.propagators, &ctx.request.headers);
@@ -171,12 +171,13 @@ impl Plugin for Tracing {
             ctx.set_variable_with("opentelemetry_span_id", move || own.span.hex().to_vec());
         }
         if is_sampled {
+            ctx.record.sampled();
             // For whoever tells of the same request.
             ctx.keep(self, own);
             let parent = parent.map(|parent| parent.span);
             ctx.keep(self, Sampled { own, parent, attempts: Vec::new() });
         } else {
-            ctx.record.is_not_sampled();
+            ctx.record.not_sampled();
         }
         Step::Next
     }

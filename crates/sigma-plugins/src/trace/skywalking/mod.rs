@@ -132,9 +132,10 @@ impl Skywalking {
 impl Plugin for Skywalking {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if !happens(self.sample_ratio, env) {
-            ctx.record.is_not_sampled();
+            ctx.record.not_sampled();
             return Step::Next;
         }
+        ctx.record.sampled();
         let headers = &mut ctx.request.headers;
         let parent = headers.find(sw8::SW8.as_bytes()).and_then(Reference::parse);
         let correlation = headers.find(sw8::CORRELATION.as_bytes()).and_then(sw8::correlation);

@@ -231,12 +231,13 @@ impl Plugin for Zipkin {
             ctx.set_variable_with("zipkin_span_id", move || own.hex().to_vec());
         }
         if let Some(proxy) = told.span.filter(|_| is_sampled) {
+            ctx.record.sampled();
             let rewritten = env.machine.uptime();
             // For whoever tells of the same request.
             ctx.keep(self, SpanContext { trace: trace.id(), span: own, is_sampled });
             ctx.keep(self, Sampled { trace, own, parent, proxy, rewritten, passed: None, answered: None });
         } else {
-            ctx.record.is_not_sampled();
+            ctx.record.not_sampled();
         }
         Step::Next
     }
