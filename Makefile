@@ -14,11 +14,11 @@ run: build-tools
 test: checks conformance
 
 # All of it that needs nothing from a network. `cargo test` includes the house checks of xtask. Most tests wait for most
-# of their time: so there are two for each core.
+# of their time: so there is one more at a time than there are cores.
 checks: build-tools tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked -- --skip go:: --skip servers:: --test-threads $$((2 * $$(nproc)))
+	cargo test --workspace --locked -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
 
 # The suites of others for HTTP/2 and gRPC, and an authority that issues certificates; the first time, Go fetches
 # and builds them.
