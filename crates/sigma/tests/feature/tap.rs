@@ -35,7 +35,8 @@ impl Reader {
         serde_json::from_slice(&line).unwrap_or_default()
     }
 
-    /// What is seen of requests, which are sent until something is: workers learn of taps with their clocks.
+    /// What is seen of requests, which are sent until something is: workers learn of taps with their clocks. One that began
+    /// before has no time.
     fn first(&mut self, send: impl Fn()) -> Value {
         let mut seen = Value::Null;
         let is_seen = until(PATIENCE, || {
@@ -43,7 +44,7 @@ impl Reader {
             if !self.0.is_idle() {
                 seen = self.next();
             }
-            seen["type"] == "exchange"
+            seen["type"] == "exchange" && !seen["ms"].is_null()
         });
         assert!(is_seen, "nothing is seen");
         seen
