@@ -104,7 +104,7 @@ mod tests {
 
     /// What the types say, and what is checked by.
     #[track_caller]
-    fn check(name: &str, mut made: Value, promised: &Value) {
+    fn check(name: &str, mut made: Value, bundled: &Value) {
         without_explanations(&mut made);
         let has_upstream = made.pointer("/properties/upstream/properties/nodes").is_some();
         if std::env::var_os("SIGMA_BLESS").is_some() {
@@ -117,9 +117,9 @@ mod tests {
             return;
         }
         // As texts: the order of properties is that of what is told.
-        let (made, promised) = (format!("{made:#}"), format!("{promised:#}"));
-        let differs = made.lines().zip(promised.lines()).find(|(made, promised)| made != promised);
-        assert!(made == promised, "{name}: {differs:?}; see bundled.rs");
+        let (made, bundled) = (format!("{made:#}"), format!("{bundled:#}"));
+        let differs = made.lines().zip(bundled.lines()).find(|(made, bundled)| made != bundled);
+        assert!(made == bundled, "{name}: {differs:?}; see bundled.rs");
     }
 
     #[test]
