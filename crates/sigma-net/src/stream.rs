@@ -245,6 +245,14 @@ impl Stream {
         self.be_abrupt();
     }
 
+    /// Ends a stream of which a read has failed. One in the clear is over with that; below TLS that could not go on
+    /// there is a connection, which ends as by [`Stream::reset`].
+    pub fn reset_broken(self) {
+        if let Stream::Tls(_) = self {
+            self.be_abrupt();
+        }
+    }
+
     fn be_abrupt(&self) {
         let abrupt = |socket: BorrowedFd<'_>| {
             // One that is broken already needs no option.

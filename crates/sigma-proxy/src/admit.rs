@@ -129,7 +129,8 @@ pub(crate) async fn greeted(
     origin: Origin,
     tls: &TlsOptions,
 ) -> Option<Greeting> {
-    let read = unless_closing(worker, Greeting::read(stream, early, &tls.options)).await?;
+    // Boxed, as the handshake is: who is not over TLS takes no memory for it.
+    let read = Box::pin(unless_closing(worker, Greeting::read(stream, early, &tls.options))).await?;
     read.map_err(|error| failed(worker, origin, &error)).ok()
 }
 
@@ -152,7 +153,8 @@ pub(crate) async fn shaken(
     };
     let own = (!alpn.is_empty()).then(|| AcceptOptions { alpn: alpn.to_vec(), ..tls.options.clone() });
     let options = own.as_ref().unwrap_or(&tls.options);
-    match unless_closing(worker, greeting.accept(stream, options, &handshakes, choose)).await? {
+    let shaking = Box::pin(greeting.accept(stream, options, &handshakes, choose));
+    match unless_closing(worker, shaking).await? {
         Ok(stream) => {
             worker.counters.add(Counter::TlsHandshakes, 1);
             Some(stream)

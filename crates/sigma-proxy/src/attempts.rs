@@ -2,7 +2,7 @@
 //! stop (APISIX: `retries`, `retry_timeout`). Whatever is sent to a node, a request or the bytes of a
 //! session, goes through here.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +34,9 @@ pub(crate) struct Attempts<'a> {
     /// Of a clock that comes around after 49 days.
     began_ms: u32,
 }
+
+/// A node that is busy with an attempt.
+pub(crate) type Busy<'b> = InFlight<&'b RefCell<Balancer>>;
 
 /// What of a request or session decides on its node.
 #[derive(Debug, Default)]
@@ -330,7 +333,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// The node counts as busy with the attempt until what is returned is dropped.
-    pub(crate) fn begin(&self, node: &Endpoint) -> InFlight<'_> {
+    pub(crate) fn begin(&self, node: &Endpoint) -> Busy<'_> {
         InFlight::begin(&self.towards.balancer, node.id(), deadline::now_ms())
     }
 

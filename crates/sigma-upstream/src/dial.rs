@@ -144,11 +144,12 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
         tell();
     }
     let Some(tls) = &dial.tls else { return Ok(stream) };
-    // One time for all of it: the handshake has what the connection left.
-    let shaken = async {
+    // One time for all of it: the handshake has what the connection left. Boxed, so that a connection in the clear
+    // takes no memory for one.
+    let shaken = Box::pin(async {
         let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
         shaken.map_err(|error| unshaken(addr, &error))
-    };
+    });
     in_time(deadline.bound(shaken).await)
 }
 

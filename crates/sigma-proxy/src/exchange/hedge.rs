@@ -8,7 +8,7 @@ use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::machine::{Host, Machine};
-use sigma_upstream::balance::{InFlight, Outcome};
+use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::InUse;
 use sigma_wire::{Departure, HeadLimits};
@@ -16,7 +16,7 @@ use sigma_wire::{Departure, HeadLimits};
 use super::Exchange;
 use super::plan::{Ended, Plan, State};
 use super::transfer::client_gone;
-use crate::attempts::Picked;
+use crate::attempts::{Busy, Picked};
 use crate::retry::Hedging;
 use crate::target;
 
@@ -31,7 +31,7 @@ pub(super) enum Raced {
 /// A second attempt that was answered first.
 struct Second<'p> {
     node: Picked,
-    in_flight: InFlight<'p>,
+    in_flight: Busy<'p>,
     connection: InUse,
 }
 

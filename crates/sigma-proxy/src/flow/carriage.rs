@@ -1,6 +1,8 @@
 //! The node of a session, by the rules of attempts, and the session with it.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,10 +13,11 @@ use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::flow::Tried;
-use sigma_upstream::balance::InFlight;
+use sigma_upstream::balance::{Balancer, InFlight};
 use sigma_upstream::dial::reach;
+use sigma_upstream::overload::gate::Permit;
 
-use super::guarded::{dismiss, fallback};
+use super::guarded::fallback;
 use super::relay::{Broken, Relay};
 use super::trust::untrusted;
 use super::{End, Flow, ms_since, now};
@@ -30,37 +33,52 @@ use crate::worker::{Towards, View};
 /// The name that a node is asked for over TLS by a session without one (APISIX).
 const NAMELESS: &str = "apisix_backend";
 
+/// What a session holds of its node while bytes move.
+pub(super) struct Hold {
+    idle_ms: u64,
+    withdrawal: Option<Withdrawal>,
+    _node: Picked,
+    _busy: InFlight<Counting>,
+    _permit: Option<Permit>,
+}
+
+/// The balancer that counts a session, for as long as it lasts.
+struct Counting(Rc<Towards>);
+
+impl Deref for Counting {
+    type Target = RefCell<Balancer>;
+
+    fn deref(&self) -> &RefCell<Balancer> {
+        &self.0.balancer
+    }
+}
+
 impl Flow<'_> {
-    /// Finds a node and carries the session, in the end of which all counts are right. The client's side is taken
-    /// when a node has taken the session. A fallback of the upstream's breaker is used if it `may_fall_back`.
-    pub(super) async fn carry(
+    /// Finds a node that takes the session of the client `down`, and connects to it. A fallback of the upstream's
+    /// breaker is used if it `may_fall_back`.
+    pub(super) async fn find(
         &mut self,
-        down: &mut Option<Stream>,
-        view: Rc<View>,
+        down: &mut Stream,
+        view: &View,
         (number, upstream): (u32, &Arc<Upstream>),
         may_fall_back: bool,
-    ) -> Result<(), End> {
-        let worker = self.worker;
+    ) -> Result<(Stream, Hold), End> {
         let timeouts = &view.snapshot.settings.timeouts;
-        let half_close_ms = timeouts.half_close_ms.into();
         let mut passage = match self.begin_passage(number, upstream) {
             Ok(passage) => passage,
             Err(fault) if !may_fall_back => return Err(fault.into()),
             Err(fault) => {
-                let (number, other) = fallback(&view, upstream, fault)?;
-                return Box::pin(self.carry(down, view, (number, &other), false)).await;
+                let (number, other) = fallback(view, upstream, fault)?;
+                return Box::pin(self.find(down, view, (number, &other), false)).await;
             }
         };
         if let Some(passage) = &mut passage {
-            let client = down.as_mut().map(|down| (down, half_close_ms));
+            let client = Some((&mut *down, timeouts.half_close_ms.into()));
             Box::pin(self.ask_guards(passage, upstream, client)).await?;
         }
-        let mut attempts = Attempts::new(worker, number, upstream, None, self.choice(upstream));
-        let towards = Rc::clone(&attempts.towards);
+        let mut attempts = Attempts::new(self.worker, number, upstream, None, self.choice(upstream));
         let mut is_failing = false;
-        // Boxed, so that what a connection takes to make is free again while it lasts.
-        let met = Box::pin(self.meet(down, &view, &mut attempts, &towards, &mut is_failing)).await;
-        let (node, up, _in_flight) = match met {
+        let (node, up, busy) = match self.meet(down, view, &mut attempts, &mut is_failing).await {
             Ok(met) => met,
             Err(fault) => {
                 if let Some(passage) = passage.filter(|_| is_failing) {
@@ -73,39 +91,34 @@ impl Flow<'_> {
         attempts.answered(&node, Some(200));
         attempts.keep_session();
         let connect_ms = self.session.course.nodes.last().and_then(|tried| tried.connect_ms);
-        let _permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
+        let permit = passage.and_then(|passage| passage.settle(Seen::Taken { connect_ms }));
         let idle_ms = match &upstream.config.timeout {
             Some(_) => upstream.timeouts.read_ms,
             None => timeouts.stream_idle_ms.into(),
         };
-        drop(view);
         let closes = upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
-        match down.take() {
-            Some(down) => self.relay(down, up, idle_ms, withdrawal).await,
-            None => Err(End::Nothing),
-        }
+        Ok((up, Hold { idle_ms, withdrawal, _node: node, _busy: busy, _permit: permit }))
     }
 
     /// The node that takes the session, and the connection to it. Sets `is_failing` if the last node that was asked
     /// is to blame that it did not.
-    async fn meet<'t>(
+    async fn meet(
         &mut self,
-        down: &mut Option<Stream>,
+        down: &mut Stream,
         view: &View,
         attempts: &mut Attempts<'_>,
-        towards: &'t Towards,
         is_failing: &mut bool,
-    ) -> Result<(Picked, Stream, InFlight<'t>), Fault> {
+    ) -> Result<(Picked, Stream, InFlight<Counting>), Fault> {
         let half_close_ms = view.snapshot.settings.timeouts.half_close_ms.into();
         loop {
-            let client = down.as_mut().map(|down| (down, half_close_ms));
-            let node = self.pick(attempts, client).await?;
-            let in_flight = InFlight::begin(&towards.balancer, node.id(), deadline::now_ms());
+            let node = self.pick(attempts, Some((&mut *down, half_close_ms))).await?;
+            let counting = Counting(Rc::clone(&attempts.towards));
+            let busy = InFlight::begin(counting, node.id(), deadline::now_ms());
             match self.reach(view, attempts.upstream, &node).await {
-                Ok(stream) => return Ok((node, stream, in_flight)),
+                Ok(stream) => return Ok((node, stream, busy)),
                 Err(fault) => {
-                    drop(in_flight);
+                    drop(busy);
                     *is_failing = is_to_blame(fault, true);
                     let failure =
                         Failure { fault, decision: Decision::NextNode, request_sent: true, status: None };
@@ -152,18 +165,10 @@ impl Flow<'_> {
 
     /// Moves bytes until both sides have ended, or one is broken, silent for too long, or withdrawn, or the worker
     /// ends.
-    async fn relay(
-        &mut self,
-        down: Stream,
-        up: Stream,
-        idle_ms: u64,
-        withdrawal: Option<Withdrawal>,
-    ) -> Result<(), End> {
+    pub(super) async fn relay(&mut self, relay: &mut Relay, hold: &Hold) -> Result<(), Stopped> {
         let trust = self.trust.take();
-        let (early, paces) = (std::mem::take(&mut self.session.early), self.session.paces.take());
-        let mut relay = Relay::new(down, up, early, paces);
         let idle = Deadline::new();
-        idle.set(idle_ms);
+        idle.set(hold.idle_ms);
         let mut moved = relay.moved();
         let (worker, traffic) = (self.worker, &self.session.traffic);
         let mut leave = Leave::default();
@@ -182,17 +187,17 @@ impl Flow<'_> {
                 worker.counters.add(Counter::StreamBytesOut, to_client);
                 traffic.pass(from_client, to_client);
                 moved = now;
-                idle.set(idle_ms);
+                idle.set(hold.idle_ms);
             }
             match polled {
                 Poll::Ready(ended) => return Poll::Ready(ended.map_err(Stopped::Broken)),
-                Poll::Pending if relay.is_slowed() => idle.set(idle_ms),
+                Poll::Pending if relay.is_slowed() => idle.set(hold.idle_ms),
                 Poll::Pending if idle.poll_expired(cx).is_ready() => {
                     return Poll::Ready(Err(Stopped::Idle));
                 }
                 Poll::Pending => {}
             }
-            if let Some(withdrawal) = &withdrawal
+            if let Some(withdrawal) = &hold.withdrawal
                 && withdrawal.poll(cx).is_ready()
             {
                 return Poll::Ready(Err(Stopped::Withdrawn));
@@ -209,25 +214,16 @@ impl Flow<'_> {
         let (received, sent) = relay.moved();
         (course.received, course.upstream_sent) = (received, received);
         (course.sent, course.upstream_received) = (sent, sent);
-        let stopped = match ended {
-            Ok(()) => return Ok(()),
-            Err(stopped) => stopped,
-        };
-        if let Stopped::Untrusted { in_order } = stopped {
+        if let Err(Stopped::Untrusted { .. }) = ended {
             worker.counters.add(Counter::StreamSessionsDistrusted, 1);
-            if in_order {
-                Box::pin(dismiss(worker, relay.into_down())).await;
-                return Err(stopped.fault().into());
-            }
         }
-        // What was cut short must not look like an end.
-        relay.reset();
-        Err(stopped.fault().into())
+        ended
     }
 }
 
 /// Why bytes move no more.
-enum Stopped {
+#[derive(Clone, Copy)]
+pub(super) enum Stopped {
     Broken(Broken),
     Idle,
     Withdrawn,
@@ -239,7 +235,7 @@ enum Stopped {
 }
 
 impl Stopped {
-    fn fault(&self) -> Fault {
+    pub(super) fn fault(self) -> Fault {
         let (kind, reason) = match self {
             Stopped::Broken(Broken::Downstream) => (FaultKind::ClientGone, "the client broke the connection"),
             Stopped::Broken(Broken::Upstream) => {

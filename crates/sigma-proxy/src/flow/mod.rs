@@ -31,7 +31,9 @@ use sigma_plugin::{Entry, FlowPlugin, Session};
 use crate::connection::Origin;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
+use carriage::{Hold, Stopped};
 use guarded::dismiss;
+use relay::Relay;
 use trust::Trust;
 
 /// One session.
@@ -74,27 +76,55 @@ pub(crate) async fn serve(
     let worker = &*entered.0;
     worker.counters.add(Counter::StreamSessions, 1);
     let _active = Active::begin(worker, Arc::clone(&traffic));
-    let mut session = Session::default();
-    session.traffic = traffic;
-    let mut flow = Flow { worker, session, began: Instant::now(), plugins: Vec::new(), origin, trust: None };
+    let mut flow = Flow::new(worker, session(traffic), origin);
     let outcome = flow.run(stream, listener).await;
     flow.finish(outcome);
 }
 
-impl Flow<'_> {
+/// A session over TCP at its beginning, made apart: what is made within a task stays in it.
+fn session(traffic: Arc<Traffic>) -> Session {
+    let mut session = Session::default();
+    session.traffic = traffic;
+    session
+}
+
+impl<'w> Flow<'w> {
+    /// A session that begins now.
+    fn new(worker: &'w Worker, session: Session, origin: Origin) -> Flow<'w> {
+        Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None }
+    }
+
     async fn run(&mut self, stream: Stream, listener: Arc<ListenerOptions>) -> Result<(), End> {
+        // Boxed, so that what a beginning takes is free again while bytes move.
+        let (mut relay, hold) = Box::pin(self.begin(stream, listener)).await?;
+        let Err(stopped) = self.relay(&mut relay, &hold).await else { return Ok(()) };
+        match stopped {
+            Stopped::Untrusted { in_order: true } => {
+                Box::pin(dismiss(self.worker, relay.into_down())).await;
+            }
+            // What was cut short must not look like an end.
+            Stopped::Broken(side) => relay.reset(Some(side)),
+            _ => relay.reset(None),
+        }
+        Err(stopped.fault().into())
+    }
+
+    /// Lets the client in and finds a node, between which bytes can move then.
+    async fn begin(&mut self, stream: Stream, listener: Arc<ListenerOptions>) -> Result<(Relay, Hold), End> {
         // A session may last for days: of the generation that it began in it keeps what it needs.
         let view = self.worker.view();
-        // Boxed, so that what a handshake takes is free again when it is over.
-        let (stream, route) = Box::pin(self.enter(stream, &view, &listener)).await?;
-        drop(listener);
+        let (mut down, route) = self.enter(stream, &view, &listener).await?;
         let (number, upstream) = self.upstream(&view, &route)?;
-        let mut down = Some(stream);
-        let outcome = self.carry(&mut down, view, (number, &upstream), true).await;
-        if let Some(down) = down {
-            Box::pin(dismiss(self.worker, down)).await;
+        match self.find(&mut down, &view, (number, &upstream), true).await {
+            Ok((up, hold)) => {
+                let (early, paces) = (std::mem::take(&mut self.session.early), self.session.paces.take());
+                Ok((Relay::new(down, up, early, paces), hold))
+            }
+            Err(end) => {
+                dismiss(self.worker, down).await;
+                Err(end)
+            }
         }
-        outcome
     }
 }
 
@@ -139,6 +169,6 @@ mod tests {
         fn task<F: Future>(_: fn(Entered, Stream, Origin, Arc<ListenerOptions>, Arc<Traffic>) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(task(serve) <= 2_304, "{} bytes", task(serve));
+        assert!(task(serve) <= 1_280, "{} bytes", task(serve));
     }
 }

@@ -32,6 +32,7 @@ mod urn;
 mod zones;
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use sigma_config::resources::Balance;
@@ -352,18 +353,18 @@ impl Balancer {
 }
 
 /// An attempt on an endpoint, which counts as busy with it until this is dropped: also if the
-/// exchange is given up or panics.
+/// exchange is given up or panics. `B` refers to the balancer, or owns it with others.
 #[derive(Debug)]
 #[must_use = "the attempt ends with it"]
-pub struct InFlight<'b> {
-    balancer: &'b RefCell<Balancer>,
+pub struct InFlight<B: Deref<Target = RefCell<Balancer>>> {
+    balancer: B,
     id: EndpointId,
     outcome: Outcome,
 }
 
-impl<'b> InFlight<'b> {
+impl<B: Deref<Target = RefCell<Balancer>>> InFlight<B> {
     /// An attempt on the endpoint with this identity begins.
-    pub fn begin(balancer: &'b RefCell<Balancer>, id: EndpointId, now_ms: u64) -> InFlight<'b> {
+    pub fn begin(balancer: B, id: EndpointId, now_ms: u64) -> InFlight<B> {
         balancer.borrow_mut().start(id);
         InFlight { balancer, id, outcome: Outcome { latency_ms: None, now_ms } }
     }
@@ -374,7 +375,7 @@ impl<'b> InFlight<'b> {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl<B: Deref<Target = RefCell<Balancer>>> Drop for InFlight<B> {
     fn drop(&mut self) {
         // Nobody holds a borrow over an attempt; a panic within one leaves nothing to count right.
         if let Ok(mut balancer) = self.balancer.try_borrow_mut() {

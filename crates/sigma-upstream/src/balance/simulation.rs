@@ -137,7 +137,7 @@ impl World {
     fn request<'b>(
         &mut self,
         balancer: &'b RefCell<Balancer>,
-        running: &mut Vec<(EndpointId, InFlight<'b>)>,
+        running: &mut Vec<(EndpointId, InFlight<&'b RefCell<Balancer>>)>,
     ) -> Result<(), String> {
         let mut tried = Tried::default();
         for _ in 0..self.random.usize(1..5) {
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// It ends in order, or is given up.
-    fn end(&mut self, attempt: InFlight<'_>) {
+    fn end(&mut self, attempt: InFlight<&RefCell<Balancer>>) {
         if self.random.bool() {
             let latency_ms = self.random.bool().then(|| f64::from(self.random.u16(..)));
             attempt.end(Outcome { latency_ms, now_ms: 2_000 });

@@ -32,7 +32,7 @@ use sigma_plugin::{Client, Session};
 
 pub(crate) use self::passage::go_on;
 pub use self::passage::{Passing, UdpSession};
-use super::{Flow, now};
+use super::Flow;
 use crate::connection::Origin;
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::worker::{View, Worker};
@@ -149,7 +149,7 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
     (session.client, session.transport) = (client, Transport::Udp);
     session.traffic = Arc::clone(&hall.traffic);
     let Some(route) = route else {
-        let flow = Flow { worker, session, began: now(), plugins: Vec::new(), origin, trust: None };
+        let flow = Flow::new(worker, session, origin);
         flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into()));
         return None;
     };

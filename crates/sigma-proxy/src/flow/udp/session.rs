@@ -49,7 +49,7 @@ pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, op
     let _ended = Ended { worker: &worker, hall: &hall, seat: &seat };
     let _active = Active::begin(&worker, Arc::clone(&hall.traffic));
     let Opened { session, origin, route, place: _place, reached } = *opened;
-    let mut flow = Flow { worker: &worker, session, began: now(), plugins: Vec::new(), origin, trust: None };
+    let mut flow = Flow::new(&worker, session, origin);
     let outcome = flow.run_datagrams(&hall, &seat, route, reached).await;
     let received = seat.sent_bytes();
     (flow.session.course.received, flow.session.course.upstream_sent) = (received, received);
