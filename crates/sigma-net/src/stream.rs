@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use sigma_buffer::Chunk;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -276,6 +277,32 @@ impl Stream {
         self.poll_read(&mut cx, &mut probe).is_pending()
     }
 
+    /// As [`Stream::is_quiet`], but asks the kernel too: the event loop may not have been told of an end yet. It is a
+    /// system call, for a stream on which is sent what nobody would send again.
+    pub fn is_quiet_now(&mut self) -> bool {
+        let is_silent = |socket: BorrowedFd<'_>| {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            matches!(rustix::net::recv(socket, &mut [0_u8], flags), Err(Errno::AGAIN))
+        };
+        self.is_quiet()
+            && match self.below() {
+                Stream::Tcp(s) => is_silent(s.as_fd()),
+                Stream::Unix(s) => is_silent(s.as_fd()),
+                Stream::Uring(s) => s.with_socket(is_silent).unwrap_or(false),
+                #[cfg(feature = "simulation")]
+                Stream::Simulated(_) => true,
+                Stream::Tls(_) => false,
+            }
+    }
+
+    /// What it runs over, or itself.
+    fn below(&self) -> &Stream {
+        match self {
+            Stream::Tls(s) => s.socket(),
+            plain => plain,
+        }
+    }
+
     /// Whether this connection of a client has the last descriptor that clients get.
     pub fn is_last_for_clients(&self) -> bool {
         match self {
@@ -411,6 +438,19 @@ mod tests {
         drop(far);
         assert_eq!(poll_fn(|cx| near.poll_fill(cx, &mut chunk)).await.expect("read"), 0);
         assert_eq!(chunk.len(), before + 6);
+    }
+
+    /// Within one turn of the event loop, which is told of nothing meanwhile.
+    #[tokio::test]
+    async fn the_kernel_knows_of_an_end_before_the_event_loop_does() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let mut near = Stream::dial_tcp(addr).await.expect("a connection");
+        let (far, _) = listener.accept().expect("a connection");
+        // It has found nothing to read, and waits to be told.
+        assert!(near.is_quiet() && near.is_quiet_now());
+        drop(far);
+        assert!(near.is_quiet() && !near.is_quiet_now());
     }
 
     #[tokio::test]

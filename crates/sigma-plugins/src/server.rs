@@ -205,7 +205,8 @@ impl TcpServer {
     pub(crate) fn kept(&self) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|(since, _)| since.elapsed() < self.idle);
-        std::iter::from_fn(|| waiting.pop()).find_map(|(_, mut stream)| stream.is_quiet().then_some(stream))
+        std::iter::from_fn(|| waiting.pop())
+            .find_map(|(_, mut stream)| stream.is_quiet_now().then_some(stream))
     }
 
     /// A new connection.
