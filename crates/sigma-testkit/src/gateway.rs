@@ -273,13 +273,13 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         // Already ended is fine; there is nobody to report another failure to.
-        // A successor, and the gateways of a parent, which would go on without it.
-        let others: Vec<u32> = self.pid_in_file().into_iter().chain(children(self.child.id())).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for pid in others.into_iter().filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        // Its successors, and the gateways of a parent, would go on without it; one may be starting another.
+        until(START, || match runs_in(self.dir.path()) {
+            Some(pid) => kill_process(pid, Signal::KILL).is_err(),
+            None => true,
+        });
         if std::thread::panicking() {
             eprintln!("--- stderr of the gateway\n{}", self.stderr());
             return;
@@ -294,6 +294,13 @@ pub fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
     pids.filter(|pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()).collect()
+}
+
+/// A process that works in this folder, which is a test's own.
+fn runs_in(dir: &Path) -> Option<Pid> {
+    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    let mut here = processes.filter(|path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == dir));
+    here.find_map(|path| Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?))
 }
 
 fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
