@@ -8,7 +8,7 @@ use sigma_testkit::{Address, Gateway, Operator, Origin, Peer, free_port, until};
 
 use crate::{PATIENCE, SIGMA};
 
-/// A Prometheus of this test alone, which scrapes this port each second.
+/// A Prometheus of this test alone, which scrapes this port every few seconds: it takes a page that is later for none.
 struct Prometheus {
     port: u16,
     process: Child,
@@ -19,7 +19,7 @@ impl Prometheus {
     fn start(target: u16) -> Prometheus {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         let config = format!(
-            "global: {{ scrape_interval: 1s }}\nscrape_configs:\n  - job_name: sigma\n    metrics_path: /apisix/prometheus/metrics\n    \
+            "global: {{ scrape_interval: 5s }}\nscrape_configs:\n  - job_name: sigma\n    metrics_path: /apisix/prometheus/metrics\n    \
              static_configs: [ {{ targets: [\"127.0.0.1:{target}\"] }} ]\n"
         );
         std::fs::write(dir.path().join("prometheus.yml"), config).unwrap();
@@ -38,8 +38,17 @@ impl Prometheus {
         Prometheus { port, process, dir }
     }
 
-    /// The series that a query finds, and the number of each.
+    /// The series that a query finds, and the number of each. What was not scraped in time is not found for a while.
     fn query(&self, query: &str) -> Vec<(Value, f64)> {
+        let mut series = Vec::new();
+        until(PATIENCE, || {
+            series = self.found(query);
+            !series.is_empty()
+        });
+        series
+    }
+
+    fn found(&self, query: &str) -> Vec<(Value, f64)> {
         let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let operator = Operator::new(Address::loopback(self.port));
         let Ok(answer) = operator.get(&format!("/api/v1/query?query={query}")) else { return Vec::new() };
