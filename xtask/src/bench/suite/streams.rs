@@ -32,10 +32,13 @@ pub(super) const SUITE: Suite = Suite {
 /// Where the table stands in `docs/performance.md`.
 const MARKS: (&str, &str) = ("<!-- bench:streams:start -->", "<!-- bench:streams:end -->");
 
+/// Its label, in the table and among the contenders.
+const SIGMA: &str = "Sigma";
+
 /// MiB that one round of the bulk trial moves.
 const BULK_MIB: u64 = 4 * 1024;
 /// Sessions of one round.
-const SESSIONS: u64 = 8_000;
+const SESSIONS: u64 = 16_000;
 /// Datagrams of one round, each of which is answered.
 const DATAGRAMS: u64 = 200_000;
 
@@ -83,10 +86,34 @@ fn trials() -> Vec<&'static str> {
     TRIALS.iter().map(|trial| trial.name).collect()
 }
 
-/// A row of the table: what each contender, by its label, needs.
+/// A row of the table.
 #[derive(Serialize, Deserialize)]
 struct Row {
-    cells: Vec<(String, f64)>,
+    cells: Vec<Cell>,
+}
+
+/// What a contender needs.
+#[derive(Serialize, Deserialize)]
+struct Cell {
+    label: String,
+    figure: f64,
+    /// Sigma's share of it: the median of those of the rounds, each of which what else the machine does is in alike.
+    share: Option<f64>,
+}
+
+impl Row {
+    /// Of the figures of all rounds, by label.
+    fn of(rounds: Vec<(String, Vec<f64>)>) -> Row {
+        let sigma = rounds.iter().find(|(label, _)| label == SIGMA).map(|(_, figures)| figures.clone());
+        let cell = |(label, figures): (String, Vec<f64>)| {
+            let of_sigma = sigma.iter().flatten().zip(&figures);
+            let shares: Vec<f64> =
+                of_sigma.filter(|(_, theirs)| **theirs > 0.0).map(|(own, theirs)| own / theirs).collect();
+            let share = (label != SIGMA && !shares.is_empty()).then(|| median(shares));
+            Cell { label, figure: median(figures), share }
+        };
+        Row { cells: rounds.into_iter().map(cell).collect() }
+    }
 }
 
 fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
@@ -127,8 +154,7 @@ fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
             add(label, load(bench, gateway, origin.port, trial.work, 1)?);
         }
     }
-    let cells = rounds.into_iter().map(|(label, figures)| (label, median(figures))).collect();
-    let row = Row { cells };
+    let row = Row::of(rounds);
     if !options.quick {
         let path = kept(folders, trial);
         fs::write(&path, serde_json::to_vec_pretty(&row)?)
@@ -219,17 +245,15 @@ fn kept(folders: &Folders, trial: &Trial) -> PathBuf {
 
 /// Every contender's figure, and behind it Sigma's share of it.
 fn line(trial: &Trial, row: &Row) -> String {
-    let figure = |label: &str| row.cells.iter().find(|(known, _)| known == label).map(|(_, n)| *n);
-    let sigma = figure("Sigma");
     let mut line = format!("| {} |", trial.title);
     for contender in relay::CONTENDERS {
         let label = contender.label();
-        let cell = match (figure(&label), sigma) {
-            (None, _) => "–".to_owned(),
-            (Some(n), Some(sigma)) if label != "Sigma" && n > 0.0 => format!("{n:.1} ({:.2})", sigma / n),
-            (Some(n), _) => format!("{n:.1}"),
+        let text = match row.cells.iter().find(|cell| cell.label == label) {
+            None => "–".to_owned(),
+            Some(Cell { figure, share: None, .. }) => format!("{figure:.1}"),
+            Some(Cell { figure, share: Some(share), .. }) => format!("{figure:.1} ({share:.2})"),
         };
-        let _ = write!(line, " {cell} |");
+        let _ = write!(line, " {text} |");
     }
     line.push('\n');
     line
@@ -255,10 +279,13 @@ mod tests {
 
     #[test]
     fn rows_tell_figures_and_shares() {
-        let cells =
-            vec![("Sigma".to_owned(), 90.0), ("nginx".to_owned(), 100.0), ("HAProxy".to_owned(), 0.0)];
-        let row = line(&TRIALS[0], &Row { cells });
-        assert_eq!(row, "| CPU ms per GiB, 1 session | 90.0 | 100.0 (0.90) | 0.0 | – |\n");
+        let rounds = [
+            ("Sigma", vec![90.0, 180.0, 20.0]),
+            ("nginx", vec![100.0, 150.0, 30.0]),
+            ("HAProxy", vec![0.0; 3]),
+        ];
+        let row = Row::of(rounds.map(|(label, figures)| (label.to_owned(), figures)).into());
+        assert_eq!(line(&TRIALS[0], &row), "| CPU ms per GiB, 1 session | 90.0 | 100.0 (0.90) | 0.0 | – |\n");
     }
 
     #[test]
