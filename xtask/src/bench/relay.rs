@@ -71,6 +71,7 @@ fn sigma(port: u16, origin: u16) -> String {
     )
 }
 
+/// nginx passes on that one side has ended only where it is told to, which the others do of themselves.
 fn nginx(port: u16, origin: u16) -> String {
     format!(
         "load_module {NGINX_MODULE};
@@ -83,6 +84,7 @@ stream {{
   server {{
     listen 127.0.0.1:{port} backlog=4096;
     proxy_pass 127.0.0.1:{origin};
+    proxy_half_close on;
   }}
   server {{
     listen 127.0.0.1:{port} udp;
