@@ -1,4 +1,4 @@
-//! Hexadecimal digits of ids, which are written for every request.
+//! Hexadecimal digits: of ids, which are written for every request, and of whatever else is shown so.
 
 /// The two digits of each byte, in lower case.
 static PAIRS: [[u8; 2]; 256] = {
@@ -20,6 +20,11 @@ pub fn write(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
+/// The digits of `bytes`, in lower case.
+pub fn text(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| PAIRS[usize::from(*byte)]).map(char::from).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -33,6 +38,7 @@ mod tests {
             let mut digits = [0; 16];
             write(&bytes, &mut digits);
             prop_assert_eq!(&digits[..], expected.as_bytes());
+            prop_assert_eq!(text(&bytes), expected);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! AWS Signature Version 4: what a request looks like to its signer, and the signature over it.
 
-use std::fmt::Write as _;
-
 use aws_lc_rs::{digest, hmac};
 use sigma_config::resources::Confidential;
+use sigma_plugin::hex;
 use sigma_plugin::variables::percent_decoded;
 
 /// Who signs, and for what.
@@ -45,15 +44,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// The SHA-256 of some bytes, in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::text(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 impl Account<'_> {
@@ -63,7 +54,7 @@ impl Account<'_> {
         let scope = format!("{date}/{}/{}/aws4_request", self.region, self.service);
         let (canonical, signed) = request.canonical();
         let text = format!("{ALGORITHM}\n{time}\n{scope}\n{}", sha256(&canonical));
-        let signature = hex(hmac::sign(&self.key(date), text.as_bytes()).as_ref());
+        let signature = hex::text(hmac::sign(&self.key(date), text.as_bytes()).as_ref());
         let id = self.access_key_id;
         format!("{ALGORITHM} Credential={id}/{scope}, SignedHeaders={signed}, Signature={signature}")
     }

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::resources::Confidential;
+use sigma_plugin::hex;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Node, Plugin, ResponseStep, Step,
@@ -363,7 +364,7 @@ fn authorization(secret_id: &str, secret_key: &str, now_s: u64) -> String {
     let time = format!("{now_s};{}", now_s + SIGNATURE_S);
     let sign_key = hex_hmac(secret_key.as_bytes(), &time);
     let request = format!("post\n{PATH}\n\n\n");
-    let request = hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, request.as_bytes()).as_ref());
+    let request = hex::text(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, request.as_bytes()).as_ref());
     let signature = hex_hmac(sign_key.as_bytes(), &format!("sha1\n{time}\n{request}\n"));
     format!(
         "q-sign-algorithm=sha1&q-ak={secret_id}&q-sign-time={time}&q-key-time={time}&q-header-list=\
@@ -373,11 +374,7 @@ fn authorization(secret_id: &str, secret_key: &str, now_s: u64) -> String {
 
 fn hex_hmac(key: &[u8], text: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key);
-    hex(hmac::sign(&key, text.as_bytes()).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::text(hmac::sign(&key, text.as_bytes()).as_ref())
 }
 
 #[cfg(test)]

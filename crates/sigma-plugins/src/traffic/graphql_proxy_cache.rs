@@ -1,6 +1,5 @@
 //! `graphql-proxy-cache`: answers to queries of GraphQL are kept, and used again.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -12,6 +11,7 @@ use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells, key_end};
 use sigma_plugin::graphql::{self, Definition, Operation};
+use sigma_plugin::hex;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{
@@ -257,7 +257,7 @@ impl Inner {
                 whole.extend(part);
             }
             whole.extend(text);
-            let key = hex(digest(&SHA256, &whole).as_ref());
+            let key = hex::text(digest(&SHA256, &whole).as_ref());
             wish.key = key_end(std::slice::from_ref(&key));
             ctx.keep(slot, Told(key));
         }
@@ -268,14 +268,6 @@ impl Inner {
 
 fn length(part: &[u8]) -> [u8; 8] {
     (part.len() as u64).to_le_bytes()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // A text takes whatever is written to it.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The document in a query string.

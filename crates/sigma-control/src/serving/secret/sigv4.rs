@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::{digest, hmac};
+use sigma_plugin::hex;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
@@ -41,7 +42,7 @@ impl Signer<'_> {
         for part in [day, self.region, self.service, "aws4_request"] {
             key = keyed(&key, part).as_ref().to_vec();
         }
-        let signature = hex(keyed(&key, &to_sign).as_ref());
+        let signature = hex::text(keyed(&key, &to_sign).as_ref());
         format!(
             "{ALGORITHM} Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
             self.access_key_id
@@ -71,14 +72,7 @@ fn keyed(key: &[u8], text: &str) -> hmac::Tag {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    hex::text(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 #[cfg(test)]
