@@ -48,6 +48,31 @@ pub(super) fn interpreter(binary: &[u8]) -> Result<Option<String>, &'static str>
     Ok(None)
 }
 
+/// The names of the binary's sections; none if its table was left out.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if this is no binary of 64 bits.
+pub(super) fn sections(binary: &[u8]) -> Result<Vec<String>, &'static str> {
+    machine(binary)?;
+    let names = || {
+        let start = u64::from_le_bytes(number(binary, 40)?) as usize;
+        let [size, count, names] = [58, 60, 62].map(|at| number(binary, at).map(u16::from_le_bytes));
+        let (size, count) = (usize::from(size?), usize::from(count?));
+        let header = |n: usize| binary.get(start.checked_add(n * size)?..);
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let names = u64::from_le_bytes(number(header(names?.into())?, 24)?) as usize;
+        let name = |n: usize| {
+            let at = u32::from_le_bytes(number(header(n)?, 0)?) as usize;
+            let name = binary.get(names.checked_add(at)?..)?.split(|byte| *byte == 0).next()?;
+            Some(String::from_utf8_lossy(name).into_owned())
+        };
+        (0..count).map(name).collect()
+    };
+    names().ok_or(WRONG)
+}
+
 /// The newest version of glibc whose functions a binary with a loader calls: the names of versions stand in it.
 pub(super) fn newest_glibc(binary: &[u8]) -> Option<[u32; 2]> {
     const NAME: &[u8] = b"GLIBC_";

@@ -67,6 +67,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     };
     let bytes = std::fs::read(&binary).with_context(|| format!("{} cannot be read", binary.display()))?;
     is_for(&bytes, &release.target)?;
+    let sections = elf::sections(&bytes).map_err(anyhow::Error::msg)?;
+    ensure!(
+        options.binary.is_some() || !sections.iter().any(|name| name == ".debug_info"),
+        "{} still has the lines of the source, most of the file: they were to be left out",
+        binary.display()
+    );
     let metadata = cargo_metadata(root, &release.target)?;
     let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
     let program = Program::of(&binary, &release.version)?;
@@ -143,9 +149,11 @@ fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBu
     let libraries = text(Command::new("rustc").args(["--print", "target-libdir", "--target", target]))?;
     ensure!(Path::new(&libraries).exists(), no_library(target));
     let mut command = cargo();
-    command.args(["build", "--profile", "dist", "--locked", "-p", "sigma", "--target", target]);
-    // Names of functions stay, for profiles; the lines of the source, most of the file, go.
-    command.env("CARGO_PROFILE_DIST_STRIP", "debuginfo");
+    command.args(["rustc", "--profile", "dist", "--locked", "-p", "sigma", "--bin", "sigma"]);
+    command.args(["--target", target]);
+    // Names of functions stay, for profiles; the lines of the source, most of the file, go. Said to the last step: the
+    // `strip` of a profile does not reach a package that has settings of its own in it.
+    command.args(["--", "-C", "strip=debuginfo"]);
     let name = target.replace('-', "_");
     if target == "aarch64-unknown-linux-gnu" && host()? != target {
         // Debian's cross compiler: the package gcc-aarch64-linux-gnu.

@@ -317,13 +317,20 @@ fn a_binary_tells_what_it_needs() {
     let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     assert!(elf::interpreter(&own).unwrap().is_some_and(|loader| loader.contains("ld-")));
     assert!(elf::newest_glibc(&own).is_some_and(|version| version >= [2, 28]));
+    let sections = elf::sections(&own).unwrap();
+    assert!([".text", ".rodata", ".interp"].iter().all(|name| sections.iter().any(|one| one == name)));
     for wrong in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", &own[..100]] {
         assert!(elf::interpreter(wrong).is_err() && (wrong.len() > 20 || elf::machine(wrong).is_err()));
         assert_eq!(elf::newest_glibc(wrong), None);
+        assert!(elf::sections(wrong).is_err());
     }
     let mut header = b"\x7fELF\x02\x01".to_vec();
     header.resize(64, 0);
     assert_eq!(elf::interpreter(&header), Ok(None), "no program headers, no loader");
+    assert_eq!(elf::sections(&header), Ok(Vec::new()));
+    header[60] = 1;
+    assert!(elf::sections(&header).is_err(), "a table that is not there");
+    header[60] = 0;
     header[18] = 183;
     assert!(is_for(&header, "aarch64-unknown-linux-gnu").is_ok());
     let wrong = is_for(&header, "x86_64-unknown-linux-gnu").unwrap_err().to_string();
