@@ -246,14 +246,6 @@ impl Stream {
         self.be_abrupt();
     }
 
-    /// Ends a stream of which a read has failed. One in the clear is over with that; below TLS that could not go on
-    /// there is a connection, which ends as by [`Stream::reset`].
-    pub fn reset_broken(self) {
-        if let Stream::Tls(_) = self {
-            self.be_abrupt();
-        }
-    }
-
     fn be_abrupt(&self) {
         let abrupt = |socket: BorrowedFd<'_>| {
             // One that is broken already needs no option.
@@ -280,26 +272,22 @@ impl Stream {
     /// As [`Stream::is_quiet`], but asks the kernel too: the event loop may not have been told of an end yet. It is a
     /// system call, for a stream on which is sent what nobody would send again.
     pub fn is_quiet_now(&mut self) -> bool {
+        self.is_quiet() && self.is_silent()
+    }
+
+    /// Whether the kernel has neither bytes nor an end to be read.
+    fn is_silent(&self) -> bool {
         let is_silent = |socket: BorrowedFd<'_>| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
             matches!(rustix::net::recv(socket, &mut [0_u8], flags), Err(Errno::AGAIN))
         };
-        self.is_quiet()
-            && match self.below() {
-                Stream::Tcp(s) => is_silent(s.as_fd()),
-                Stream::Unix(s) => is_silent(s.as_fd()),
-                Stream::Uring(s) => s.with_socket(is_silent).unwrap_or(false),
-                #[cfg(feature = "simulation")]
-                Stream::Simulated(_) => true,
-                Stream::Tls(_) => false,
-            }
-    }
-
-    /// What it runs over, or itself.
-    fn below(&self) -> &Stream {
         match self {
-            Stream::Tls(s) => s.socket(),
-            plain => plain,
+            Stream::Tcp(s) => is_silent(s.as_fd()),
+            Stream::Unix(s) => is_silent(s.as_fd()),
+            Stream::Uring(s) => s.with_socket(is_silent).unwrap_or(false),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(_) => true,
+            Stream::Tls(s) => s.socket().is_silent(),
         }
     }
 

@@ -103,8 +103,7 @@ impl<'w> Flow<'w> {
                 Box::pin(dismiss(self.worker, relay.into_down())).await;
             }
             // What was cut short must not look like an end.
-            Stopped::Broken(side) => relay.reset(Some(side)),
-            _ => relay.reset(None),
+            _ => relay.reset(),
         }
         Err(stopped.fault().into())
     }

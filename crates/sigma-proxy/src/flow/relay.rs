@@ -115,16 +115,10 @@ impl Relay {
         self.down
     }
 
-    /// Ends both sides as broken, of which one may be so already.
-    pub(super) fn reset(self, broken: Option<Broken>) {
-        match broken {
-            Some(Broken::Downstream) => self.down.reset_broken(),
-            _ => self.down.reset(),
-        }
-        match broken {
-            Some(Broken::Upstream) => self.up.reset_broken(),
-            _ => self.up.reset(),
-        }
+    /// Ends both sides as broken.
+    pub(super) fn reset(self) {
+        self.down.reset();
+        self.up.reset();
     }
 }
 
