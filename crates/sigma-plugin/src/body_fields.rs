@@ -22,25 +22,9 @@ pub struct BodyFields {
 }
 
 impl BodyFields {
-    /// Those of a request without a body, in which nothing has to be looked for.
-    pub fn of_nothing() -> BodyFields {
-        BodyFields { chosen: Some(None), ..BodyFields::default() }
-    }
-
-    /// The same, with the operation of GraphQL that the body asks for: in its fields, or else in all of it. None if it
-    /// cannot be told; see [`Chosen::of_body`].
-    pub fn with_graphql(self, content_type: &[u8], body: &[u8]) -> Option<BodyFields> {
-        // Another server may read what is not understood here, such as JSON that is deeper.
-        if BodyFields::are_in(content_type) && self.fields.is_none() {
-            return None;
-        }
-        // Of two fields with one name some take the first and some the last.
-        let is_query = |(name, _): &(std::borrow::Cow<'_, [u8]>, _)| **name == *b"query";
-        if self.is_form && pairs(body).filter(is_query).nth(1).is_some() {
-            return None;
-        }
-        let chosen = Chosen::of_body(self.fields.as_ref(), body).ok()?;
-        Some(BodyFields { chosen: Some(chosen), ..self })
+    /// The same, with the operation of GraphQL that was found in the request.
+    pub fn with_graphql(self, chosen: Option<Chosen>) -> BodyFields {
+        BodyFields { chosen: Some(chosen), ..self }
     }
 
     /// The operation of GraphQL; None if nobody has looked for one yet.
@@ -89,11 +73,6 @@ pub(crate) fn is_form(content_type: &[u8]) -> bool {
 /// The body as a value; None if it is of another type than these, or not what its type says.
 pub(crate) fn read(content_type: &[u8], body: &[u8]) -> Option<Value> {
     read_up_to(content_type, body, FIELDS_MAX)
-}
-
-/// A body that its type calls JSON: `null` if it is none. None for another type.
-pub(crate) fn json(content_type: &[u8], body: &[u8]) -> Option<Value> {
-    is_json(content_type).then(|| serde_json::from_slice(body).unwrap_or_default())
 }
 
 fn read_up_to(content_type: &[u8], body: &[u8], most: usize) -> Option<Value> {
@@ -228,35 +207,6 @@ mod tests {
         ] {
             assert_eq!(BodyFields::are_in(content_type.as_bytes()), expected, "{content_type}");
         }
-    }
-
-    #[test]
-    fn documents_of_graphql() {
-        let check = |content_type: &str, body: &str, expected: Option<&str>| {
-            let (content_type, body) = (content_type.as_bytes(), body.as_bytes());
-            let fields = BodyFields::of(content_type, body).unwrap();
-            assert_eq!(fields.graphql(), None);
-            let fields = fields.with_graphql(content_type, body).unwrap();
-            let name = fields.graphql().flatten().and_then(|chosen| chosen.get("graphql_name"));
-            assert_eq!(name, expected.map(VarValue::text));
-        };
-        check("application/json; charset=utf-8", r#"{"query":"query Q {a}"}"#, Some("Q"));
-        check("application/graphql", "query Q {a}", Some("Q"));
-        check("", "query Q {a}", Some("Q"));
-        check("application/x-www-form-urlencoded", "query=x", None);
-        check("application/x-www-form-urlencoded", "query=query Q {a}", Some("Q"));
-        for (content_type, untold) in [
-            ("application/json", "{"),
-            ("application/json", "query Q {a}"),
-            ("application/json", r#"[{"query":"query Q {a}"}]"#),
-            ("application/x-www-form-urlencoded", "query={a}&query=mutation {a}"),
-        ] {
-            let fields = BodyFields::of(content_type.as_bytes(), untold.as_bytes()).unwrap();
-            assert!(fields.with_graphql(content_type.as_bytes(), untold.as_bytes()).is_none(), "{untold}");
-        }
-        assert_eq!(BodyFields::of_nothing().graphql(), Some(None));
-        let many = format!("{{{}}}", "a ".repeat(10_000));
-        assert!(BodyFields::default().with_graphql(b"", many.as_bytes()).is_none());
     }
 
     #[test]

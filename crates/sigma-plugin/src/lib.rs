@@ -54,6 +54,7 @@ pub mod geography;
 pub mod graphql;
 pub mod hex;
 mod index;
+pub mod json;
 pub mod kind;
 pub mod legacy;
 pub mod machine;

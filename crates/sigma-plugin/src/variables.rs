@@ -262,12 +262,11 @@ fn structured(ctx: &Context) -> Option<Value> {
 
 /// The operation of GraphQL that the request asks for, where its body is at hand.
 fn graphql(ctx: &Context) -> Option<Chosen> {
-    if ctx.request.method == Method::Get {
-        return Chosen::of_query(ctx.request.query()?).ok()?;
-    }
-    let body = ctx.known_request_body()?;
-    let json = body_fields::json(ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default(), &body);
-    Chosen::of_body(json.as_ref(), &body).ok()?
+    let body = match ctx.known_request_body() {
+        None if ctx.request.method == Method::Get => Cow::Borrowed(&[][..]),
+        body => body?,
+    };
+    Chosen::of(ctx.request.query().unwrap_or_default(), &ctx.request.headers, &body).ok()?
 }
 
 /// Bytes of a request body that the variable has; as many as loggers show by default.

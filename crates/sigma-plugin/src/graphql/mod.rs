@@ -6,12 +6,14 @@
 //! a fragment.
 
 mod chosen;
+pub mod message;
 mod parser;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 pub use chosen::Chosen;
+pub use message::{Message, NoMessage};
 use parser::Parser;
 
 /// A definition of a document.

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::Method;
-use sigma_plugin::graphql::{self, Definition};
+use sigma_plugin::graphql::message::path_of;
+use sigma_plugin::graphql::{self, Definition, Message};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use crate::auth::form::escaped;
 use crate::json_body;
 
 /// The plugin.
@@ -47,11 +47,12 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -X PUT http://127.0.0.1:9080/articles
 /// JSON values of a body: about what a body of the default `max_req_body_size` takes at most.
 const MOST_VALUES: usize = 250_000;
 
-/// Asks a GraphQL server a query of the operator's in the place of what the client has sent.
+/// Sends a fixed query to a GraphQL server instead of the client's message.
 ///
 /// A POST becomes a POST with the query in a JSON body, a GET a GET with it in the query string; other methods are
-/// answered 405. Of what the client says only the `variables` that are named here reach the server: members of a
-/// JSON body, or arguments of the query string. The path is left to `proxy-rewrite`.
+/// answered 405. Of the client's message only the `variables` that are named here reach the server: members of a
+/// JSON body, or arguments of the query string. The query string of a POST is dropped, whatever is in it, and a GET
+/// with a body is answered 400: servers look for a query there as well. The path is left to `proxy-rewrite`.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The query. It has to be one that can be executed.
@@ -98,16 +99,19 @@ impl Degraphql {
 
 impl Plugin for Degraphql {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        let config = Arc::clone(&self.0);
         match ctx.request.method {
-            Method::Get => match self.0.target(ctx) {
-                Some(target) => {
-                    ctx.target = target;
-                    Step::Next
-                }
-                None => Step::status(400),
-            },
+            Method::Get => {
+                let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
+                    BodyRead::TooLarge => {
+                        let message = "invalid graphql request, a GET has no body";
+                        Reply::new(400).json(&json!({ "message": message })).into()
+                    }
+                    BodyRead::Whole => config.get(ctx),
+                };
+                Step::ReadBody { limit: 0, then: Box::new(then) }
+            }
             Method::Post => {
-                let config = Arc::clone(&self.0);
                 let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
                     BodyRead::TooLarge => Step::status(503),
                     BodyRead::Whole => config.post(ctx),
@@ -120,23 +124,18 @@ impl Plugin for Degraphql {
 }
 
 impl Config {
-    /// The target of a GET; None if an argument is no text.
-    fn target(&self, ctx: &Context) -> Option<Vec<u8>> {
-        let target = ctx.outgoing_target();
-        let path = target.split(|b| *b == b'?').next().unwrap_or_default();
-        let mut query = format!("?query={}", escaped(self.query.as_bytes()));
-        if let Some(name) = &self.operation_name {
-            query += &format!("&operationName={}", escaped(name.as_bytes()));
-        }
-        if let Some(names) = &self.variables {
-            let variables = arguments(names, ctx.outgoing_query().unwrap_or_default())?;
-            query += &format!("&variables={}", escaped(Value::Object(variables).to_string().as_bytes()));
-        }
-        Some([path, query.as_bytes()].concat())
+    fn get(&self, ctx: &mut Context) -> Step {
+        let names = self.variables.as_deref().unwrap_or_default();
+        let Some(variables) = arguments(names, ctx.outgoing_query().unwrap_or_default()) else {
+            return Step::status(400);
+        };
+        let query = self.message(variables).to_query(self.variables.is_some());
+        ctx.target = [path_of(ctx.outgoing_target()), query.as_bytes()].concat();
+        Step::Next
     }
 
     fn post(&self, ctx: &mut Context) -> Step {
-        let mut message = Map::new();
+        let mut variables = Map::new();
         if let Some(names) = &self.variables {
             let body = ctx.body.as_deref().unwrap_or_default();
             let Ok(body @ (Value::Object(_) | Value::Array(_))) = json_body::read(body, MOST_VALUES) else {
@@ -144,17 +143,15 @@ impl Config {
             };
             let named =
                 names.iter().filter_map(|name| Some((name.clone(), body.get(name.as_str())?.clone())));
-            message.insert("variables".to_owned(), Value::Object(named.collect()));
+            variables = named.collect();
         }
-        if let Some(name) = &self.operation_name {
-            message.insert("operationName".to_owned(), json!(name));
-        }
-        message.insert("query".to_owned(), json!(self.query));
-        // What the client said of its own body.
-        ctx.request.headers.remove_name(b"Content-Encoding");
-        ctx.request.headers.replace("Content-Type", b"application/json");
-        ctx.body = Some(Value::Object(message).to_string().into_bytes());
+        self.message(variables).replace_body(self.variables.is_some(), ctx);
         Step::Next
+    }
+
+    /// The message that the server gets.
+    fn message(&self, variables: Map<String, Value>) -> Message {
+        Message { document: self.query.clone(), operation_name: self.operation_name.clone(), variables }
     }
 }
 
@@ -198,7 +195,7 @@ mod tests {
                 (is_json, case.sent("Content-Encoding").is_none()),
                 (reply.is_none(), reply.is_none())
             );
-            assert_eq!(case.target(), "/a?b=c");
+            assert_eq!(case.target(), if reply.is_none() { "/a" } else { "/a?b=c" });
         };
         let fixed = json!({"query": "{a}"});
         check(fixed.clone(), "anything", r#"{"query":"{a}"}"#);
@@ -239,6 +236,30 @@ mod tests {
         let mut case = Case::new("PUT / HTTP/1.1\nHost: h");
         let reply = case.run(&entry("degraphql", json!({"query": "{a}"})).unwrap(), Phase::Access);
         assert_eq!(summary(reply.as_ref()), "405");
+    }
+
+    /// Servers take a message, or a member of one, from the query string before the body, and from the body of a GET.
+    #[test]
+    fn only_the_operators_message_is_sent() {
+        for query in [
+            "query=%7Bsecret%7D",
+            "%71uery={secret}",
+            "QUERY={secret}",
+            "variables=%7B%22id%22:1%7D",
+            "operationName=Other",
+            "extensions=%7B%22persistedQuery%22:%7B%7D%7D",
+            "documentId=x",
+            "a;query={secret}",
+        ] {
+            let mut case = Case::new(&format!("POST /a?{query} HTTP/1.1\nHost: h"));
+            let plugin = entry("degraphql", json!({"query": "{a}"})).unwrap();
+            assert!(case.run(&plugin, Phase::Access).is_none());
+            assert_eq!(case.target(), "/a");
+        }
+        let mut case = Case::new("GET /a HTTP/1.1\nHost: h\nContent-Type: application/json");
+        case.body = br#"{"variables":{"id":1}}"#.to_vec();
+        let reply = case.run(&entry("degraphql", json!({"query": "{a}"})).unwrap(), Phase::Access);
+        assert!(summary(reply.as_ref()).starts_with("400"));
     }
 
     #[test]

@@ -10,17 +10,15 @@ use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells, key_end};
-use sigma_plugin::graphql::{self, Definition, Operation};
+use sigma_plugin::graphql::{self, Definition, Message, NoMessage, Operation};
 use sigma_plugin::hex;
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::variables::pairs;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
 
 use super::proxy_cache::Strategy;
 use super::proxy_cache::zones::Attributes as ZoneAttributes;
-use crate::json_body;
 
 const NAME: &str = "graphql-proxy-cache";
 
@@ -54,12 +52,6 @@ $ curl -s -o /dev/null -D - http://127.0.0.1:9080/graphql -H 'Content-Type: appl
 Apisix-Cache-Status: BYPASS
 ```
 "#;
-
-/// The arguments of a query string that a GraphQL server reads.
-const ARGUMENTS: [&str; 3] = ["query", "variables", "operationName"];
-
-/// JSON values of a body of the largest default size, about.
-const MOST_VALUES: usize = 250_000;
 
 /// Keeps answers to queries of GraphQL, which are asked for by GET or by POST, and answers from them.
 ///
@@ -197,40 +189,21 @@ impl Plugin for GraphqlProxyCache {
 }
 
 impl Inner {
-    /// Judges a request whose body is known. What a server could read in two ways is refused: else somebody has the
-    /// answer to one query kept as that to another.
+    /// Wants the cache for a request whose body is known.
     fn judge(&self, slot: Slot, ctx: &mut Context, body: &[u8]) -> Step {
-        let query = ctx.request.query().unwrap_or_default().to_vec();
-        if ctx.request.method == Method::Get {
-            return match body.is_empty() {
-                true => self.step(slot, ctx, &query, of_arguments),
-                false => refused("invalid graphql request, a GET has no body"),
-            };
-        }
-        if let Some(name) =
-            ARGUMENTS.iter().find(|name| pairs(&query).any(|(given, _)| *given == *name.as_bytes()))
-        {
-            return refused(&format!("invalid graphql request, args[{name}] stands beside a body"));
-        }
-        let content_type = ctx.request.headers.find(b"Content-Type").unwrap_or_default().to_vec();
-        self.step(slot, ctx, body, |text| of_body(&content_type, text))
-    }
-
-    /// Wants the cache for a request with this text, in which `document` finds what is to be executed.
-    fn step(
-        &self,
-        slot: Slot,
-        ctx: &mut Context,
-        text: &[u8],
-        document: impl FnOnce(&[u8]) -> Result<String, String>,
-    ) -> Step {
-        if text.is_empty() || text.len() > self.max_size {
+        let query = ctx.outgoing_query().unwrap_or_default().to_vec();
+        let text = if ctx.request.method == Method::Get { &query } else { body };
+        if text.len() > self.max_size {
             return no_request();
         }
-        let definitions = match document(text) {
-            Ok(document) => graphql::definitions(&document),
-            Err(reason) => return refused(&format!("invalid graphql request, {reason}")),
+        let message = match Message::required(ctx.request.method, &query, &ctx.request.headers, body) {
+            Ok(message) => message,
+            Err(NoMessage::Empty) => return no_request(),
+            Err(NoMessage::Absent(reason) | NoMessage::Ambiguous(reason)) => {
+                return refused(&format!("invalid graphql request, {reason}"));
+            }
         };
+        let definitions = graphql::definitions(&message.document);
         let Ok(definitions) = definitions else {
             return refused("Invalid graphql request: failed to parse graphql query");
         };
@@ -250,9 +223,8 @@ impl Inner {
             let kind = ctx.request.headers.find(b"Content-Type").unwrap_or_default();
             let method = ctx.request.method.as_str().as_bytes();
             // A server may look at any argument, by POST too.
-            let query = ctx.request.query().unwrap_or_default();
             let mut whole = [&wish.key[..], &self.space].concat();
-            for part in [kind, method, query] {
+            for part in [kind, method, &query] {
                 whole.extend(length(part));
                 whole.extend(part);
             }
@@ -268,29 +240,6 @@ impl Inner {
 
 fn length(part: &[u8]) -> [u8; 8] {
     (part.len() as u64).to_le_bytes()
-}
-
-/// The document in a query string.
-fn of_arguments(query: &[u8]) -> Result<String, String> {
-    let found = pairs(query).find(|(name, _)| **name == *b"query").and_then(|(_, value)| value);
-    let found = found.ok_or("args[query] is nil")?;
-    String::from_utf8(found.into()).map_err(|_| "args[query] is no UTF-8".to_owned())
-}
-
-/// The document in a body.
-fn of_body(content_type: &[u8], body: &[u8]) -> Result<String, String> {
-    if content_type.starts_with(b"application/json") {
-        let read = json_body::read(body, MOST_VALUES).map_err(|error| match error {
-            json_body::Unread::Invalid(reason) => reason,
-            json_body::Unread::TooMany => "the body has too many values".to_owned(),
-        })?;
-        let query = read.get("query").and_then(Value::as_str);
-        return query.map(str::to_owned).ok_or_else(|| "json body[query] is nil".to_owned());
-    }
-    if content_type.starts_with(b"application/graphql") {
-        return String::from_utf8(body.to_vec()).map_err(|_| "the body is no UTF-8".to_owned());
-    }
-    Err(format!("error content-type: {}", content_type.escape_ascii()))
 }
 
 fn no_request() -> Step {

@@ -268,7 +268,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);
-        let request = request.located(snapshot.geography.as_ref()).with_body(body);
+        let request =
+            request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
         let found = snapshot.router.find(&request, params);
         *asks_body = request.asks_body();
         if *asks_body {

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers};
 use sigma_plugin::body_fields::BodyFields;
+use sigma_plugin::graphql::Chosen;
 use sigma_plugin::step::{BodyRead, BodyStart, Reply};
 use sigma_plugin::{Context, Entry, Env, Phase, Step};
 use sigma_wire::Departure;
@@ -282,7 +283,8 @@ impl Exchange<'_, '_> {
     /// between routes by that.
     pub(super) async fn find_route_by_body(&mut self) -> Result<u32, Fault> {
         if self.down.body_length().is_empty() {
-            return self.find_decided_route(&BodyFields::of_nothing());
+            // It was found without one, unless its operation of GraphQL is unclear.
+            return Err(unclear_document());
         }
         let Some(content_type) = readable_type(&self.scratch.ctx.request.headers) else {
             let reason = "a route asks for the request body, which has a content coding or several types";
@@ -301,15 +303,13 @@ impl Exchange<'_, '_> {
             return found;
         }
         // For an operation of GraphQL, which may be in a body of any type.
-        let body = self.routing_body().await?;
-        let fields = fields.with_graphql(&content_type, body).ok_or_else(crowded_document)?;
-        self.find_decided_route(&fields)
-    }
-
-    /// Finds the route when all is known that can be; a condition may still ask for what is not looked at.
-    fn find_decided_route(&mut self, fields: &BodyFields) -> Result<u32, Fault> {
-        let found = self.find_route(Some(fields));
-        if self.scratch.asks_body { Err(crowded_document()) } else { found }
+        self.routing_body().await?;
+        let ctx = &self.scratch.ctx;
+        let (query, body) =
+            (ctx.request.query().unwrap_or_default(), ctx.body.as_deref().unwrap_or_default());
+        let chosen = Chosen::of(query, &ctx.request.headers, body).map_err(|_| unclear_document())?;
+        let found = self.find_route(Some(&fields.with_graphql(chosen)));
+        if self.scratch.asks_body { Err(unclear_document()) } else { found }
     }
 
     /// The request body, for conditions of routes.
@@ -394,9 +394,9 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// What another server might execute, and what is not looked at.
-fn crowded_document() -> Fault {
-    let reason = "a route asks for an operation of GraphQL, and the request has several, or a document with too much \
-                  in it or too deep";
+/// Servers could execute different operations, or one that is not read here.
+fn unclear_document() -> Fault {
+    let reason = "a route asks for an operation of GraphQL, and the request has several, or one that servers read in \
+                  different ways, or a document that is too large, too deep or cannot be read";
     Fault::new(FaultKind::RequestBodyTooLarge, reason)
 }

@@ -13,7 +13,7 @@ use sigma_plugin::address::IpText;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::graphql::{Chosen, NoDocument};
+use sigma_plugin::graphql::{Chosen, NoMessage};
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
 
 use crate::connection::Origin;
@@ -54,10 +54,11 @@ pub(crate) struct RequestView<'r> {
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
+    is_bodiless: bool,
     /// Somebody asked for a field of the body, which was not read, or for what cannot be looked at.
     asks_body: Cell<bool>,
-    /// The operation of GraphQL in the query string, once somebody asked for it; an error if it cannot be looked at.
-    asked_operation: OnceCell<Result<Option<Chosen>, NoDocument>>,
+    /// The operation of GraphQL of a request without a body, once a condition asked for it.
+    asked_operation: OnceCell<Result<Option<Chosen>, NoMessage>>,
 }
 
 impl<'r> RequestView<'r> {
@@ -71,14 +72,15 @@ impl<'r> RequestView<'r> {
             tls: None,
             geography: None,
             body: None,
+            is_bodiless: head.method == Method::Get,
             asks_body: Cell::new(false),
             asked_operation: OnceCell::new(),
         }
     }
 
-    /// The same, once the body was read.
-    pub(super) fn with_body(self, body: Option<&'r BodyFields>) -> RequestView<'r> {
-        RequestView { body, ..self }
+    /// The same, with the body if it was read, or without one at all.
+    pub(super) fn with_body(self, body: Option<&'r BodyFields>, is_bodiless: bool) -> RequestView<'r> {
+        RequestView { body, is_bodiless, ..self }
     }
 
     /// Whether what was found may not be, as a condition could not be decided: without the body, or at all if that
@@ -88,35 +90,25 @@ impl<'r> RequestView<'r> {
     }
 
     fn field_of_body(&self, name: &VarName) -> Option<VarValue<'_>> {
-        if self.body.is_none() {
+        if self.body.is_none() && !self.is_bodiless {
             self.asks_body.set(true);
         }
         self.body?.get(name)
     }
 
-    /// Of the operation that a GraphQL server is asked to execute, by GET in the query string, else in the body.
+    /// Of the operation that a GraphQL server is asked to execute.
     fn of_graphql(&self, name: &str) -> Option<VarValue<'_>> {
-        if self.head.method == Method::Get {
-            let operation = || self.head.query().map_or(Ok(None), Chosen::of_query);
-            return match self.asked_operation.get_or_init(operation) {
-                Ok(operation) => operation.as_ref()?.get(name),
-                Err(_) => {
-                    self.asks_body.set(true);
-                    None
-                }
-            };
-        }
-        if self.head.query().is_some_and(Chosen::is_in_query) {
+        let operation = if self.is_bodiless {
+            let query = self.head.query().unwrap_or_default();
+            let operation = || Chosen::of(query, &self.head.headers, b"");
+            self.asked_operation.get_or_init(operation).as_ref().ok().map(Option::as_ref)
+        } else {
+            self.body.and_then(BodyFields::graphql)
+        };
+        if operation.is_none() {
             self.asks_body.set(true);
-            return None;
         }
-        match self.body.and_then(BodyFields::graphql) {
-            Some(operation) => operation?.get(name),
-            None => {
-                self.asks_body.set(true);
-                None
-            }
-        }
+        operation??.get(name)
     }
 
     /// The same in this TLS session, if it came in one.

@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use sigma_config::resources::{Decoration, Decorations};
-use sigma_plugin::graphql::{ArgumentValue, Defined, Document, Selection, SelectionKind};
+use sigma_plugin::graphql::{ArgumentValue, Defined, Document, Message, Selection, SelectionKind};
 
-use super::request::{Question, Variables};
 use super::schema::{Field, Schema};
 
 /// Selections of a query with its fragments in place. A query for people has hundreds, and a thousand of those are
@@ -59,12 +59,13 @@ impl Judge<'_> {
     ///
     /// # Errors
     /// Returns an error if it has none.
-    pub(super) fn cost(&self, document: &Document<'_>, question: &Question) -> Result<u64, NoCost> {
+    pub(super) fn cost(&self, document: &Document<'_>, message: &Message) -> Result<u64, NoCost> {
         let all = document.operations();
         if all.is_empty() {
             return Err(NoCost::Empty);
         }
-        let is_named = |one: &&Defined<'_>| one.name.is_some() && one.name == question.operation.as_deref();
+        let is_named =
+            |one: &&Defined<'_>| one.name.is_some() && one.name == message.operation_name.as_deref();
         let is_chosen = all.len() > 1 && all.iter().any(|one| is_named(&one));
         let mut operations = all.iter().filter(|one| !is_chosen || is_named(one));
         let dearest = |most: f64, cost: f64| if cost > most || cost.is_nan() { cost } else { most };
@@ -81,7 +82,7 @@ impl Judge<'_> {
             _ => {
                 let mut spent = 0;
                 let raw = operations.try_fold(0.0, |most, operation| {
-                    let mut walk = Walk::new(self, document, operation, &question.variables, spent);
+                    let mut walk = Walk::new(self, document, operation, &message.variables, spent);
                     let raw = walk.run()?;
                     spent = walk.spent;
                     Ok::<f64, NoCost>(dearest(most, raw))
@@ -176,7 +177,7 @@ impl<'d, 't> Sizes<'d, 't> {
 struct Walk<'w, 'd, 't> {
     judge: &'w Judge<'w>,
     document: &'d Document<'t>,
-    variables: &'w Variables,
+    variables: &'w Map<String, Value>,
     /// What variables are unless they are set.
     defaults: HashMap<&'t str, Option<f64>>,
     operation: &'d Defined<'t>,
@@ -226,7 +227,7 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
         judge: &'w Judge<'w>,
         document: &'d Document<'t>,
         operation: &'d Defined<'t>,
-        variables: &'w Variables,
+        variables: &'w Map<String, Value>,
         spent: u32,
     ) -> Walk<'w, 'd, 't> {
         let mut defaults = HashMap::new();
@@ -393,7 +394,7 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
                 ArgumentValue::Number(number) => Some(Some(number)),
                 ArgumentValue::Variable(variable) if self.judge.resolve_variables => {
                     let default = || self.defaults.get(variable).copied().flatten().map(Some);
-                    self.variables.get(variable).or_else(default)
+                    self.variables.get(variable).map(Value::as_f64).or_else(default)
                 }
                 _ => Some(None),
             };
@@ -421,12 +422,12 @@ mod tests {
         let decorated = (!decorations.is_empty()).then_some((&decorations, &schema));
         let judge = Judge { strategy, score_factor: 1.0, resolve_variables: true, decorated };
         let document = Document::parse(text, MOST_SELECTIONS).unwrap();
-        let question = Question {
-            operation: variables["operation"].as_str().map(str::to_owned),
+        let message = Message {
+            operation_name: variables["operation"].as_str().map(str::to_owned),
             variables: serde_json::from_value(variables).unwrap(),
-            ..Question::default()
+            ..Message::default()
         };
-        judge.cost(&document, &question)
+        judge.cost(&document, &message)
     }
 
     #[test]

@@ -2,14 +2,12 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `request` | what is asked |
 //! | `cost` | what that costs |
 //! | `schema` | which fields there are |
 
 mod cost;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod request;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -26,7 +24,7 @@ use sigma_config::resources::{self, Confidential, Decorations, PassHost};
 use sigma_http::{Headers, Method};
 use sigma_plugin::context::RouteResources;
 use sigma_plugin::descriptor::{InlineUpstream, parsed};
-use sigma_plugin::graphql::{Document, NoDocument};
+use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
 use sigma_plugin::outbound::{Call, Service};
 use sigma_plugin::step::{BodyRead, End};
 use sigma_plugin::{
@@ -38,7 +36,6 @@ use super::quota::UNDETERMINED;
 use crate::asked_once::Question as Asked;
 use crate::decisions::{Bound, KeyOf};
 use cost::{Judge, MOST_SELECTIONS, NoCost, Strategy};
-use request::{NoQuestion, Question};
 use schema::Schema;
 
 const NAME: &str = "graphql-limit-count";
@@ -259,7 +256,7 @@ impl Plugin for GraphqlLimitCount {
         }
         let (inner, slot) = (Arc::clone(&self.0), Slot::from(self));
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
-            BodyRead::TooLarge => no_question(&NoQuestion::Nothing),
+            BodyRead::TooLarge => no_message(&NoMessage::Empty),
             BodyRead::Whole => inner.judge(slot, ctx, env),
         };
         Step::ReadBody { limit: self.0.max_size, then: Box::new(then) }
@@ -281,12 +278,14 @@ impl Plugin for GraphqlLimitCount {
 impl Inner {
     /// Judges a request whose body is known.
     fn judge(self: Arc<Self>, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let question = match Question::of(&ctx.request, ctx.body.as_deref().unwrap_or_default()) {
-            Ok(question) => question,
-            Err(reason) => return no_question(&reason),
+        let (query, body) =
+            (ctx.outgoing_query().unwrap_or_default(), ctx.body.as_deref().unwrap_or_default());
+        let message = match Message::required(ctx.request.method, query, &ctx.request.headers, body) {
+            Ok(message) => message,
+            Err(reason) => return no_message(&reason),
         };
         let decorated = self.decorated(ctx);
-        let Some(service) = decorated else { return self.count(slot, &question, None, ctx, env) };
+        let Some(service) = decorated else { return self.count(slot, &message, None, ctx, env) };
         if service.graphql_cost_decorations.is_partial() {
             return no_costs();
         }
@@ -327,7 +326,7 @@ impl Inner {
             None => no_schema(),
             Some(schema) => {
                 let decorated = (&*service.graphql_cost_decorations, schema);
-                self.count(slot, &question, Some(decorated), ctx, env)
+                self.count(slot, &message, Some(decorated), ctx, env)
             }
         })
     }
@@ -357,17 +356,17 @@ impl Inner {
         Some((key, target, host))
     }
 
-    /// Counts a request as what its question costs.
+    /// Counts a request as what its query costs.
     fn count(
         self: &Arc<Self>,
         slot: Slot,
-        question: &Question,
+        message: &Message,
         decorated: Option<(&Decorations, &Schema)>,
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
         let Config { cost_strategy: strategy, score_factor, resolve_variables, max_cost, .. } = self.config;
-        let document = match Document::parse(&question.query, MOST_SELECTIONS) {
+        let document = match Document::parse(&message.document, MOST_SELECTIONS) {
             Ok(document) => document,
             Err(NoDocument::TooLarge) => return no_cost(NoCost::TooMany),
             Err(NoDocument::Syntax(_)) => {
@@ -375,7 +374,7 @@ impl Inner {
             }
         };
         let judge = Judge { strategy, score_factor, resolve_variables, decorated };
-        let cost = match judge.cost(&document, question) {
+        let cost = match judge.cost(&document, message) {
             Ok(cost) => cost,
             Err(reason) => return no_cost(reason),
         };
@@ -416,10 +415,12 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
     }
 }
 
-fn no_question(reason: &NoQuestion) -> Step {
+fn no_message(reason: &NoMessage) -> Step {
     match reason {
-        NoQuestion::Nothing => refused("Invalid graphql request: can't get graphql request body"),
-        NoQuestion::Wrong(reason) => refused(&format!("invalid graphql request, {reason}")),
+        NoMessage::Empty => refused("Invalid graphql request: can't get graphql request body"),
+        NoMessage::Absent(reason) | NoMessage::Ambiguous(reason) => {
+            refused(&format!("invalid graphql request, {reason}"))
+        }
     }
 }
 
