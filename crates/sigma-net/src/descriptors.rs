@@ -1,7 +1,8 @@
 //! Descriptors that pass from one program to the next, and those that are waited for.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use tokio::io::Interest;
@@ -60,10 +61,38 @@ pub fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owne
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
+/// Whether any process has the file open to write to it, for a file of this user that is opened to be read. The kernel
+/// knows that of every process; `/proc` shows the descriptors of few.
+///
+/// # Errors
+/// Returns an error if the file system has no leases, or if the file belongs to another user.
+pub fn is_open_for_writing(file: &File) -> io::Result<bool> {
+    // A lease that is broken sends this signal, which is ignored by default; that of a lease ends the process.
+    lease(file, F_SETSIG, libc::SIGURG)?;
+    match lease(file, libc::F_SETLEASE, F_RDLCK) {
+        Ok(()) => lease(file, libc::F_SETLEASE, F_UNLCK).map(|()| false),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of `fcntl.h`, on every machine.
+const F_SETSIG: libc::c_int = 10;
+const F_RDLCK: libc::c_int = 0;
+const F_UNLCK: libc::c_int = 2;
+
+#[expect(unsafe_code)]
+fn lease(file: &File, command: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: both commands take a number; the descriptor is open while it is borrowed.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::os::fd::{AsRawFd, IntoRawFd};
+    use std::os::fd::IntoRawFd;
 
     use super::*;
 
@@ -78,5 +107,24 @@ mod tests {
         let adopted = adopt(number).unwrap();
         assert_eq!(adopted.as_raw_fd(), number);
         assert!(fcntl_getfd(&adopted).unwrap().contains(FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn a_file_that_is_written_to_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let written = File::options().append(true).create(true).open(&path).unwrap();
+        let read = File::open(&path).unwrap();
+        assert!(is_open_for_writing(&read).unwrap());
+        drop(written);
+        assert!(!is_open_for_writing(&read).unwrap());
+        let mut other = std::process::Command::new("sleep");
+        let mut other =
+            other.arg("60").stdout(File::options().append(true).open(&path).unwrap()).spawn().unwrap();
+        assert!(is_open_for_writing(&read).unwrap(), "by another process");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!is_open_for_writing(&read).unwrap());
+        File::options().append(true).open(&path).unwrap();
     }
 }

@@ -1,11 +1,13 @@
 //! Files of logs that get other names.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use sigma_net::descriptors::is_open_for_writing;
 
 use super::archive;
 use crate::utc;
@@ -56,8 +58,12 @@ impl Rotated {
         &self.path
     }
 
-    /// Whether a process that can be seen has it open to write to it: this one, one that drains, or a parent.
+    /// Whether a process has it open to write to it: this one, one that drains, or a parent. Where the file system does not
+    /// know, the processes that can be seen are looked at.
     pub(super) fn is_written(&self) -> bool {
+        if let Ok(is_open) = File::open(&self.path).and_then(|file| is_open_for_writing(&file)) {
+            return is_open;
+        }
         let Ok(file) = fs::metadata(&self.path) else { return false };
         let Ok(processes) = fs::read_dir("/proc") else { return false };
         let is_number = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
