@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
@@ -16,7 +15,9 @@ use serde_json::{Map, Value};
 use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Node, Phase, PhaseSet,
+};
 
 use super::entry::{EntryConfig, Formats, Logger, Sink};
 use crate::condition;
@@ -47,6 +48,7 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
         VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
         VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
     ],
+    files: &[FileMember { name: "path", access: FileAccess::WriteFile }],
     ..Descriptor::of::<Config>()
 };
 
@@ -152,11 +154,12 @@ struct Lines {
 struct Writer {
     /// None ends the thread.
     sender: Sender<Option<Line>>,
-    thread: JoinHandle<()>,
+    /// Fails when the thread has ended.
+    ended: Receiver<()>,
 }
 
 /// A worker's own way to the writer, so that workers do not meet at a lock.
-struct LocalSender(Option<Sender<Option<Line>>>);
+struct LocalSender(Sender<Option<Line>>);
 
 impl Lines {
     /// Hands a line over, or drops it. Never waits for the disk.
@@ -171,7 +174,7 @@ impl Lines {
             return;
         }
         let local = env.local.part(|| LocalSender(self.sender(env)));
-        let Some(sender) = &local.0 else { return env.node.lose_lines(1) };
+        let sender = &local.0;
         self.waiting.fetch_add(length, Ordering::Relaxed);
         let line = Line { path: Arc::clone(path), bytes, generation: env.node.log_generation() };
         if sender.send(Some(line)).is_err() {
@@ -181,34 +184,36 @@ impl Lines {
     }
 
     /// A sender to the thread, which is started if need be.
-    fn sender(self: &Arc<Lines>, env: &Env<'_>) -> Option<Sender<Option<Line>>> {
+    fn sender(self: &Arc<Lines>, env: &Env<'_>) -> Sender<Option<Line>> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = &*writer {
-            return Some(writer.sender.clone());
+            return writer.sender.clone();
         }
         let (sender, inbox) = channel();
+        let (alive, ended) = channel::<()>();
         let (waiting, node) = (Arc::clone(&self.waiting), Arc::clone(env.node));
-        let started = std::thread::Builder::new()
-            .name("file-logger".into())
-            .spawn(move || write_all(&inbox, &waiting, &node));
-        match started {
-            Ok(thread) => *writer = Some(Writer { sender: sender.clone(), thread }),
-            Err(error) => {
+        let write = move || {
+            write_all(&inbox, &waiting, &node);
+            drop(alive);
+        };
+        // The control thread starts it: those of a worker open no files to write to them (`process.sandbox`).
+        env.node.spawn(async move {
+            if let Err(error) = std::thread::Builder::new().name("file-logger".into()).spawn(write) {
                 tracing::error!(%error, "file-logger: no thread can be started, nothing is written");
-                return None;
             }
-        }
+        });
+        *writer = Some(Writer { sender: sender.clone(), ended });
         let lines = Arc::downgrade(self);
         env.node.at_end(async move {
             let Some(lines) = lines.upgrade() else { return };
             let writer = lines.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(Writer { sender, thread }) = writer {
+            if let Some(Writer { sender, ended }) = writer {
                 // The lines before it are written first. A thread that has panicked was reported already.
                 let _ = sender.send(None);
-                let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+                let _ = tokio::task::spawn_blocking(move || ended.recv()).await;
             }
         });
-        Some(sender)
+        sender
     }
 }
 
