@@ -48,6 +48,21 @@ pub struct Process {
     /// The largest core dump in bytes; unset: as the system has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_bytes: Option<u64>,
+    /// Lets the system write core dumps of the process, and lets debuggers of the same user attach to it. A core dump holds
+    /// the private keys and the sessions of clients. Off: the process is not dumpable.
+    pub core_dumps: bool,
+    /// The rights that the process gives up when it has started. `full` is for a gateway at the edge; each file that is
+    /// opened and each system call of a worker costs some nanoseconds more.
+    pub sandbox: Sandbox,
+    /// Files and folders that may be read besides those that the configuration names: for paths in resources of a store,
+    /// and for the program of `acme.dns.hook`. At most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub sandbox_read: Vec<PathBuf>,
+    /// Files and folders that may be read and written besides those that the configuration names. At most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub sandbox_write: Vec<PathBuf>,
     /// Lets whoever may call the Control API take profiles of this process (`/v1/profile/…`): which of its functions run
     /// for how long, and what memory it has. They tell of the traffic what functions tell, and take CPU and memory while
     /// they last.
@@ -65,6 +80,20 @@ pub enum Mode {
     Supervised,
 }
 
+/// The rights that a gateway gives up when it has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sandbox {
+    /// None: whatever its user may do.
+    #[default]
+    Off,
+    /// Landlock: the process reaches the files and folders that the configuration names, and those of the system that
+    /// it needs. Kernels without Landlock (before 5.13) get a warning.
+    Landlock,
+    /// Landlock, and a filter of system calls (seccomp) for workers: they start no program and change no file.
+    Full,
+}
+
 impl Default for Process {
     fn default() -> Self {
         Process {
@@ -80,6 +109,10 @@ impl Default for Process {
             working_folder: None,
             max_fds: None,
             core_bytes: None,
+            core_dumps: false,
+            sandbox: Sandbox::Off,
+            sandbox_read: Vec::new(),
+            sandbox_write: Vec::new(),
             profiling: false,
         }
     }

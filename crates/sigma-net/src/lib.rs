@@ -13,6 +13,8 @@ pub mod limits;
 pub mod listen;
 pub mod memory;
 pub mod sampling;
+pub mod sandbox;
+pub mod secret;
 pub mod signals;
 #[cfg(feature = "simulation")]
 pub mod simulation;

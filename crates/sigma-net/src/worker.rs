@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 
+use crate::sandbox::calls;
 use crate::uring::{self, Sizes};
 
 /// Events handled between two looks at the timer and at what other threads tell.
@@ -32,7 +33,8 @@ pub enum Io {
 }
 
 /// Starts a worker thread that runs the future `main` makes, on a runtime of its own. Connections that
-/// it accepts and dials go by `io`.
+/// it accepts and dials go by `io`. With `is_filtered`, the thread gives up system calls that a worker does not need
+/// ([`calls`]) before it runs the future.
 ///
 /// # Errors
 /// Returns the error of the operating system if the thread cannot be started.
@@ -40,6 +42,7 @@ pub fn spawn<F>(
     name: String,
     cpu: Option<usize>,
     io: Io,
+    is_filtered: bool,
     main: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<JoinHandle<()>>
 where
@@ -57,13 +60,13 @@ where
             .max_blocking_threads(BLOCKING_THREADS)
             .build_local(LocalOptions::default());
         match runtime {
-            Ok(runtime) => runtime.block_on(run(io, main)),
+            Ok(runtime) => runtime.block_on(run(io, is_filtered, main)),
             Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
         }
     })
 }
 
-async fn run<F: Future<Output = ()>>(io: Io, main: impl FnOnce() -> F) {
+async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnce() -> F) {
     const NOT_HAD: &str =
         "io_uring is not to be had here: using epoll (Linux 6.1 has it; a container may forbid it)";
     if let Io::Auto(sizes) | Io::Uring(sizes) = io {
@@ -72,6 +75,9 @@ async fn run<F: Future<Output = ()>>(io: Io, main: impl FnOnce() -> F) {
             Err(error) if io == Io::Auto(sizes) => tracing::info!(%error, "{NOT_HAD}"),
             Err(error) => tracing::warn!(%error, "{NOT_HAD}"),
         }
+    }
+    if is_filtered && let Err(error) = calls::filter() {
+        tracing::warn!(%error, "`process.sandbox`: the system has no filters of system calls; a worker goes without");
     }
     main().await;
     uring::settle().await;
@@ -138,9 +144,9 @@ mod tests {
     #[test]
     fn a_worker_without_io_uring_serves_by_epoll() {
         // No kernel sets up a ring of no entries.
-        let sizes = Sizes { entries: 0, buffers: 1, buffer_bytes: 512 };
+        let sizes = Sizes { entries: 0, buffers: 1, buffer_bytes: 512, is_restricted: false };
         for io in [Io::Auto(sizes), Io::Uring(sizes), Io::Epoll] {
-            let thread = spawn("test".into(), None, io, async || assert!(!uring::is_active()));
+            let thread = spawn("test".into(), None, io, false, async || assert!(!uring::is_active()));
             thread.expect("a thread").join().expect("it serves");
         }
     }

@@ -225,6 +225,8 @@ pub struct Descriptor {
     pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
     /// Where its configuration and its metadata name variables.
     pub variables: &'static [VariablePlace],
+    /// Members of its configuration and its metadata that name files of this machine, which a sandbox leaves open.
+    pub files: &'static [FileMember],
     /// Upstreams inside its configuration, whose defaults are filled in.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
     /// Upstreams whose nodes stand in its metadata: made of a configuration and the metadata (`null` if there are
@@ -245,6 +247,30 @@ pub struct Descriptor {
 /// Makes what a plugin does for the process as a whole.
 pub type MakeResident = fn(&Build<'_>) -> Result<Arc<dyn Resident>, String>;
 
+/// A member of a configuration that names a file or a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileMember {
+    /// The member.
+    pub name: &'static str,
+    /// How the plugin uses the file.
+    pub access: FileAccess,
+}
+
+/// How a file is used. A file stands for its folder: others take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileAccess {
+    /// The file is read.
+    ReadFile,
+    /// The folder is read.
+    ReadFolder,
+    /// The file is created and written.
+    WriteFile,
+    /// The folder is created, read and written.
+    WriteFolder,
+    /// The file is executed.
+    Execute,
+}
+
 impl Descriptor {
     /// What most plugins have in common; to be completed with `..Descriptor::BASE`.
     pub const BASE: Descriptor = Descriptor {
@@ -264,6 +290,7 @@ impl Descriptor {
         check: None,
         warnings: None,
         variables: &[],
+        files: &[],
         upstreams: None,
         upstreams_by_metadata: None,
         children: None,

@@ -9,7 +9,9 @@ use sigma_config::plugins::PluginScope;
 
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
 use crate::places::VariablePlace;
-use crate::{Bridge, Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step};
+use crate::{
+    Bridge, Build, Context, Descriptor, Env, FileMember, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step,
+};
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
 /// what makes instances.
@@ -99,6 +101,11 @@ pub trait Kind: Send + Sync {
     /// none); both with defaults filled in.
     fn upstreams(&self, _scope: PluginScope, _conf: &Value, _metadata: &Value) -> Vec<InlineUpstream> {
         Vec::new()
+    }
+
+    /// Members of its configuration and its metadata that name files of this machine.
+    fn files(&self) -> &[FileMember] {
+        &[]
     }
 
     /// Plugins inside a configuration, which may be wrong.
@@ -233,6 +240,10 @@ impl Kind for Descriptor {
             all.extend(upstreams(conf, metadata));
         }
         all
+    }
+
+    fn files(&self) -> &[FileMember] {
+        self.files
     }
 
     fn children(&self, conf: &Value) -> Vec<Child> {

@@ -75,7 +75,9 @@ pub use bridge::{Bridge, Far};
 pub use chain::{Chain, Entry};
 pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context, Slot};
-pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, RunPolicy};
+pub use descriptor::{
+    Auth, Build, Configuration, Descriptor, FileAccess, FileMember, Phase, PhaseSet, RunPolicy,
+};
 pub use env::{Env, Local, Node};
 pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
 pub use kind::Kind;

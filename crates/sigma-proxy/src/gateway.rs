@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sigma_config::process::Sandbox;
 use sigma_config::settings::{ListenPlace, Settings};
 use sigma_net::deadline;
 use sigma_net::latest::{Taker, Teller, latest};
@@ -82,6 +83,7 @@ fn io_of(settings: &Settings) -> Io {
         // No larger than 2^15.
         buffers: settings.io_uring.buffers.next_power_of_two(),
         buffer_bytes: settings.io_uring.buffer_bytes,
+        is_restricted: settings.process.sandbox == Sandbox::Full,
     };
     match settings.io {
         sigma_config::io::Io::Auto => Io::Auto(sizes),
@@ -175,7 +177,8 @@ impl Gateway {
         let node = Arc::clone(self.inheritance.node());
         let watchers = (self.inheritance.live().clone(), self.inheritance.taps().orders());
         let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
-        let thread = sigma_net::worker::spawn(name, cpu, io, move || async move {
+        let is_filtered = snapshot.settings.process.sandbox == Sandbox::Full;
+        let thread = sigma_net::worker::spawn(name, cpu, io, is_filtered, move || async move {
             let local = Local::new(number, seed);
             let worker = Worker::new(snapshot, counters, log, health, (node, local), watchers, seed);
             run(worker, inbox, listeners).await;

@@ -44,7 +44,8 @@ impl Gateway {
     ///
     /// In `config`, `{listen}` becomes the gateway's address (`127.0.0.1:port`), `{port}` its port,
     /// `{status}`, `{admin}` and `{control}` addresses for the status listener, the Admin API and the
-    /// Control API, and `{dir}` the gateway's folder. `SIGMA_IO=io_uring` runs all gateways on it.
+    /// Control API, and `{dir}` the gateway's folder. `SIGMA_IO=io_uring` runs all gateways on it, and `SIGMA_SANDBOX=full`
+    /// in the sandbox unless they have settings of the process.
     pub fn start(binary: &str, config: &str) -> Result<Gateway> {
         Gateway::start_file(binary, "sigma.yaml", config)
     }
@@ -83,6 +84,10 @@ impl Gateway {
         let config = match std::env::var("SIGMA_IO") {
             Ok(io) if name == "sigma.yaml" => with_io(config, &io),
             _ => config.to_owned(),
+        };
+        let config = match std::env::var("SIGMA_SANDBOX") {
+            Ok(sandbox) if name == "sigma.yaml" => with_sandbox(&config, &sandbox),
+            _ => config,
         };
         secrets::note(&config);
         fs::write(&path, fill(&config, ports, dir.path()))?;
@@ -181,9 +186,8 @@ impl Gateway {
 
     fn pid_in_file(&self) -> Option<u32> {
         let pid = fs::read_to_string(self.dir.path().join("sigma.pid")).ok()?.trim().parse().ok()?;
-        // A number that another process has by now is nobody's concern here.
-        let runs_here = fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == self.dir.path());
-        runs_here.then_some(pid)
+        // Another process may have the number by now.
+        runs_with(pid, self.dir.path()).then_some(pid)
     }
 
     /// Asks for an upgrade (SIGUSR2). It happens later; poll for its effect.
@@ -293,14 +297,36 @@ impl Drop for Gateway {
 pub fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.filter(|pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()).collect()
+    pids.filter(|pid| !command_line(*pid).is_empty()).collect()
 }
 
-/// A process that works in this folder, which is a test's own.
+/// The command line of a process, which every user may read; the links in `/proc/PID` of a process that is not dumpable
+/// are for root alone. Empty if it has ended.
+fn command_line(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+/// Whether a process was started with a file in this folder, which is a test's own.
+fn runs_with(pid: u32, dir: &Path) -> bool {
+    let (line, mut dir) = (command_line(pid), dir.as_os_str().as_encoded_bytes().to_vec());
+    dir.push(b'/');
+    line.windows(dir.len()).any(|part| part == dir)
+}
+
+/// A process that works in this folder, which is a test's own, or a gateway that was started with a file in it.
 fn runs_in(dir: &Path) -> Option<Pid> {
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let mut here = processes.filter(|path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == dir));
-    here.find_map(|path| Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?))
+    let mut pids = fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let works_here = |pid: u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir);
+    let pid = pids.find(|pid| works_here(*pid) || (is_program(*pid) && runs_with(*pid, dir)))?;
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// Whether a process is one of Sigma's: the clients of a test have paths of its folder as arguments, too.
+fn is_program(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sigma"))
 }
 
 fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
@@ -321,12 +347,25 @@ fn with_io(config: &str, io: &str) -> String {
     if config.lines().any(|line| line.trim_start().starts_with("io:")) {
         return config.to_owned();
     }
+    with_setting(config, "io", &format!("\"{io}\""))
+}
+
+/// `config` with a sandbox, unless it has settings of the process.
+fn with_sandbox(config: &str, sandbox: &str) -> String {
+    if config.contains("process:") || config.contains("\"process\":") {
+        return config.to_owned();
+    }
+    with_setting(config, "process", &format!("{{ \"sandbox\": \"{sandbox}\" }}"))
+}
+
+/// `config`, in YAML or JSON, with a setting, whose value is JSON.
+fn with_setting(config: &str, name: &str, value: &str) -> String {
     if let Some(rest) = config.trim_start().strip_prefix('{') {
-        return format!("{{ \"io\": \"{io}\", {rest}");
+        return format!("{{ \"{name}\": {value}, {rest}");
     }
     let first = config.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let indent = &first[..first.len() - first.trim_start().len()];
-    format!("{indent}io: {io}\n{config}")
+    format!("{indent}{name}: {value}\n{config}")
 }
 
 fn fill(config: &str, ports: Ports, dir: &Path) -> String {

@@ -1,5 +1,6 @@
 //! The commands.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,21 +8,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal as SignalNumber, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal as SignalNumber, kill_process, pidfd_open};
 use sigma_config::process::Mode;
 use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
 use sigma_control::{
-    LIFE, LoadError, Options, Origin, Parent, Renewal, Source, Supervisor, certificate_warnings,
-    compile_only, confine, daemon,
+    LIFE, Line, LoadError, Options, Origin, Parent, Renewal, Sandbox, Source, Supervisor,
+    certificate_warnings, compile_only, confine, daemon, harden,
 };
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run, Signal};
+use crate::outcome::Outcomes;
 use crate::output::printed;
 use crate::{demo, errorlog};
 
@@ -122,7 +125,9 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     }
     // While there is one thread.
     confine(&settings.process)?;
+    let (sandbox, lines) = Sandbox::enter(&checked.config, &roster(), &source, origin)?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
+    lines.iter().for_each(Line::tell);
     sigma_net::signals::end_at_the_second().context("cannot receive signals")?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", conf.display());
@@ -139,7 +144,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
-        let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds() };
+        let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds(), sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !args.with_demo_origin.is_empty() {
@@ -164,6 +169,7 @@ fn launch(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
 
 /// Runs as the parent of the gateways.
 fn supervise(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
+    harden(&settings.process)?;
     // The log's thread is to get none: a signal stays pending while another program takes the place of this one.
     sigma_net::signals::hold_back().context("cannot receive signals")?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
@@ -176,6 +182,7 @@ fn supervise(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
 
 /// Goes on as the parent of the gateways, as another program than before.
 fn supervise_on(mut renewal: Renewal, origin: &Origin) -> Result<ExitCode> {
+    harden(renewal.process())?;
     // Signals are held back since before the exec.
     let outcome = renewal.take_outcome()?;
     let (log, _last_lines) = errorlog::go_on(renewal.error_log(), outcome)?;
@@ -351,8 +358,9 @@ enum Refusal {
 /// Sends the signal of an order, and waits for what becomes of it.
 fn order(pid: Pid, signal: SignalNumber, name: &str, limit: Duration) -> Result<ExitCode, Refusal> {
     let number = pid.as_raw_nonzero().get();
-    let told = errorlog::Outcomes::of(number);
-    let before = told.as_ref().and_then(errorlog::Outcomes::last);
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok();
+    let told = Outcomes::of(number);
+    let before = told.as_ref().and_then(Outcomes::last);
     tell(pid, signal).map_err(Refusal::Other)?;
     let (Some(told), Some((orders, _))) = (told, before) else {
         eprintln!("the process {number} was told to {name}; its error log says what became of it");
@@ -361,7 +369,7 @@ fn order(pid: Pid, signal: SignalNumber, name: &str, limit: Duration) -> Result<
     let end = Instant::now() + limit;
     while Instant::now() < end {
         // In this order: its last word may be what is waited for.
-        let has_ended = has_ended(number);
+        let has_ended = has_ended(process.as_ref());
         match told.last() {
             Some((now, None)) if now > orders => return Ok(ExitCode::SUCCESS),
             Some((now, Some(problem))) if now > orders => return Err(Refusal::Refused(problem)),
@@ -373,11 +381,12 @@ fn order(pid: Pid, signal: SignalNumber, name: &str, limit: Duration) -> Result<
     Err(Refusal::Other(anyhow!("the process {number} has not done it within {seconds} seconds: {name}")))
 }
 
-/// Whether a process is no more, or only waits for its parent to see that.
-fn has_ended(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // The name, in brackets, may hold anything.
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+/// Whether a process is no more, or only waits for its parent to see that. Not by `/proc`: a process that is not dumpable
+/// is not to be seen there with `hidepid`, as under `ProtectProc=invisible` of a unit.
+fn has_ended(process: Option<&OwnedFd>) -> bool {
+    let Some(process) = process else { return true };
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn read_pid(file: &Path) -> Result<i32> {

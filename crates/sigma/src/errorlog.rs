@@ -5,15 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::fs::{MemfdFlags, memfd_create};
 use sigma_config::settings::ErrorLog;
 use sigma_control::{LIFE, LogControl};
 use sigma_observe::error_lines::Lines;
@@ -25,6 +22,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+use crate::outcome::Outcome;
 
 /// Lines that may wait for the writer; the longest are 8 KiB.
 const QUEUED_LINES: usize = 1_024;
@@ -187,7 +186,7 @@ impl LogControl for Control {
     }
 
     fn outcome(&self) -> Option<BorrowedFd<'_>> {
-        self.outcome.as_ref().map(|outcome| outcome.file.as_fd())
+        self.outcome.as_ref().map(AsFd::as_fd)
     }
 
     fn flush(&self) {
@@ -195,93 +194,5 @@ impl LogControl for Control {
             // A reader that stands still loses them.
             writer.flush(FLUSHED_LINES);
         }
-    }
-}
-
-/// How the last order went, for `sigma reload` and `sigma upgrade`: a file in memory that has no name. Who may signal this
-/// process may read it through `/proc`, and nobody else.
-struct Outcome {
-    file: File,
-    orders: u64,
-}
-
-/// The name that `/proc/PID/fd` shows.
-const OUTCOME_NAME: &str = "sigma-reload";
-
-impl Outcome {
-    /// None where the system has no such files; the commands then say what it does not know.
-    fn new() -> Option<Outcome> {
-        let fd: OwnedFd = memfd_create(OUTCOME_NAME, MemfdFlags::CLOEXEC).ok()?;
-        let mut outcome = Outcome { file: File::from(fd), orders: 0 };
-        outcome.write("");
-        Some(outcome)
-    }
-
-    /// The one that another program has told in before, in the same process.
-    fn over(fd: OwnedFd) -> Outcome {
-        let told = Outcomes(File::from(fd));
-        let orders = told.last().map_or(0, |(orders, _)| orders);
-        Outcome { file: told.0, orders }
-    }
-
-    fn tell(&mut self, result: &Result<(), String>) {
-        self.orders += 1;
-        self.write(result.as_ref().err().map_or("", String::as_str));
-    }
-
-    /// In one write, so that a reader sees the whole of it: the number, the problem, and an end mark.
-    fn write(&mut self, problem: &str) {
-        use std::os::unix::fs::FileExt;
-        let text = format!("{}\n{problem}\0", self.orders);
-        // Memory: the one reason to fail is that there is none left.
-        let _ = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.flush());
-    }
-}
-
-/// What the process `pid` tells of orders. It can be read on when the process has ended.
-pub(crate) struct Outcomes(File);
-
-impl Outcomes {
-    /// None if the process tells nothing, or there is none.
-    pub(crate) fn of(pid: i32) -> Option<Outcomes> {
-        let folder = PathBuf::from(format!("/proc/{pid}/fd"));
-        let mut entries = std::fs::read_dir(folder).ok()?.flatten();
-        let is_it = |name: PathBuf| name.to_string_lossy().starts_with(&format!("/memfd:{OUTCOME_NAME}"));
-        let entry = entries.find(|entry| std::fs::read_link(entry.path()).is_ok_and(is_it))?;
-        File::open(entry.path()).ok().map(Outcomes)
-    }
-
-    /// How many orders there were, and the problem of the last one if it was refused.
-    pub(crate) fn last(&self) -> Option<(u64, Option<String>)> {
-        use std::os::unix::fs::FileExt;
-        let mut text = vec![0; usize::try_from(self.0.metadata().ok()?.len()).ok()?];
-        self.0.read_exact_at(&mut text, 0).ok()?;
-        let (whole, _) = std::str::from_utf8(&text).ok()?.split_once('\0')?;
-        let (orders, problem) = whole.split_once('\n')?;
-        Some((orders.parse().ok()?, (!problem.is_empty()).then(|| problem.to_owned())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_process_can_read_the_outcome() {
-        let mut outcome = Outcome::new().unwrap();
-        let told = Outcomes::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert_eq!(told.last(), Some((0, None)));
-        outcome.tell(&Err("line 1: a long problem\nand another".into()));
-        assert_eq!(told.last(), Some((1, Some("line 1: a long problem\nand another".into()))));
-        outcome.tell(&Ok(()));
-        assert_eq!(told.last(), Some((2, None)));
-        outcome.tell(&Err("the last".into()));
-        let mut outcome = Outcome::over(outcome.file.into());
-        assert_eq!(told.last(), Some((3, Some("the last".into()))), "another program tells in it");
-        outcome.tell(&Ok(()));
-        assert_eq!(told.last(), Some((4, None)));
-        outcome.tell(&Err("the last".into()));
-        drop(outcome);
-        assert_eq!(told.last(), Some((5, Some("the last".into()))), "also when the process has ended");
     }
 }

@@ -8,6 +8,7 @@ mod errorlog;
 mod import;
 mod init;
 mod man;
+mod outcome;
 mod output;
 
 use std::process::ExitCode;

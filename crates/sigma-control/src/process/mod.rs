@@ -9,6 +9,7 @@ pub(crate) mod parent;
 mod pid_file;
 mod program;
 pub(crate) mod rights;
+pub(crate) mod sandbox;
 pub(crate) mod start;
 pub(crate) mod supervisor;
 mod systemd;

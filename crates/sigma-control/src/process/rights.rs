@@ -3,10 +3,13 @@
 use std::fs;
 use std::io;
 
-use rustix::process::{Gid, Resource, Rlimit, Uid, chdir, getrlimit, getuid, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, chdir, geteuid, getrlimit, getuid, set_dumpable_behavior,
+    setrlimit,
+};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities,
-    set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 use sigma_config::process::Process;
 
@@ -39,6 +42,38 @@ pub fn confine(settings: &Process) -> Result<(), RightsError> {
         Some(user) => become_user(user, settings.group.as_deref()),
         None if settings.group.is_some() => Err(RightsError::new("group", "it needs a `process.user`")),
         None => Ok(()),
+    }?;
+    harden(settings)
+}
+
+/// Gives up what no gateway needs: privileges of programs that it executes (`no_new_privs`), core dumps and debuggers. To
+/// be called while there is one thread, and after a change of the user, which the system answers with a default.
+///
+/// # Errors
+/// Returns an error if the system refuses that.
+pub fn harden(settings: &Process) -> Result<(), RightsError> {
+    let failed = |error| RightsError::new("core_dumps", error);
+    keep_low_ports();
+    set_no_new_privs(true).map_err(|error| RightsError::new("user", format!("no_new_privs: {error}")))?;
+    let dumpable = match settings.core_dumps {
+        true => DumpableBehavior::Dumpable,
+        false => DumpableBehavior::NotDumpable,
+    };
+    set_dumpable_behavior(dumpable).map_err(failed)
+}
+
+/// Passes the right to bind low ports to successors, where the file of the program has it (`setcap`): the system gives it to
+/// none that such a process executes from now on.
+fn keep_low_ports() {
+    let ports = CapabilitySet::NET_BIND_SERVICE;
+    let Ok(own) = capabilities(None) else { return };
+    if geteuid().is_root() || !own.permitted.contains(ports) {
+        return;
+    }
+    let sets = CapabilitySets { inheritable: own.inheritable | ports, ..own };
+    let passed = set_capabilities(None, sets).and_then(|()| configure_capability_in_ambient_set(ports, true));
+    if let Err(error) = passed {
+        tracing::debug!(%error, "a successor cannot bind ports below 1024 that are new");
     }
 }
 

@@ -78,6 +78,9 @@ pub enum StartError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The sandbox.
+    #[error("{0}")]
+    Sandbox(String),
     /// Signals.
     #[error("cannot receive signals: {0}")]
     Signals(std::io::Error),

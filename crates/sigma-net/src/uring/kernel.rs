@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+use io_uring::register::Restriction;
 use io_uring::types::{CancelBuilder, Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
@@ -82,6 +83,23 @@ pub(super) struct Completion {
     pub(super) buffer: Option<u16>,
 }
 
+/// The operations that a restricted ring accepts: those of this file. Numbers are the kernel's.
+fn restrictions() -> Vec<Restriction> {
+    /// `IORING_REGISTER_EVENTFD`, `IORING_REGISTER_PBUF_RING` and `IORING_REGISTER_SYNC_CANCEL`.
+    const REGISTERED: [u8; 3] = [4, 22, 24];
+    let queued = [
+        opcode::RecvMulti::CODE,
+        opcode::PollAdd::CODE,
+        opcode::Send::CODE,
+        opcode::AsyncCancel::CODE,
+        opcode::Timeout::CODE,
+    ];
+    // Received into a buffer of the group.
+    let flags = Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits());
+    let registered = REGISTERED.into_iter().map(Restriction::register_op);
+    registered.chain(queued.into_iter().map(Restriction::sqe_op)).chain([flags]).collect()
+}
+
 /// A ring, and what is not yet in it.
 pub(super) struct Kernel {
     ring: IoUring,
@@ -101,15 +119,23 @@ impl Kernel {
     /// forbids it.
     #[expect(unsafe_code)]
     pub(super) fn new(sizes: Sizes) -> io::Result<Kernel> {
-        let ring = IoUring::builder()
+        let mut builder = IoUring::builder();
+        builder
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             .setup_submit_all()
             .setup_clamp()
-            .setup_cqsize(sizes.entries.saturating_mul(COMPLETIONS_PER_ENTRY))
-            .build(sizes.entries)?;
+            .setup_cqsize(sizes.entries.saturating_mul(COMPLETIONS_PER_ENTRY));
+        if sizes.is_restricted {
+            builder.setup_r_disabled();
+        }
+        let ring = builder.build(sizes.entries)?;
+        if sizes.is_restricted {
+            ring.submitter().register_restrictions(&mut restrictions())?;
+            ring.submitter().register_enable_rings()?;
+        }
         // SAFETY: it takes no pointers; the result is checked.
         let alarm = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if alarm < 0 {

@@ -12,7 +12,7 @@ use crate::listen::{BoundSocket, Claim, Listening, Opened};
 use crate::stream::{Peer, Stream};
 use crate::worker::{Io, spawn};
 
-const SIZES: Sizes = Sizes { entries: 64, buffers: 64, buffer_bytes: 4096 };
+const SIZES: Sizes = Sizes { entries: 64, buffers: 64, buffer_bytes: 4096, is_restricted: true };
 
 /// What a test waits for at most.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -68,7 +68,8 @@ fn no_line_is_lost_or_doubled() {
 fn a_parent_opens_its_log_anew_too() {
     let origin = Origin::echo("a").unwrap();
     let settings = json!({
-        "process": {"mode": "supervised"},
+        // Its descriptors are looked at.
+        "process": {"mode": "supervised", "core_dumps": true},
         "error_log": {"path": "{dir}/error.log"},
         "plugin_attr": {"log-rotate": {"max_size": 1}}
     });

@@ -77,6 +77,7 @@ mod reader;
 mod registries;
 mod reload;
 mod retries;
+mod sandbox;
 mod secrets;
 mod seed;
 mod servers;

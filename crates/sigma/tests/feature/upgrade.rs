@@ -181,7 +181,7 @@ routes: [{{ id: all, uri: \"/*\", upstream: {{ nodes: {nodes} }} }}]"
         let before = gateway.pid();
         upgrade(&gateway);
         // The one before has ended, and has left the socket's file.
-        assert!(until(PATIENCE, || !Path::new(&format!("/proc/{before}/cwd")).exists()
+        assert!(until(PATIENCE, || !Path::new(&format!("/proc/{before}/stat")).exists()
             || fs::read_to_string(format!("/proc/{before}/stat")).is_ok_and(|stat| stat.contains(") Z "))));
         // Each of the sockets that share the port has somebody who accepts.
         for _ in 0..30 {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::getppid;
@@ -61,6 +62,11 @@ impl Origin {
     /// Whether this process takes the place of another one.
     pub(crate) fn has_predecessor(&self) -> bool {
         self.predecessor.is_some()
+    }
+
+    /// The folder of the program that was started.
+    pub(crate) fn program_folder(&self) -> PathBuf {
+        self.program.path().parent().unwrap_or(Path::new("/")).to_owned()
     }
 
     /// Handles of the sockets that a service manager has bound for this process.

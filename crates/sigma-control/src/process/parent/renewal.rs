@@ -176,6 +176,11 @@ impl Renewal {
         Ok(Some(Renewal(kept)))
     }
 
+    /// How the process was set.
+    pub fn process(&self) -> &Process {
+        &self.0.settings
+    }
+
     /// How the error log was set.
     pub fn error_log(&self) -> &ErrorLog {
         &self.0.error_log

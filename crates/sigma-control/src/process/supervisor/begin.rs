@@ -28,7 +28,6 @@ use crate::process::start::{
     secrets, with_stored, worker_count,
 };
 use crate::process::systemd::Systemd;
-use crate::process::upgrade::Starter;
 use crate::process::usage::Usage;
 use crate::process::watch_over::WatchOver;
 use crate::serving::acme::{Keeper, Ordered};
@@ -141,7 +140,7 @@ impl Supervisor {
     ) -> Result<Supervisor, StartError> {
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive().map_err(StartError::Signals)?;
-        let starter = Starter::new().map_err(StartError::Handover)?;
+        let starter = options.sandbox.starter().clone();
         let ground = Ground::lay(&options, &checked, origin).await?;
         let first = First::compile(&ground, &options, checked).await?;
         let Ground { plugins, keyring, before, store, asking, inheritance, live, cpus } = ground;

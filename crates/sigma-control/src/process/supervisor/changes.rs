@@ -14,6 +14,7 @@ use crate::process::chronicle::Trigger;
 use crate::process::examine;
 use crate::process::handover::Channel;
 use crate::process::log_control::LIFE;
+use crate::process::sandbox::Sandbox;
 use crate::process::start::StartError;
 use crate::process::upgrade::{self, Possessions, Successor};
 use crate::serving::desired::Desired;
@@ -64,9 +65,10 @@ impl Supervisor {
             Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
             Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
             Change::File(trigger, asker) => {
-                let plugins = Arc::clone(&self.all_plugins);
+                let (plugins, sandbox) = (Arc::clone(&self.all_plugins), self.options.sandbox.clone());
                 Box::pin(async move {
-                    Outcome::File(load(&source, &plugins, &publisher, is_stored).await, trigger, asker)
+                    let whole = load(&source, &sandbox, &plugins, &publisher, is_stored).await;
+                    Outcome::File(whole, trigger, asker)
                 })
             }
             Change::Edit(edit, asker) => Box::pin(async move {
@@ -119,11 +121,13 @@ impl Supervisor {
 /// Reads the file again, and compiles what it says.
 async fn load(
     source: &Source,
+    sandbox: &Sandbox,
     plugins: &Arc<Roster>,
     publisher: &Publisher,
     is_stored: bool,
 ) -> Result<Whole, StartError> {
     let checked = source.load_aside(plugins).await?;
+    sandbox.check(&checked.config, plugins)?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", source.path.display());
     }

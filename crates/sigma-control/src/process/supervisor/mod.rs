@@ -26,6 +26,7 @@ use super::log_control::{LIFE, LogControl};
 use super::parent::Link;
 use super::pid_file::PidFile;
 use super::program::Program;
+use super::sandbox::Sandbox;
 use super::start::{Signals, StartError, access_log, warn_of_restart};
 use super::systemd::Systemd;
 use super::upgrade::{Starter, Successor};
@@ -64,6 +65,8 @@ pub struct Options {
     pub watch: bool,
     /// The plugins of this build.
     pub plugins: Vec<Arc<dyn Kind>>,
+    /// The sandbox of this process.
+    pub sandbox: Sandbox,
 }
 
 /// A worker thread has ended by itself, and its part of the connections with it.

@@ -12,7 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Phase, PhaseSet, Plugin, Reply,
+    Step,
+};
 
 use self::model::Enforcer;
 use crate::rewrite::fields::is_name;
@@ -26,6 +29,10 @@ pub(crate) static AUTHZ_CASBIN: Descriptor = Descriptor {
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(std::sync::Arc::new(AuthzCasbin::new(build)?)),
+    files: &[
+        FileMember { name: "model_path", access: FileAccess::ReadFile },
+        FileMember { name: "policy_path", access: FileAccess::ReadFile },
+    ],
     ..Descriptor::of::<Config>()
 };
 

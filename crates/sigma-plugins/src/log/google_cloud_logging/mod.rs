@@ -8,7 +8,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Plugin};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Plugin};
 use tokio::sync::OnceCell;
 
 use super::entry::{self, Formats, Shape};
@@ -26,6 +26,7 @@ pub(crate) static GOOGLE_CLOUD_LOGGING: Descriptor = Descriptor {
     priority: 407,
     example: EXAMPLE,
     build: |build| Ok(Arc::new(GoogleCloudLogging::new(build)?)),
+    files: &[FileMember { name: "auth_file", access: FileAccess::ReadFile }],
     ..super::bodiless_shipper::<Config>()
 };
 

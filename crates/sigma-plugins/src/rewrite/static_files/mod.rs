@@ -24,7 +24,8 @@ use sigma_http::range::Ranges;
 use sigma_http::{BodyLength, HeaderId, Method};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
-    Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step, StreamBody,
+    Configuration, Context, Descriptor, Env, FileAccess, FileMember, Phase, PhaseSet, Plugin, Reply, Step,
+    StreamBody,
 };
 
 use body::FileBody;
@@ -38,6 +39,7 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config()?) })),
+    files: &[FileMember { name: "root", access: FileAccess::ReadFolder }],
     ..Descriptor::of::<Conf>()
 };
 
