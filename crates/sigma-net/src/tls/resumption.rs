@@ -13,9 +13,9 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use rustls::server::{
     NoServerSessionStorage, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions,
 };
-use zeroize::Zeroize;
 
 use super::Unusable;
+use crate::secret::SecretBytes;
 
 /// How sessions are resumed. Shared by all workers and identities.
 #[derive(Debug, Clone, Default)]
@@ -57,9 +57,12 @@ struct Key {
     shared: SharedKey,
 }
 
+/// Bytes of a key: its name and its secret.
+const KEY_BYTES: usize = NAME_BYTES + 32;
+
 /// A key as it is kept, or told to another gateway: its name and its secret.
 #[derive(Clone)]
-pub struct SharedKey([u8; NAME_BYTES + 32]);
+pub struct SharedKey(SecretBytes);
 
 impl SharedKey {
     /// A new key.
@@ -67,7 +70,7 @@ impl SharedKey {
     /// # Errors
     /// Returns an error if the system has no random bytes.
     pub fn random() -> Result<SharedKey, Unusable> {
-        let mut key = SharedKey([0; NAME_BYTES + 32]);
+        let mut key = SharedKey(SecretBytes::zeroed(KEY_BYTES));
         // Of the system: the library's own generator first gathers entropy for tens of milliseconds,
         // which every start would wait for, with or without TLS.
         getrandom::fill(&mut key.0).map_err(|_| Unusable::new("no random bytes for a ticket key"))?;
@@ -76,18 +79,12 @@ impl SharedKey {
 
     /// A key from its [bytes](SharedKey::bytes); None if they are too few or too many.
     pub fn read(bytes: &[u8]) -> Option<SharedKey> {
-        bytes.try_into().ok().map(SharedKey)
+        (bytes.len() == KEY_BYTES).then(|| SharedKey(bytes.into()))
     }
 
     /// All of it, which is secret.
     pub fn bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl Drop for SharedKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
     }
 }
 
