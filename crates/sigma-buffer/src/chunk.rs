@@ -222,6 +222,15 @@ impl Chunk {
         }
     }
 
+    /// Bytes of memory that the chunk has for itself; none where the memory is shared.
+    #[inline]
+    pub fn memory(&self) -> usize {
+        match &self.memory {
+            Memory::Own(bytes) => bytes.len(),
+            Memory::Shared(_) => 0,
+        }
+    }
+
     /// Moves the window into memory of little more than its size, if that spares most of it: for a wait
     /// whose length the peer decides.
     pub fn shrink(&mut self) {

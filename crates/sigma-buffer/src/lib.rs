@@ -7,6 +7,7 @@
 //! socket writes. Nothing here knows where bytes come from or what they mean.
 
 pub mod chunk;
+pub mod held;
 pub mod small;
 
 pub use chunk::Chunk;
