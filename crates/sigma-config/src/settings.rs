@@ -106,6 +106,14 @@ pub struct Limits {
     /// Most bytes of a request body that conditions of routes look at (`post_arg.…`, `graphql_…`); a longer one is answered
     /// 413. A body is read before there is a route only where such a condition decides, and is held in memory.
     pub routing_body_bytes: u32,
+    /// Bytes that a worker may hold for clients at a time: heads, bodies that plugins read, responses that wait for their
+    /// clients. Above half of it the connections that hold most lose the requests that make no progress. Bodies have three
+    /// quarters of it, and requests all of it; what comes beyond that is refused, with a 503 `memory_limit_reached` or, in
+    /// HTTP/2, with REFUSED_STREAM. Unset: a quarter of the memory that the process may have (of its cgroup or of the
+    /// machine), divided by the workers, and at least 32 MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1_048_576))]
+    pub held_bytes_per_worker: Option<u64>,
     /// Times that one request may come through this gateway, 0 for no limit; one more is answered 508.
     /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
     /// a port that this gateway listens on are sent, and by `Via`, if it is set.
@@ -146,6 +154,7 @@ impl Default for Limits {
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,
             routing_body_bytes: 1024 * 1024,
+            held_bytes_per_worker: None,
             loop_passes: 8,
             stream_preread_bytes: 16 * 1024,
             stream_udp_sessions_per_worker: 10_000,

@@ -130,6 +130,8 @@ fault_kinds! {
     BreakerOpen Gateway "circuit_breaker_open" as "destination_unavailable";
     /// The gateway runs out of resources and serves more important requests.
     GatewayOverloaded Gateway "gateway_overloaded" as "proxy_internal_error";
+    /// The gateway holds as much for its clients as it may.
+    MemoryLimit Gateway "memory_limit_reached" as "proxy_internal_error";
     /// The gateway stops, and the time that open exchanges had is over.
     Stopping Gateway "gateway_stopping" as "proxy_internal_error";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.

@@ -27,6 +27,14 @@ pub fn cgroup_limit() -> Option<u64> {
     cgroup_limit_below(Path::new("/sys/fs/cgroup"), &memberships)
 }
 
+/// The memory of the machine in bytes; None if the system does not say.
+pub fn machine_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes.saturating_mul(1024))
+}
+
 /// The same with cgroups mounted at `root`, in both versions.
 fn cgroup_limit_below(root: &Path, memberships: &str) -> Option<u64> {
     let mut lowest = None;

@@ -76,6 +76,12 @@ pub enum Counter {
     RequestsShed,
     /// Requests that would have been if it were no dry run.
     RequestsShedDryRun,
+    /// Bytes that are held for clients; goes up and down.
+    HeldBytes,
+    /// Requests and bodies that were refused because as many bytes are held as may be.
+    HeldBytesRefused,
+    /// Exchanges without progress that were ended because too many bytes are held.
+    HeldBytesRevoked,
     /// Access lines given up because the writer was behind, or lost in a write that failed.
     AccessLinesDropped,
     /// Lines of the error log that were given up or lost; the process counts them, no worker does.
@@ -140,6 +146,7 @@ impl Counter {
         matches!(
             self,
             Counter::ConnectionsActive
+                | Counter::HeldBytes
                 | Counter::UpstreamIdle
                 | Counter::UpstreamIdleBeyondSize
                 | Counter::StreamSessionsActive
@@ -150,7 +157,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 57] = [
+const NAMES: [(Counter, &str); 60] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -180,6 +187,9 @@ const NAMES: [(Counter, &str); 57] = [
     (Counter::UpstreamRefusedDryRun, "upstream_refused_dry_run"),
     (Counter::RequestsShed, "requests_shed"),
     (Counter::RequestsShedDryRun, "requests_shed_dry_run"),
+    (Counter::HeldBytes, "held_bytes"),
+    (Counter::HeldBytesRefused, "held_bytes_refused"),
+    (Counter::HeldBytesRevoked, "held_bytes_revoked"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),

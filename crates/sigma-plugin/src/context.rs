@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
+use sigma_buffer::held::{self, Held as HeldBytes};
 use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
@@ -141,14 +142,16 @@ pub struct RouteFacts {
 pub struct BodyCopy {
     limit: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
+    held: RefCell<HeldBytes>,
 }
 
 impl BodyCopy {
     /// A piece that passes.
     pub fn see(&self, data: &[u8]) {
         let mut bytes = self.bytes.borrow_mut();
-        let room = self.limit.get().saturating_sub(bytes.len());
+        let room = self.limit.get().saturating_sub(bytes.len()).min(held::body_room());
         bytes.extend_from_slice(&data[..data.len().min(room)]);
+        self.held.borrow_mut().set(bytes.capacity());
     }
 }
 
@@ -227,6 +230,9 @@ pub struct Context {
     pub upstream: Option<Box<str>>,
     /// The request body once it was read whole; what stands here goes to the node.
     pub body: Option<Vec<u8>>,
+    /// Most bytes of the request body that the client may send, as a plugin has it; 0 for the limit of the gateway alone.
+    /// See [`Context::limit_request_body`].
+    pub request_body_limit: u64,
     /// A plugin makes the call of gRPC that the node gets of something else: what the gateway itself answers is in the
     /// client's terms, not in gRPC's.
     pub is_translated: bool,
@@ -297,6 +303,7 @@ impl Context {
         self.untouched.clear();
         self.upstream = None;
         self.body = None;
+        self.request_body_limit = 0;
         self.is_translated = false;
         self.dubbo = None;
         self.cache = None;
@@ -388,6 +395,13 @@ impl Context {
     /// Whether bytes wait for their pace in this direction, and not for anybody else.
     pub fn is_slowed(&self, direction: Direction) -> bool {
         self.paces.as_ref().is_some_and(|paces| paces.is_waiting(direction))
+    }
+
+    /// Lowers the limit of the request body, for everything that reads it from now on; of several limits the lowest counts.
+    pub fn limit_request_body(&mut self, bytes: u64) {
+        if self.request_body_limit == 0 || bytes < self.request_body_limit {
+            self.request_body_limit = bytes;
+        }
     }
 
     /// Has up to `limit` bytes of the request body copied while it passes, for a plugin that only

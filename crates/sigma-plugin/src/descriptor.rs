@@ -210,6 +210,9 @@ pub struct Descriptor {
     /// Whether it authenticates by asking the plugins inside it, and so has nothing that identifies a
     /// consumer; not beside `auth`.
     pub authenticates_by_children: bool,
+    /// Whether it decides who may pass without a consumer. In each phase such plugins, and those that authenticate, run
+    /// before another plugin has a request body read into memory, whatever the priorities.
+    pub guards: bool,
     /// The schema of its plugin metadata.
     pub metadata_schema: Option<fn() -> Value>,
     /// The schema of what the setting `plugin_attr` may tell it once for the process.
@@ -283,6 +286,7 @@ impl Descriptor {
         schema: || Value::Bool(true),
         auth: None,
         authenticates_by_children: false,
+        guards: false,
         metadata_schema: None,
         attributes: None,
         run_policy: RunPolicy::Both,

@@ -60,6 +60,11 @@ pub trait Kind: Send + Sync {
         self.identifying_field().is_some()
     }
 
+    /// Whether it decides who may pass; see [`Descriptor::guards`].
+    fn guards(&self) -> bool {
+        self.authenticates()
+    }
+
     /// The field of a consumer's configuration that identifies the consumer; None if nothing does.
     fn identifying_field(&self) -> Option<&str> {
         None
@@ -206,6 +211,10 @@ impl Kind for Descriptor {
 
     fn authenticates(&self) -> bool {
         self.auth.is_some() || self.authenticates_by_children
+    }
+
+    fn guards(&self) -> bool {
+        self.guards || self.authenticates()
     }
 
     fn identifying_field(&self) -> Option<&str> {

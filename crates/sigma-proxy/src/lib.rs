@@ -9,6 +9,7 @@
 mod addresses;
 mod admit;
 mod attempts;
+mod budget;
 mod caches;
 pub mod challenges;
 pub mod compile;

@@ -238,6 +238,7 @@ async fn exchange(conversation: &mut Conversation) {
         }
         Err(NoRequest::Closed) => Downstream::H1(server).abort(),
     }
+    server.rest();
     worker.give_scratch(scratch);
 }
 

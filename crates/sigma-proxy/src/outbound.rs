@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
+use sigma_buffer::held::{self, Held};
 use sigma_http::h1::parse_request;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead,
@@ -148,6 +149,9 @@ impl Course<'_> {
         connection.send_head(head, None, length, None);
         let mut upload =
             Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
+        let sent = body.as_ref().map_or(0, Vec::len);
+        let mut held = Held::default();
+        held.set(sent);
         let mut answer = ResponseHead::default();
         loop {
             poll_fn(|task| {
@@ -174,11 +178,12 @@ impl Course<'_> {
                     }
                     _ => break,
                 };
-                if bytes.len() + data.len() > *limit {
+                if bytes.len() + data.len() > *limit || data.len() > held::room() {
                     let reason = "the answer of a service is over its limit";
                     return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
                 }
                 bytes.extend_from_slice(&data);
+                held.set(sent + bytes.capacity());
             }
         }
         answer.headers.remove_hop_by_hop();

@@ -6,17 +6,28 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sigma_config::resources::PriorityClass;
 use sigma_config::settings::LoadShedding;
 use sigma_net::deadline;
 
 /// What the process has used of what it may use, in percent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pressure {
     memory: AtomicU32,
     descriptors: AtomicU32,
+    held_limit: AtomicU64,
+}
+
+impl Default for Pressure {
+    fn default() -> Pressure {
+        Pressure {
+            memory: AtomicU32::new(0),
+            descriptors: AtomicU32::new(0),
+            held_limit: AtomicU64::new(sigma_buffer::held::DEFAULT_LIMIT_BYTES as u64),
+        }
+    }
 }
 
 impl Pressure {
@@ -24,6 +35,16 @@ impl Pressure {
     pub fn set(&self, memory: u32, descriptors: u32) {
         self.memory.store(memory, Ordering::Relaxed);
         self.descriptors.store(descriptors, Ordering::Relaxed);
+    }
+
+    /// Tells the workers how many bytes each of them may hold for clients where the settings do not say. Control side.
+    pub fn set_held_limit(&self, bytes: u64) {
+        self.held_limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that a worker may hold for clients where the settings do not say.
+    pub fn held_limit(&self) -> u64 {
+        self.held_limit.load(Ordering::Relaxed)
     }
 
     /// Of the memory.
@@ -77,6 +98,11 @@ impl Strain {
             self.told_ms.set(Some(now_ms));
         }
         is_news
+    }
+
+    /// What the control side has told.
+    pub(crate) fn process(&self) -> &Pressure {
+        &self.process
     }
 
     /// In percent; 0 where nothing is refused.

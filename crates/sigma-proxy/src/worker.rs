@@ -24,6 +24,7 @@ use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
 use crate::addresses::Addresses;
+use crate::budget::Budget;
 use crate::caches::Caches;
 use crate::connection::{answer_limits, server_limits};
 use crate::datagrams::Datagrams;
@@ -163,6 +164,7 @@ pub(crate) struct Worker {
     #[expect(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
     pub(crate) strain: Strain,
+    budget: Budget,
     random: Cell<u64>,
     pub(crate) drain: Drain,
     connections: Cell<u32>,
@@ -211,6 +213,7 @@ impl Worker {
             own_name: plugins.0.part(OwnName::default),
             addresses: plugins.0.part(Addresses::default),
             strain: Strain::new(plugins.0.part(Pressure::default)),
+            budget: Budget::default(),
             caches: Caches::new(&plugins.0),
             node: plugins.0,
             local: Rc::new(plugins.1),
@@ -300,7 +303,8 @@ impl Worker {
         self.scratch.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_scratch(&self, scratch: Box<Scratch>) {
+    pub(crate) fn give_scratch(&self, mut scratch: Box<Scratch>) {
+        scratch.let_go();
         let mut kept = self.scratch.borrow_mut();
         if kept.len() < SCRATCH_KEPT {
             kept.push(scratch);
@@ -419,9 +423,13 @@ impl Worker {
         self.live.tick();
         self.taps.tick();
         self.is_watched.set(self.live.is_watched() || self.taps.is_open());
+        let view = self.view();
+        let settings = &view.snapshot.settings;
+        Budget::limit(&settings.limits, self.strain.process());
+        self.budget.tick(&self.counters);
         let mut clock = self.clock.borrow_mut();
         clock.set_system(std::time::SystemTime::now());
-        if self.strain.tick(deadline::now_ms(), &self.view().snapshot.settings.load_shedding) {
+        if self.strain.tick(deadline::now_ms(), &settings.load_shedding) {
             let percent = self.strain.felt();
             tracing::warn!(percent, "the worker is under pressure: less important requests are refused");
         }

@@ -42,6 +42,10 @@ impl Nobody {
 
     pub(crate) fn abort(&mut self) {}
 
+    pub(crate) fn hold(&mut self, _bytes: usize) {}
+
+    pub(crate) fn limit_body(&mut self, _bytes: u64) {}
+
     pub(crate) fn bytes_written(&self) -> u64 {
         0
     }

@@ -20,6 +20,15 @@ pub(crate) fn count_interim(interims: &mut u8) -> Result<(), Fault> {
     Ok(())
 }
 
+/// The lower one of two limits of a body, where 0 is none.
+pub(crate) fn lower(limit: u64, other: u64) -> u64 {
+    if limit == 0 || (other > 0 && other < limit) { other } else { limit }
+}
+
+/// The fault of a request for which the worker's budget has no room.
+pub(crate) const NO_ROOM: Fault =
+    Fault::new(FaultKind::MemoryLimit, "memory for clients is used up (limits.held_bytes_per_worker)");
+
 /// Holds a request's body to its limit; 0 is none.
 ///
 /// # Errors

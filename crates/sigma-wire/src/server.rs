@@ -138,6 +138,18 @@ impl Downstream<'_> {
         }
     }
 
+    /// The exchange has `bytes` of bodies in memory from now on: they count for its share of the worker's budget.
+    #[inline]
+    pub fn hold(&mut self, bytes: usize) {
+        each!(self, c => c.hold(bytes));
+    }
+
+    /// Lowers the limit of the request's body to `bytes`; 0 leaves it as it is.
+    #[inline]
+    pub fn limit_body(&mut self, bytes: u64) {
+        each!(self, c => c.limit_body(bytes));
+    }
+
     /// Bytes written to this client so far.
     #[inline]
     pub fn bytes_written(&self) -> u64 {

@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sigma_buffer::held::{self, Held};
 use sigma_http::h1::frame_response;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, ResponseHead};
 use sigma_net::Deadline;
 
 use crate::Departure;
+use crate::rules::{check_body, lower};
 
 /// Sends a body that stands in memory, and takes the answer into memory, up to a limit and a time.
 #[derive(Debug)]
@@ -17,7 +19,12 @@ pub struct Subrequest {
     /// The method is HEAD.
     is_head: bool,
     body: Vec<u8>,
+    /// Most bytes of the body; 0 for any number.
+    body_limit: u64,
     taken: usize,
+    /// Both bodies, and those that the exchange has in memory.
+    held: Held,
+    bodies_held: Held,
     /// When it leaves whatever has come.
     patience: Deadline,
     /// Whoever asked has left.
@@ -62,17 +69,26 @@ impl Subrequest {
     ) -> Subrequest {
         let patience = Deadline::new();
         patience.set(timeout_ms);
-        Subrequest {
+        let mut subrequest = Subrequest {
             deadline: Deadline::new(),
             is_head,
             body,
+            body_limit: 0,
             taken: 0,
+            held: Held::default(),
+            bodies_held: Held::default(),
             patience,
             abandoned,
             received: Received::default(),
             limit,
             end: End::Open,
-        }
+        };
+        subrequest.count();
+        subrequest
+    }
+
+    fn count(&mut self) {
+        self.held.set(self.body.capacity() + self.received.body.capacity());
     }
 
     /// What was answered.
@@ -93,6 +109,7 @@ impl Subrequest {
     }
 
     pub(crate) fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        check_body(self.body.len() as u64, self.body_limit)?;
         let piece = Chunk::next_of(&self.body, &mut self.taken);
         Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
     }
@@ -133,10 +150,15 @@ impl Subrequest {
             return;
         }
         match frame {
-            Frame::Data(data) if self.received.body.len() + data.len() > self.limit => {
+            Frame::Data(data)
+                if self.received.body.len() + data.len() > self.limit || data.len() > held::room() =>
+            {
                 self.end = End::TooLong;
             }
-            Frame::Data(data) => self.received.body.extend_from_slice(&data),
+            Frame::Data(data) => {
+                self.received.body.extend_from_slice(&data);
+                self.count();
+            }
             Frame::Trailers(fields) => {
                 self.received.trailers = *fields;
                 self.end = End::Whole;
@@ -163,6 +185,15 @@ impl Subrequest {
         if self.end == End::Open || self.end == End::Whole {
             self.end = End::Broken;
         }
+    }
+
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.bodies_held.set(bytes);
+    }
+
+    /// As that of a client; see [`crate::Downstream::limit_body`].
+    pub fn limit_body(&mut self, bytes: u64) {
+        self.body_limit = lower(self.body_limit, bytes);
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {

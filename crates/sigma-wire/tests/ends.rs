@@ -29,6 +29,7 @@ const SESSION: SessionLimits = SessionLimits {
     head_ms: NOT_LONG_MS,
     idle_ms: NOT_LONG_MS,
     send_ms: NOT_LONG_MS,
+    progress_bytes: 1,
     streams: 10,
     header_list_bytes: 1_000,
     frame_bytes: 16_384,

@@ -11,10 +11,23 @@ pub struct Timeouts {
     pub request_head_ms: u32,
     /// Between two reads of a request body; then 408.
     pub request_body_ms: u32,
+    /// Time that a client may take in all for a request body; then 408. 0: no limit. Only the time counts in which the
+    /// gateway waits for the client, until the response begins: neither slow nodes nor rate limits use it up.
+    pub request_body_total_ms: u32,
+    /// Least rate of a request body in bytes per second, over the time that `request_body_total_ms` counts; below it 408.
+    /// 0: no limit, for streams whose clients send little and seldom.
+    pub request_body_min_bytes_per_second: u32,
+    /// Time at the start of a request body in which that rate does not count.
+    pub request_body_grace_ms: u32,
     /// An idle keep-alive connection is closed after this.
     pub keepalive_ms: u32,
-    /// Between two writes of a response to a client that does not read.
+    /// Time in which a client has to take `response_send_bytes` of a response that waits for it; then the response is cut
+    /// off.
     pub response_send_ms: u32,
+    /// Bytes of a response that a client has to take within `response_send_ms`: one that takes a few at a time would keep
+    /// its response in memory forever.
+    #[schemars(range(min = 1))]
+    pub response_send_bytes: u32,
     /// A client that closed its sending side is given this long for the answer to begin; then it
     /// counts as gone and the upstream exchange is cancelled.
     pub half_close_ms: u32,
@@ -58,8 +71,12 @@ impl Default for Timeouts {
         Timeouts {
             request_head_ms: 60_000,
             request_body_ms: 60_000,
+            request_body_total_ms: 0,
+            request_body_min_bytes_per_second: 0,
+            request_body_grace_ms: 20_000,
             keepalive_ms: 60_000,
             response_send_ms: 60_000,
+            response_send_bytes: 1024,
             half_close_ms: 1_000,
             tunnel_idle_ms: 300_000,
             stream_idle_ms: 600_000,

@@ -17,8 +17,14 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(node: &Node) -> Usage {
-        Usage { told: node.part(Pressure::default), memory_limit: memory::cgroup_limit() }
+    /// As seen by `workers` workers, which are told at once how much of the memory each may hold for clients.
+    pub(super) fn of(node: &Node, workers: usize) -> Usage {
+        let told = node.part(Pressure::default);
+        let memory_limit = memory::cgroup_limit();
+        if let Some(available) = memory_limit.into_iter().chain(memory::machine_bytes()).min() {
+            told.set_held_limit(held_limit(available, workers));
+        }
+        Usage { told, memory_limit }
     }
 
     /// Looks at it, and tells the workers.
@@ -37,5 +43,26 @@ impl Usage {
         let used = memory::own_bytes(&mut status).unwrap_or(0);
         let memory = limit.map_or(0, |limit| used.saturating_mul(100) / limit.max(1));
         (u32::try_from(memory).unwrap_or(u32::MAX), limits::descriptors_in_use(status.as_fd()))
+    }
+}
+
+/// Bytes that each of `workers` workers may hold for clients where the settings do not say, of this much memory.
+fn held_limit(available: u64, workers: usize) -> u64 {
+    (available / 4 / (workers as u64).max(1)).max(HELD_LEAST_BYTES)
+}
+
+/// Least bytes that a worker may hold for clients where the settings do not say.
+const HELD_LEAST_BYTES: u64 = 32 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_a_quarter_of_the_memory() {
+        assert_eq!(held_limit(16 << 30, 8), 512 << 20);
+        assert_eq!(held_limit(1 << 30, 1), 256 << 20);
+        assert_eq!(held_limit(256 << 20, 4), HELD_LEAST_BYTES);
+        assert_eq!(held_limit(1 << 30, 0), 256 << 20);
     }
 }

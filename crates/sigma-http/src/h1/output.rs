@@ -60,6 +60,11 @@ impl Output {
         self.body.is_empty() && self.back.is_empty() && self.front.len() - self.written < FRONT_BYTES
     }
 
+    /// Memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.front.capacity() + self.body.memory() + self.back.capacity()
+    }
+
     /// Bytes written since the connection began.
     pub fn total(&self) -> u64 {
         self.total

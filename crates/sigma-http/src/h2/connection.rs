@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use sigma_buffer::held::Account;
+
 use super::budget::{Budget, FloodLimits, GLITCHES};
 use super::fields::Pseudo;
 use super::frame::{
@@ -132,6 +134,10 @@ pub struct Codec {
     pub(super) begun: u32,
     pub(super) recent_resets: VecDeque<u32>,
     pub(super) out: Output,
+    /// What the connection holds besides its streams.
+    pub(super) account: Account,
+    /// Bytes of `out` and `block` in the account.
+    pub(super) output_held: usize,
     pub(super) budget: Budget,
     pub(super) now_ms: u64,
     pub(super) failed: Option<(ErrorCode, &'static str)>,
@@ -176,6 +182,8 @@ impl Codec {
             begun: 0,
             recent_resets: VecDeque::new(),
             out: Output::new(),
+            account: config.role.account(),
+            output_held: 0,
             budget: Budget::new(config.flood),
             now_ms: 0,
             failed: None,
@@ -423,6 +431,8 @@ impl Codec {
         let stream = self.streams.get(key);
         if let Some(chunk) = stream.data.pop_front() {
             stream.unreleased = chunk.len() as u32;
+            stream.account.shrink(chunk.memory());
+            stream.data_held = stream.data_held.saturating_sub(chunk.memory());
             return Arrival::Frame(Frame::Data(chunk));
         }
         if let Some(fate) = stream.fate {

@@ -12,6 +12,7 @@
 //! | `send` | what leaves, and in which order |
 //! | `output` | bytes on their way out, and whose turn it is |
 //! | `stream` | the streams of a connection |
+//! | `accounts` | what a connection holds of the memory for clients |
 //! | `fields` | from decoded fields to heads |
 //! | `heads` | heads on recycled memory |
 //! | `budget` | what a peer may cost without getting anything done |
@@ -19,6 +20,7 @@
 //! | `frame` | frames as bytes |
 //! | `hpack` | fields as bytes (RFC 7541) |
 
+mod accounts;
 mod budget;
 mod connection;
 mod fields;
@@ -32,6 +34,7 @@ mod receive;
 mod send;
 mod stream;
 
+pub use accounts::REVOKED;
 pub use budget::{FloodLimits, GLITCHES, Glitch};
 pub use connection::{Arrival, Codec, Config, Incoming, Role};
 pub use frame::ErrorCode;

@@ -104,6 +104,17 @@ impl Output {
         self.front.len() - self.at + body + self.back.len()
     }
 
+    /// Memory of what waits for the socket.
+    pub(super) fn memory(&self) -> usize {
+        match self.waiting() {
+            0 => 0,
+            _ => {
+                let body = self.body.as_ref().map_or(0, |body| body.chunk.memory());
+                self.front.capacity() + body + self.back.capacity()
+            }
+        }
+    }
+
     /// Whether bodies may leave: nothing large is on its way yet.
     pub(super) fn has_room(&self) -> bool {
         self.body.is_none() && self.front.len() - self.at < OUT_BYTES

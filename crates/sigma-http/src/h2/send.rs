@@ -56,6 +56,7 @@ impl Codec {
         self.next_stream += 2;
         self.begun += 1;
         let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        self.open_account(key, 0);
         let ended = length.is_empty();
         let stream = self.streams.get(key);
         stream.to_head = head.method == Method::Head;
@@ -101,6 +102,7 @@ impl Codec {
             return;
         }
         begin_body(stream, length, ended);
+        stream.account.grow(headers.memory());
         if let Some(value) = headers.find_other(b"priority") {
             stream.priority = stream.priority.updated(value);
         }
@@ -164,6 +166,12 @@ impl Codec {
             }
         }
         self.enqueue_if_ready(key.slot, false);
+        let stream = self.streams.get(key);
+        if stream.send_window <= 0 {
+            // How long it waits is the peer's to decide.
+            stream.piece.shrink();
+        }
+        self.count_piece(key.slot);
     }
 
     /// Whether a stream has something that may leave now.
@@ -258,6 +266,7 @@ impl Codec {
                 continue;
             }
             self.send_some(slot);
+            self.count_piece(slot);
             let stream = self.streams.at(slot);
             stream.queued = false;
             if stream.has_output() {

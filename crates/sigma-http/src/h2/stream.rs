@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use sigma_buffer::held::Account;
+
 use super::frame::ErrorCode;
 use super::priority::Priority;
 use crate::{Chunk, Fault, Headers, ResponseHead};
@@ -70,6 +72,10 @@ pub(super) struct Stream {
     pub(super) alive: bool,
     /// Why it ended early.
     pub(super) fate: Option<Fate>,
+    /// What its exchange holds.
+    pub(super) account: Account,
+    /// Bytes of bodies that the exchange has in memory.
+    pub(super) bodies_held: usize,
 
     // What comes in.
     pub(super) heads: VecDeque<ResponseHead>,
@@ -78,6 +84,10 @@ pub(super) struct Stream {
     /// The answer has no body whatever its length is said to be: it is one to HEAD.
     pub(super) to_head: bool,
     pub(super) data: VecDeque<Chunk>,
+    /// Memory of `data`.
+    pub(super) data_held: usize,
+    /// Bytes of the body that have come.
+    pub(super) received: u64,
     pub(super) trailers: Option<Box<Headers>>,
     pub(super) remote_ended: bool,
     /// Bytes that a declared length still expects.
@@ -94,6 +104,8 @@ pub(super) struct Stream {
     // What goes out.
     pub(super) send_window: i64,
     pub(super) piece: Chunk,
+    /// Memory of `piece` in the account: counted once it has to wait.
+    pub(super) piece_held: usize,
     pub(super) end: End,
     /// Bytes that a declared length has left.
     pub(super) left: Option<u64>,
@@ -121,6 +133,11 @@ impl Stream {
         };
     }
 
+    /// Bytes of bodies that were moved in both directions.
+    pub(super) fn moved(&self) -> u64 {
+        self.received + self.taken
+    }
+
     pub(super) fn local_ended(&self) -> bool {
         matches!(self.end, End::Sent)
     }
@@ -136,12 +153,14 @@ impl Stream {
         self.trailers = None;
         let bytes = self.data.iter().map(|chunk| chunk.len() as u32).sum::<u32>();
         self.data.clear();
+        self.account.shrink(std::mem::take(&mut self.data_held));
         bytes
     }
 
     /// Drops what waits to be sent.
     pub(super) fn discard_output(&mut self) {
         self.piece = Chunk::empty();
+        self.account.shrink(std::mem::take(&mut self.piece_held));
         self.end = End::Sent;
     }
 }
@@ -259,6 +278,7 @@ impl Streams {
         stream.id = 0;
         stream.discard_input();
         stream.discard_output();
+        stream.account = Account::default();
         self.free.push(slot);
         // A burst does not stay resident.
         if self.free.len() == self.slots.len() && self.slots.len() > KEPT_SLOTS {

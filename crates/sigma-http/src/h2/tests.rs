@@ -610,3 +610,62 @@ fn connection_errors() {
         assert_eq!((last.kind, payload[7]), (kind::GOAWAY, code.0 as u8));
     }
 }
+
+#[test]
+fn a_stream_is_counted_from_its_head_to_its_release() {
+    use sigma_buffer::held;
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, b"\0\x04\0\0\0\0"));
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS, 1, POST));
+    let head = held::total();
+    assert!(head >= held::EXCHANGE_BYTES, "{head}");
+    feed(&mut codec, &frame(kind::DATA, flag::END_STREAM, 1, &[b'a'; 100]));
+    let with_data = held::total();
+    assert!(with_data > head, "{with_data}");
+    let key = codec.next_incoming().expect("a request").key;
+    assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::Data(_))));
+    assert_eq!(held::total(), head);
+    codec.hold(key, 5_000);
+    assert_eq!(held::total(), head + 5_000);
+    codec.hold(key, 0);
+    codec.queue(key, data(&[b'b'; 500]));
+    codec.flush(key);
+    let waiting = held::total() - head;
+    assert!(
+        (500..2_048).contains(&waiting),
+        "a piece that waits has little more memory than it needs: {waiting}"
+    );
+    codec.release(key);
+    assert_eq!(held::total(), 0);
+}
+
+#[test]
+fn a_stream_without_room_is_refused_and_leaves_nothing() {
+    use sigma_buffer::held;
+    let mut codec = server(CONFIG);
+    codec.take_glitches();
+    held::set_limit(0);
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, GET));
+    assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::REFUSED_STREAM.0));
+    assert_eq!((held::total(), held::refusals(), codec.held()), (0, 1, 0));
+    assert_eq!(codec.take_glitches(), [0; GLITCHES], "it is no fault of the client");
+    held::set_limit(held::DEFAULT_LIMIT_BYTES);
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, GET));
+    assert_eq!(codec.next_incoming().map(|incoming| incoming.key.id()), Some(3));
+}
+
+#[test]
+fn a_revoked_stream_is_reset_and_its_exchange_told() {
+    use sigma_buffer::held;
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, GET));
+    let key = codec.next_incoming().expect("a request").key;
+    codec.hold(key, 1 << 20);
+    held::set_limit(1 << 20);
+    assert_eq!(held::reclaim(60_000), 1);
+    codec.end_revoked();
+    assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::ENHANCE_YOUR_CALM.0));
+    assert_eq!(codec.fate(key).and_then(Fate::broken).map(|fault| fault.kind), Some(FaultKind::MemoryLimit));
+    codec.release(key);
+    assert_eq!((held::total(), failure(&codec)), (0, None));
+}

@@ -1,11 +1,12 @@
-//! Memory that plugins take for bodies: bounded for all bodies of a worker together, since their number
-//! is the clients' to choose.
+//! Memory that plugins take for bodies: bounded for all bodies of a worker together, since clients choose their
+//! number. It is a part of the worker's budget (`limits.held_bytes_per_worker`), which bounds it as well.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sigma_buffer::held;
 use sigma_plugin::Build;
 
 /// What `plugin_attr` may tell a plugin that takes memory for bodies.
@@ -35,7 +36,7 @@ impl Budget {
 
     /// A share without a byte.
     pub(crate) fn share(self, held: Rc<Held>) -> Share {
-        Share { held, limit: self.worker_bytes, bytes: 0 }
+        Share { held, limit: self.worker_bytes, bytes: held::Held::default() }
     }
 }
 
@@ -49,32 +50,33 @@ pub(crate) struct Share {
     held: Rc<Held>,
     /// Bytes that all shares may have together.
     limit: usize,
-    bytes: usize,
+    /// The bytes of this share, in the worker's budget.
+    bytes: held::Held,
 }
 
 impl Share {
     /// Bytes that may be taken on top.
     pub(crate) fn room(&self) -> usize {
-        self.limit.saturating_sub(self.held.0.get())
+        self.limit.saturating_sub(self.held.0.get()).min(held::body_room())
     }
 
     /// Takes bytes on top.
     pub(crate) fn grow(&mut self, bytes: usize) {
         self.held.0.set(self.held.0.get() + bytes);
-        self.bytes += bytes;
+        self.bytes.set(self.bytes.bytes() + bytes);
     }
 
     /// Gives some of its bytes back.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.bytes);
+        let bytes = bytes.min(self.bytes.bytes());
         self.held.0.set(self.held.0.get() - bytes);
-        self.bytes -= bytes;
+        self.bytes.set(self.bytes.bytes() - bytes);
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.held.0.set(self.held.0.get() - self.bytes);
+        self.held.0.set(self.held.0.get() - self.bytes.bytes());
     }
 }
 

@@ -282,10 +282,8 @@ fn is_json(content_type: &[u8]) -> bool {
 struct Bodies(Rc<Held>);
 
 impl Remake for Arc<Shaper> {
-    const FULL: Fault = Fault::new(
-        FaultKind::ResponseBodyTooLarge,
-        "the bodies that response-shaping holds are over their limit",
-    );
+    const FULL: Fault =
+        Fault::new(FaultKind::MemoryLimit, "the bodies that response-shaping holds are over their limit");
 
     fn remade(&self, _: &Context, body: &[u8]) -> Option<Vec<u8>> {
         if body.is_empty() {

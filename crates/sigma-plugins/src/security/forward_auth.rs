@@ -29,6 +29,7 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     priority: 2002,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the service")),
     variables: &[
         VariablePlace::guard("extra_headers.*", VariableForm::Template),

@@ -44,6 +44,7 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
         head_ms,
         idle_ms,
         send_ms: timeouts.response_send_ms.into(),
+        progress_bytes: timeouts.response_send_bytes.into(),
         streams: http2.concurrent_streams,
         header_list_bytes: http2.header_list_bytes,
         frame_bytes: http2.frame_bytes,

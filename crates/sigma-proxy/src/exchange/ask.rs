@@ -118,11 +118,12 @@ impl Asker<'_> {
         let mut digits = itoa::Buffer::new();
         let length =
             call.body.as_ref().map(|body| (HeaderId::ContentLength, digits.format(body.len()).as_bytes()));
-        let limits = self.worker.view().server_limits.head;
-        let head = outbound::head(&call, length.as_slice(), &limits)?;
+        let limits = Rc::clone(&self.worker.view().server_limits);
+        let head = outbound::head(&call, length.as_slice(), &limits.head)?;
         let Call { method, body, limit, timeout_ms, .. } = call;
         let body = body.unwrap_or_default();
         let mut client = Subrequest::new(method == Method::Head, body, limit, timeout_ms, abandoned);
+        client.limit_body(limits.body_bytes);
         let mut scratch = self.worker.take_scratch();
         scratch.ctx.request.clone_from(&head);
         let mut exchange =

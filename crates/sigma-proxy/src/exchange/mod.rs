@@ -15,6 +15,7 @@ mod grpc;
 mod guarded;
 mod headers;
 mod hedge;
+mod intake;
 mod line;
 mod local_reply;
 mod phases;
@@ -34,7 +35,7 @@ mod websocket;
 
 use std::rc::Rc;
 
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead, TargetForm};
 use sigma_observe::counters::Counter;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Client;
@@ -59,6 +60,9 @@ use via::Onward;
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, Viewed, explain};
 pub(crate) use via::{OwnName, mark_pass};
+
+/// Largest head whose memory is kept for another exchange.
+const KEPT_HEAD_BYTES: usize = 16 * 1024;
 
 /// Memory that an exchange needs while it runs; recycled.
 #[derive(Debug, Default)]
@@ -95,6 +99,18 @@ impl Scratch {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn) = (None, 0, None);
         (self.asks_body, self.is_refused) = (false, false);
+    }
+
+    /// Frees the memory that another exchange has no use for.
+    pub(crate) fn let_go(&mut self) {
+        (self.ctx.body, self.ctx.request_copy) = (None, None);
+        self.body.let_go();
+        if self.ctx.request.headers.memory() > KEPT_HEAD_BYTES {
+            self.ctx.request = RequestHead::default();
+        }
+        if self.ctx.response.headers.memory() > KEPT_HEAD_BYTES {
+            self.ctx.response = ResponseHead::default();
+        }
     }
 
     /// Whether the request has a body.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
+use sigma_buffer::held;
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers};
+use sigma_net::deadline;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::graphql::Chosen;
 use sigma_plugin::step::{BodyRead, BodyStart, Reply};
@@ -82,17 +84,39 @@ struct Stop {
     next: usize,
 }
 
+/// Which hooks of a phase run, as to plugins that guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guards {
+    /// All hooks, in order.
+    InOrder,
+    /// Only plugins that guard, before a request body is read.
+    Alone,
+    /// All others: those that guard have run.
+    Done,
+}
+
+impl Guards {
+    fn admit(self, entry: &Entry) -> bool {
+        match self {
+            Guards::InOrder => true,
+            Guards::Alone => entry.kind.guards(),
+            Guards::Done => !entry.kind.guards(),
+        }
+    }
+}
+
 /// Runs hooks of a request phase, beginning with number `from`, until one stops. Most answer at once: these cost a call,
 /// and no future.
 fn run_until_stop<'e>(
     entries: impl Iterator<Item = &'e Arc<Entry>>,
     from: usize,
     phase: Phase,
+    guards: Guards,
     (ctx, env): (&mut Context, &Env<'_>),
 ) -> Option<Stop> {
     // Not a loop: what goes through several chains is fastest where it calls.
     entries.enumerate().skip(from).find_map(|(number, entry)| {
-        if !ctx.admits(entry) {
+        if !guards.admit(entry) || !ctx.admits(entry) {
             return None;
         }
         match hook(entry, phase, ctx, env) {
@@ -111,17 +135,20 @@ impl Exchange<'_, '_> {
         if let Some(reply) = self.merge_consumer().await? {
             return Ok(Some(reply));
         }
-        self.run_chains(Phase::Access).await
+        let end = self.run_chains(Phase::Access).await?;
+        self.limit_body()?;
+        self.count_bodies();
+        Ok(end)
     }
 
     /// Runs the hooks of a request phase, if plugins take part: at once, until one stops. A reply ends the exchange.
     pub(super) fn run_chains(&mut self, phase: Phase) -> Running<impl Future<Output = PhaseEnd>> {
-        Running(self.run_hooks(phase, 0).map(|stop| Box::pin(self.run_on(stop, phase))))
+        Running(self.run_hooks(phase, 0, Guards::InOrder).map(|stop| Box::pin(self.run_on(stop, phase))))
     }
 
     /// Runs the hooks of the chains in force, beginning with number `next`, until one says more than that the next one
     /// is to run.
-    fn run_hooks(&mut self, phase: Phase, next: usize) -> Option<Stop> {
+    fn run_hooks(&mut self, phase: Phase, next: usize, guards: Guards) -> Option<Stop> {
         let Stage::Guided { merged, hooks, .. } = &self.stage else { return None };
         if !hooks.contains(phase) {
             return None;
@@ -129,19 +156,45 @@ impl Exchange<'_, '_> {
         let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(&self.view));
         let entries = chains(&self.view, self.stage.route_number(), merged.as_deref())
             .flat_map(|chain| chain.phase(phase));
-        run_until_stop(entries, next, phase, (ctx, &env))
+        run_until_stop(entries, next, phase, guards, (ctx, &env))
     }
 
     /// Does what a hook wants, and goes on with the hooks behind it.
     async fn run_on(&mut self, stop: Stop, phase: Phase) -> PhaseEnd {
         let view = Rc::clone(&self.view);
         let mut stopped = Some(stop);
+        let mut guards = Guards::InOrder;
         while let Some(stop) = stopped {
             let next = stop.next;
+            if guards == Guards::InOrder && self.is_body_read_for(&stop) {
+                guards = Guards::Done;
+                if let Some(draft) = self.run_guards(phase, next, &view).await? {
+                    return Ok(Some(draft));
+                }
+            }
             if let Some(draft) = self.follow(stop, phase, &view).await? {
                 return Ok(Some(draft));
             }
-            stopped = self.run_hooks(phase, next);
+            stopped = self.run_hooks(phase, next, guards);
+        }
+        Ok(None)
+    }
+
+    /// Whether a request body is about to be read into memory for a plugin that does not guard.
+    fn is_body_read_for(&self, stop: &Stop) -> bool {
+        matches!(stop.step, Step::ReadBody { .. } | Step::ReadStart { .. })
+            && !stop.entry.kind.guards()
+            && self.scratch.ctx.body.is_none()
+            && !self.down.body_length().is_empty()
+    }
+
+    /// Runs the hooks behind number `next` of plugins that guard: memory is for requests that they let pass.
+    async fn run_guards(&mut self, phase: Phase, mut next: usize, view: &View) -> PhaseEnd {
+        while let Some(stop) = self.run_hooks(phase, next, Guards::Alone) {
+            next = stop.next;
+            if let Some(draft) = self.follow(stop, phase, view).await? {
+                return Ok(Some(draft));
+            }
         }
         Ok(None)
     }
@@ -190,7 +243,7 @@ impl Exchange<'_, '_> {
         let mut next = 0;
         loop {
             let (ctx, env) = (&mut self.scratch.ctx, self.worker.env(view));
-            let Some(stop) = run_until_stop(entries.iter(), next, phase, (ctx, &env)) else {
+            let Some(stop) = run_until_stop(entries.iter(), next, phase, Guards::InOrder, (ctx, &env)) else {
                 return Ok(None);
             };
             next = stop.next;
@@ -254,7 +307,9 @@ impl Exchange<'_, '_> {
                 Step::ReadBody { limit, then } => {
                     // Boxed, here and below: few plugins want bodies.
                     let read = Box::pin(self.read_body(limit)).await?;
-                    then(&mut self.scratch.ctx, &self.worker.env(view), read)
+                    let step = then(&mut self.scratch.ctx, &self.worker.env(view), read);
+                    self.count_bodies();
+                    step
                 }
                 Step::ReadStart { limit, then } => {
                     let start = BodyStart::of(Box::pin(self.read_beyond(limit)).await?, limit);
@@ -270,10 +325,18 @@ impl Exchange<'_, '_> {
 
     /// Reads the request body into memory, unless it was read before.
     async fn read_body(&mut self, limit: usize) -> Result<BodyRead, Fault> {
+        self.limit_body()?;
         if self.scratch.ctx.body.is_none()
             && matches!(self.down.body_length(), BodyLength::Known(n) if n > limit as u64)
         {
             return Ok(BodyRead::TooLarge);
+        }
+        if let BodyLength::Known(n) = self.down.body_length()
+            && self.scratch.ctx.body.is_none()
+            && n > held::body_room() as u64
+        {
+            held::refused();
+            return Err(NO_ROOM);
         }
         let known = self.read_beyond(limit).await?;
         Ok(if known.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole })
@@ -325,21 +388,28 @@ impl Exchange<'_, '_> {
     /// What is known of the request body once it was read to its end or beyond `limit`. Read to its end it stands
     /// in [`Context::body`].
     async fn read_beyond(&mut self, limit: usize) -> Result<&[u8], Fault> {
+        self.limit_body()?;
         let is_whole = self.scratch.ctx.body.is_some();
         if !is_whole && self.down.body_length().is_empty() {
             self.scratch.ctx.body = Some(self.scratch.body.take_read());
         } else if !is_whole {
             self.invite_body();
-            let timeout_ms = u64::from(self.view.snapshot.settings.timeouts.request_body_ms);
+            let view = Rc::clone(&self.view);
+            let timeouts = &view.snapshot.settings.timeouts;
             let seen = self.scratch.body.read().len();
             while self.scratch.body.read().len() <= limit {
-                self.down.deadline().set(timeout_ms);
+                let received = self.down.bytes_received();
+                let wait_ms = self.scratch.body.intake.wait(deadline::now_ms(), received, timeouts)?;
+                self.down.deadline().set(wait_ms);
                 let Frame::Data(data) = self.next_body_frame().await? else {
                     self.scratch.ctx.body = Some(self.scratch.body.take_read());
                     break;
                 };
+                make_room(self.scratch.body.reading(), data.len())?;
                 self.scratch.body.reading().extend_from_slice(&data);
+                self.count_bodies();
             }
+            self.scratch.body.intake.pause(deadline::now_ms());
             self.down.deadline().clear();
             if let Some(copy) = &self.scratch.ctx.request_copy
                 && let Some(new) = self.scratch.body.read().get(seen..)
@@ -348,6 +418,38 @@ impl Exchange<'_, '_> {
             }
         }
         Ok(self.scratch.ctx.body.as_deref().unwrap_or(self.scratch.body.read()))
+    }
+
+    /// Counts the bodies that the exchange has in memory.
+    pub(super) fn count_bodies(&mut self) {
+        let body = self.scratch.ctx.body.as_ref().map_or(0, Vec::capacity);
+        let bytes = body + self.scratch.body.reading().capacity();
+        self.down.hold(bytes);
+    }
+
+    /// Holds the request's body to the limit that a plugin has set, if one has.
+    ///
+    /// # Errors
+    /// Returns an error if the body is known to be larger.
+    pub(super) fn limit_body(&mut self) -> Result<(), Fault> {
+        let limit = self.scratch.ctx.request_body_limit;
+        if limit == 0 {
+            return Ok(());
+        }
+        self.down.limit_body(limit);
+        if self.scratch.ctx.body.is_some() {
+            return Ok(());
+        }
+        let known = match self.down.body_length() {
+            BodyLength::Known(n) => n,
+            _ => self.scratch.body.read().len() as u64,
+        };
+        match known > limit {
+            true => {
+                Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over the route's limit"))
+            }
+            false => Ok(()),
+        }
     }
 
     /// A client that waits for permission to send its body gets it (RFC 9110 §10.1.1).
@@ -392,6 +494,31 @@ impl Exchange<'_, '_> {
         }
         ctx.drop_kept();
     }
+}
+
+/// There is no room for a body in the worker's budget.
+const NO_ROOM: Fault = Fault::new(
+    FaultKind::MemoryLimit,
+    "memory for clients has no room for the request body (limits.held_bytes_per_worker)",
+);
+
+/// Makes room for `bytes` more in a body that is read into memory.
+///
+/// # Errors
+/// Returns an error if the worker's budget has none.
+fn make_room(body: &mut Vec<u8>, bytes: usize) -> Result<(), Fault> {
+    let wanted = body.len() + bytes;
+    if wanted <= body.capacity() {
+        return Ok(());
+    }
+    let room = held::body_room();
+    let grown = wanted.max(2 * body.capacity()).min(body.capacity().saturating_add(room));
+    if grown < wanted {
+        held::refused();
+        return Err(NO_ROOM);
+    }
+    body.reserve_exact(grown - body.len());
+    Ok(())
 }
 
 /// Servers could execute different operations, or one that is not read here.

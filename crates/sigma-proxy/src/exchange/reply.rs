@@ -1,6 +1,6 @@
 //! From a fault to an answer. No other file gives a fault a status.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -17,6 +17,9 @@ use crate::drain::{Leave, Turn};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
+
+/// Seconds after which a request that memory had no room for may be sent again.
+const RETRY_AFTER_S: &str = "1";
 
 /// The status that a fault is answered with; none if there is nobody to answer.
 pub(super) fn status(kind: FaultKind) -> Option<u16> {
@@ -57,6 +60,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::Overloaded
         | FaultKind::BreakerOpen
         | FaultKind::GatewayOverloaded
+        | FaultKind::MemoryLimit
         | FaultKind::Stopping
         | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
@@ -127,14 +131,23 @@ impl Exchange<'_, '_> {
             // Not the node ended the last attempt, so nothing is told of it.
             record.upstream_statuses.pop_if(|status| *status == 0);
         }
-        if matches!(status, 400 | 408 | 413) {
+        let is_refusal = matches!(fault.kind, FaultKind::GatewayOverloaded | FaultKind::MemoryLimit);
+        if matches!(status, 400 | 408 | 413) || fault.kind == FaultKind::MemoryLimit {
             self.down.close_after();
         }
         let reply = match grpc::is_from_caller(&self.scratch.ctx) {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
-        if Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await.is_err() {
+        let mut sending = Box::pin(self.send_reply(Draft { reply, stream: None, peer: None }));
+        let sent = poll_fn(|task| match sending.as_mut().poll(task) {
+            // A request that was refused to save memory is not kept until its client reads.
+            Poll::Pending if is_refusal => Poll::Ready(Err(fault)),
+            polled => polled,
+        });
+        let sent = sent.await;
+        drop(sending);
+        if sent.is_err() {
             let record = &mut self.scratch.ctx.record;
             if record.status == 0 {
                 record.status = CLIENT_GONE_STATUS;
@@ -170,6 +183,7 @@ impl Exchange<'_, '_> {
             .header(HeaderId::ContentType.name(), "application/json")
             .text(error_body(status, fault));
         match fault.kind {
+            FaultKind::MemoryLimit => reply.header("Retry-After", RETRY_AFTER_S),
             FaultKind::MethodNotAllowed => reply.header(HeaderId::Allow.name(), self.scratch.value.clone()),
             _ => reply,
         }

@@ -10,6 +10,7 @@ use std::task::{self, Poll};
 use sigma_config::settings;
 use sigma_http::websocket::Sender;
 use sigma_http::{Fault, FaultKind, Frame, Method};
+use sigma_net::deadline;
 use sigma_plugin::Context;
 use sigma_plugin::pace::Direction;
 use sigma_wire::Departure;
@@ -58,6 +59,8 @@ pub(super) struct Transfer<'t, 'c, S> {
     progressed: bool,
     /// Bytes written to both sides when the deadlines were last looked at.
     written: u64,
+    /// Bytes written to the client when it last had enough.
+    down_written: u64,
     half_closed: bool,
     answered: bool,
     informed: bool,
@@ -84,6 +87,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             down_wait: Wait::Nothing,
             progressed: true,
             written: 0,
+            down_written: 0,
             half_closed: false,
             answered: false,
             informed: false,
@@ -119,7 +123,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         } else {
             Wait::Receive
         };
-        self.poll_deadlines(task, up_wait, if down_pending { Wait::Send } else { Wait::Nothing })
+        self.poll_deadlines(task, up_wait, if down_pending { Wait::Send } else { Wait::Nothing }, 0)
     }
 
     fn poll_deadlines(
@@ -127,9 +131,11 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         task: &mut task::Context<'_>,
         up: Wait,
         down: Wait,
+        receive_ms: u64,
     ) -> Poll<Result<(), Fault>> {
         // A peer that takes its bytes slowly but steadily is not stalled.
-        let written = self.up.bytes_written() + self.down.bytes_written();
+        let down_written = self.down.bytes_written();
+        let written = self.up.bytes_written() + down_written;
         let progressed = std::mem::take(&mut self.progressed) || written != self.written;
         self.written = written;
         if progressed || up != self.up_wait {
@@ -141,11 +147,16 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
                 (_, None) => {}
             }
         }
-        if progressed || down != self.down_wait {
+        // One that takes a few bytes at a time is: it would keep its answer here for as long as it likes.
+        let takes = down_written - self.down_written >= self.settings.response_send_bytes.into();
+        if down != self.down_wait || if down == Wait::Send { takes } else { progressed } {
             self.down_wait = down;
             match down {
-                Wait::Send => self.down.deadline().set(self.settings.response_send_ms.into()),
-                Wait::Receive => self.down.deadline().set(self.settings.request_body_ms.into()),
+                Wait::Send => {
+                    self.down_written = down_written;
+                    self.down.deadline().set(self.settings.response_send_ms.into());
+                }
+                Wait::Receive => self.down.deadline().set(receive_ms),
                 Wait::HalfClosed if !self.half_closed => {
                     self.half_closed = true;
                     self.down.deadline().set(self.settings.half_close_ms.into());
@@ -391,7 +402,15 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             (false, Upload::Running) => Wait::Nothing,
             (false, _) => Wait::Receive,
         };
-        self.poll_deadlines(task, up_wait, down_wait)
+        let now_ms = deadline::now_ms();
+        let receive_ms = match down_wait {
+            Wait::Receive => body.intake.wait(now_ms, self.down.bytes_received(), self.settings)?,
+            _ => {
+                body.intake.pause(now_ms);
+                0
+            }
+        };
+        self.poll_deadlines(task, up_wait, down_wait, receive_ms)
     }
 
     /// The rest of the response; ready when the client has all of it.

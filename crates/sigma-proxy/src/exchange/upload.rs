@@ -2,13 +2,18 @@
 
 use std::task::{self, Poll, ready};
 
+use sigma_buffer::held::{self, Held};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, Context, Frames};
 use sigma_wire::Downstream;
 
+use super::intake::Intake;
 use super::sanitize;
+
+/// Memory of a body that is kept for another exchange.
+const KEPT_BYTES: usize = 16 * 1024;
 
 /// What is sent of a request's body, and what is kept of it for another attempt; recycled.
 ///
@@ -23,6 +28,10 @@ pub(super) struct RequestBody {
     filters: Vec<Box<dyn BodyFilter>>,
     /// What has left the filters and may have to be sent again.
     sent: Vec<u8>,
+    /// Memory of `sent`.
+    sent_held: Held,
+    /// How long the client has taken.
+    pub(super) intake: Intake,
     /// How much of `sent` this attempt was given.
     repeated: usize,
     /// Most bytes of `sent`.
@@ -39,8 +48,21 @@ impl RequestBody {
         self.read.clear();
         self.filters.clear();
         self.sent.clear();
+        self.sent_held.set(0);
+        self.intake = Intake::default();
         (self.taken, self.repeated, self.limit) = (0, 0, 0);
         (self.in_memory, self.ended, self.lost) = (false, false, false);
+    }
+
+    /// Frees the memory that another exchange has no use for.
+    pub(super) fn let_go(&mut self) {
+        self.clear();
+        if self.read.capacity() > KEPT_BYTES {
+            self.read = Vec::new();
+        }
+        if self.sent.capacity() > KEPT_BYTES {
+            self.sent = Vec::new();
+        }
     }
 
     /// Where a plugin reads the body into; see [`RequestBody::take_read`].
@@ -120,13 +142,19 @@ impl RequestBody {
         match frame {
             Frame::End => self.ended = true,
             Frame::Data(_) if self.stands() => {}
-            Frame::Data(data) if !self.lost && self.sent.len() + data.len() <= self.limit => {
+            Frame::Data(data)
+                if !self.lost
+                    && self.sent.len() + data.len() <= self.limit
+                    && data.len() <= held::body_room() =>
+            {
                 self.sent.extend_from_slice(data);
+                self.sent_held.set(self.sent.capacity());
                 self.repeated = self.sent.len();
             }
             Frame::Data(_) => {
                 self.lost = true;
-                self.sent.clear();
+                self.sent = Vec::new();
+                self.sent_held.set(0);
                 self.repeated = 0;
             }
             // Trailers are rare; a message that has some is not repeated.

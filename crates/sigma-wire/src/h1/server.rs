@@ -4,7 +4,9 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use sigma_buffer::held::{self, Account, EXCHANGE_BYTES};
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
+use sigma_http::h2::REVOKED;
 use sigma_http::h2::frame::PREFACE;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
@@ -13,11 +15,14 @@ use sigma_net::{Deadline, Stream};
 
 use super::flush;
 use crate::Departure;
-use crate::rules::check_body;
+use crate::rules::{NO_ROOM, check_body, lower};
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
 const LINGER_MS: u64 = 2_000;
+
+/// Bytes of further requests that are read while one is served.
+const AHEAD_BYTES: usize = 64 * 1024;
 
 /// Unread body that is worth reading to keep the connection.
 const DISCARD_BYTES: u64 = 64 * 1024;
@@ -58,6 +63,14 @@ pub struct Server {
     pub(crate) deadline: Deadline,
     /// As of when the connection was accepted; shared with the others of that time.
     limits: Rc<ServerLimits>,
+    /// What the connection and its exchange hold.
+    account: Account,
+    /// Memory of `input` and `output` in the account: counted once they have to wait.
+    buffers_held: usize,
+    /// Bytes of bodies in the account.
+    bodies_held: usize,
+    /// Most bytes of the request's body; 0 for any number.
+    body_limit: u64,
     requests: u32,
     /// The version of the current request decides how it is answered.
     version: Version,
@@ -84,7 +97,11 @@ impl Server {
             length: BodyLength::None,
             scanner: HeadScanner::default(),
             deadline: Deadline::new(),
+            body_limit: limits.body_bytes,
             limits,
+            account: Account::of_connection(),
+            buffers_held: 0,
+            bodies_held: 0,
             requests: 0,
             version: Version::Http11,
             bodiless: false,
@@ -171,6 +188,7 @@ impl Server {
             return result;
         }
         self.deadline.set(self.limits.head_ms);
+        self.account.begin(self.input.memory(), self.moved());
         // What the parser saw once is not looked at again until the head is complete.
         self.scanner.ready(&self.input);
         poll_fn(|cx| {
@@ -179,6 +197,9 @@ impl Server {
                     let fault =
                         Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
                     return Poll::Ready(Err(NoRequest::Refused(fault)));
+                }
+                if self.account.is_revoked() {
+                    return Poll::Ready(Err(NoRequest::Refused(REVOKED)));
                 }
                 if !ready!(self.poll_more(self.limits.head.head_bytes + 1, cx)) {
                     return Poll::Ready(Err(NoRequest::Closed));
@@ -202,6 +223,7 @@ impl Server {
             Poll::Ready(read) => Poll::Ready(matches!(read, Ok(n) if n > 0)),
             Poll::Pending => {
                 self.input.shrink();
+                self.account.set(self.input.memory());
                 Poll::Pending
             }
         }
@@ -246,8 +268,15 @@ impl Server {
                 return Err(Fault::new(FaultKind::BadRequest, reason));
             }
         }
+        if !self.account.may_begin() {
+            self.persists = false;
+            held::refused();
+            return Err(NO_ROOM);
+        }
+        self.account.begin(EXCHANGE_BYTES + head.headers.memory(), self.moved());
+        self.body_limit = self.limits.body_bytes;
         match self.length {
-            BodyLength::Known(n) => check_body(n, self.limits.body_bytes),
+            BodyLength::Known(n) => check_body(n, self.body_limit),
             _ => Ok(()),
         }
     }
@@ -261,7 +290,7 @@ impl Server {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
                     self.body_received += data.len() as u64;
-                    let checked = check_body(self.body_received, self.limits.body_bytes);
+                    let checked = check_body(self.body_received, self.body_limit);
                     return Poll::Ready(checked.map(|()| Frame::Data(data)));
                 }
                 Ok(Some(end)) => return Poll::Ready(Ok(end)),
@@ -271,7 +300,11 @@ impl Server {
                     return Poll::Ready(Err(Fault::new(FaultKind::BadRequest, reason)));
                 }
             }
-            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+            let Poll::Ready(filled) = self.stream.poll_fill(cx, &mut self.input) else {
+                self.account.moved(self.moved());
+                return if self.is_revoked() { Poll::Ready(Err(REVOKED)) } else { Poll::Pending };
+            };
+            match filled {
                 Ok(0) => {
                     self.half_closed = true;
                     return Poll::Ready(self.reader.end_of_stream().map_err(|_| gone()));
@@ -287,8 +320,16 @@ impl Server {
             return Poll::Ready(Departure::HalfClosed);
         }
         // A pipelined request is read ahead as far as one buffer; beyond it the kernel holds it back.
-        while self.input.is_empty() || !self.input.spare().is_empty() {
-            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+        while self.input.len() < AHEAD_BYTES {
+            self.input.make_room(AHEAD_BYTES);
+            let Poll::Ready(filled) = self.stream.poll_fill(cx, &mut self.input) else {
+                if !self.input.is_empty() {
+                    self.input.shrink();
+                    self.count_buffers();
+                }
+                return if self.is_revoked() { Poll::Ready(Departure::Gone) } else { Poll::Pending };
+            };
+            match filled {
                 Ok(0) => {
                     self.half_closed = true;
                     return Poll::Ready(Departure::HalfClosed);
@@ -365,7 +406,47 @@ impl Server {
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        flush(&mut self.stream, &mut self.output, cx).map_err(|_| gone())
+        let flushed = flush(&mut self.stream, &mut self.output, cx).map_err(|_| gone());
+        if flushed.is_pending() || self.buffers_held > 0 {
+            self.count_buffers();
+            if flushed.is_pending() && self.is_revoked() {
+                return Poll::Ready(Err(REVOKED));
+            }
+        }
+        flushed
+    }
+
+    /// Counts the bytes that wait, for the client or for the next exchange.
+    fn count_buffers(&mut self) {
+        let output = if self.output.is_empty() { 0 } else { self.output.memory() };
+        let held = output + self.input.memory();
+        self.account.update(self.buffers_held, held, self.moved());
+        self.buffers_held = held;
+    }
+
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.account.change(self.bodies_held, bytes);
+        self.bodies_held = bytes;
+    }
+
+    pub(crate) fn limit_body(&mut self, bytes: u64) {
+        self.body_limit = lower(self.body_limit, bytes);
+    }
+
+    /// The exchange is over, and holds nothing any more.
+    pub fn rest(&mut self) {
+        self.account.set(0);
+        (self.buffers_held, self.bodies_held) = (0, 0);
+    }
+
+    /// Bytes that were moved in both directions.
+    fn moved(&self) -> u64 {
+        self.output.total() + self.body_received
+    }
+
+    /// Whether its exchange is to give way, since memory for clients is short.
+    fn is_revoked(&self) -> bool {
+        held::revocations() > 0 && self.account.is_revoked()
     }
 
     pub(crate) fn upgrade(&mut self) {
@@ -373,7 +454,7 @@ impl Server {
         self.bodiless = false;
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
-        Rc::make_mut(&mut self.limits).body_bytes = 0;
+        self.body_limit = 0;
     }
 
     pub(crate) fn abort(&mut self) {

@@ -162,6 +162,7 @@ impl Transport {
             codec.receive(&mut self.input, deadline::now_ms());
         }
         let outcome = self.exchange_bytes(cx, &mut codec);
+        codec.count_output();
         mux.wake_streams(&mut codec);
         outcome
     }
@@ -180,7 +181,11 @@ impl Transport {
                 return Poll::Pending;
             }
             match self.stream.poll_fill(cx, &mut self.input) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    // A piece of a frame; how long it waits for the rest is the peer's to decide.
+                    self.input.shrink();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Ok(0) | Err(_)) => {
                     codec.lose();
                     return Poll::Ready(());

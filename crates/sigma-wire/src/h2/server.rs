@@ -7,13 +7,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 use sigma_http::h1::frame_response;
-use sigma_http::h2::{Arrival, ErrorCode, StreamKey, recycle_request};
+use sigma_http::h2::{Arrival, ErrorCode, Fate, StreamKey, recycle_request};
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
 use super::mux::Mux;
 use crate::Departure;
-use crate::rules::check_body;
+use crate::rules::{check_body, lower};
 
 /// RFC 6455 §1.3
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -70,12 +70,15 @@ pub struct ServerStream {
     bodiless: bool,
     head_received: u64,
     body_received: u64,
+    /// Most bytes of the request's body; 0 for any number.
+    body_limit: u64,
     head_sent: u64,
     body_sent: u64,
 }
 
 impl ServerStream {
     pub(super) fn new(shared: Rc<Shared>, key: StreamKey, number: u32) -> ServerStream {
+        let body_limit = shared.body_bytes;
         ServerStream {
             shared,
             key,
@@ -87,6 +90,7 @@ impl ServerStream {
             bodiless: false,
             head_received: 0,
             body_received: 0,
+            body_limit,
             head_sent: 0,
             body_sent: 0,
         }
@@ -111,7 +115,7 @@ impl ServerStream {
             }
             stream.length = length;
             match length {
-                BodyLength::Known(n) => check_body(n, stream.shared.body_bytes),
+                BodyLength::Known(n) => check_body(n, stream.body_limit),
                 _ => Ok(()),
             }
         });
@@ -162,7 +166,7 @@ impl ServerStream {
                 // What goes through a tunnel has no length.
                 let limit = match self.tunnel {
                     Tunnel::Open => 0,
-                    Tunnel::None | Tunnel::Asked(_) => self.shared.body_bytes,
+                    Tunnel::None | Tunnel::Asked(_) => self.body_limit,
                 };
                 Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
             }
@@ -239,7 +243,7 @@ impl ServerStream {
         let mux = &self.shared.mux;
         let flushed = mux.with(|codec| {
             codec.flush(self.key);
-            codec.fate(self.key).map_or_else(|| Ok(codec.is_flushed(self.key)), |_| Err(gone()))
+            codec.fate(self.key).map_or_else(|| Ok(codec.is_flushed(self.key)), |fate| Err(cut(fate)))
         });
         match flushed {
             Ok(false) => {
@@ -258,6 +262,14 @@ impl ServerStream {
     pub(crate) fn abort(&mut self) {
         self.shared.mux.with(|codec| codec.reset(self.key, ErrorCode::INTERNAL_ERROR));
         self.answer = Answer::Lost;
+    }
+
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.shared.mux.with(|codec| codec.hold(self.key, bytes));
+    }
+
+    pub(crate) fn limit_body(&mut self, bytes: u64) {
+        self.body_limit = lower(self.body_limit, bytes);
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
@@ -288,6 +300,11 @@ impl Drop for ServerStream {
 /// The fault of a client that went away, or that took its stream back.
 fn gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the stream")
+}
+
+/// The fault of an answer whose stream ended before its time.
+fn cut(fate: Fate) -> Fault {
+    fate.broken().filter(|fault| fault.kind == FaultKind::MemoryLimit).unwrap_or_else(gone)
 }
 
 fn field_bytes(headers: &Headers) -> u64 {

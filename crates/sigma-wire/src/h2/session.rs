@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use sigma_buffer::held;
 use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
 use sigma_http::h2::{Codec, Config, ErrorCode, FloodLimits, GLITCHES, Role};
@@ -33,6 +34,8 @@ pub struct SessionLimits {
     pub idle_ms: u64,
     /// For a client that does not read.
     pub send_ms: u64,
+    /// Bytes that a client which is waited for has to take within `send_ms`.
+    pub progress_bytes: u64,
     /// Streams at a time.
     pub streams: u32,
     /// Largest list of request fields.
@@ -66,6 +69,16 @@ enum Wait {
     Leaving,
 }
 
+impl Wait {
+    /// The wait for room when `written` bytes have left: another one than this if enough of them have left since.
+    fn for_room(self, written: u64, progress_bytes: u64) -> Wait {
+        match self {
+            Wait::Room(before) if written - before < progress_bytes => self,
+            _ => Wait::Room(written),
+        }
+    }
+}
+
 /// A client's connection with streams.
 #[derive(Debug)]
 pub struct Session {
@@ -75,6 +88,8 @@ pub struct Session {
     limits: SessionLimits,
     deadline: Deadline,
     wait: Wait,
+    /// The revocations of accounts that were looked at.
+    revocations: u64,
     /// Nothing is left to say; the client may still be sending.
     closing: bool,
 }
@@ -88,7 +103,16 @@ impl Session {
         let shared = Rc::new(Shared { mux, body_bytes: limits.body_bytes });
         let deadline = Deadline::new();
         deadline.set(limits.head_ms);
-        Session { peer, transport, shared, limits, deadline, wait: Wait::First, closing: false }
+        Session {
+            peer,
+            transport,
+            shared,
+            limits,
+            deadline,
+            wait: Wait::First,
+            revocations: held::revocations(),
+            closing: false,
+        }
     }
 
     /// The next stream; None when the connection is over. `closing` tells it to take no further ones.
@@ -104,6 +128,10 @@ impl Session {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>, closing: &impl Fn() -> bool) -> Poll<Option<Incoming>> {
+        if self.revocations != held::revocations() {
+            self.revocations = held::revocations();
+            self.shared.mux.drive(Codec::end_revoked);
+        }
         loop {
             if self.closing {
                 let closed = self.transport.poll_close(cx).is_ready();
@@ -171,7 +199,7 @@ impl Session {
         let blocked = self.transport.progress() == Progress::Blocked;
         let wait = self.shared.mux.look(|codec| match () {
             () if self.closing => Wait::Leaving,
-            () if blocked => Wait::Room(codec.bytes_written()),
+            () if blocked => self.wait.for_room(codec.bytes_written(), limits.progress_bytes),
             () if codec.failure().is_some() || (codec.is_leaving() && codec.held() == 0) => Wait::Leaving,
             () if codec.is_head_open() => Wait::Head,
             () if codec.held() > 0 => Wait::Streams,

@@ -32,6 +32,7 @@ mod h2_limits;
 mod h2_load;
 mod h2_nodes;
 mod health_sharing;
+mod held_bytes;
 mod history;
 mod imports;
 mod live;

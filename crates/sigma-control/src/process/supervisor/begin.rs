@@ -150,6 +150,7 @@ impl Supervisor {
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (hostname, counters) = (plugins.node.hostname(), inheritance.counters());
+        let usage = Usage::of(&plugins.node, counters.len());
         let members = Arc::new(Members::new(&settings, store.as_ref(), hostname, &publisher, counters));
         let purges = Purges::of(&settings, plugins.node.part(Zones::default), store.as_ref(), asking);
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
@@ -176,7 +177,7 @@ impl Supervisor {
         let sharing = settings.health_sharing.zip(store.as_ref());
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
-            usage: Usage::of(&plugins.node),
+            usage,
             options,
             all_plugins: plugins.all,
             health_sharing: sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher)),

@@ -129,8 +129,13 @@ impl Codec {
         }
         // Small pieces share a buffer, so that a body in many frames takes no more memory than its window.
         if !stream.data.back_mut().is_some_and(|last| last.try_append(bytes)) {
-            stream.data.push_back(Chunk::copy_of(bytes));
+            let chunk = Chunk::copy_of(bytes);
+            stream.account.grow(chunk.memory());
+            stream.data_held += chunk.memory();
+            stream.data.push_back(chunk);
         }
+        stream.received += u64::from(length);
+        stream.account.moved(stream.moved());
         self.woken.push(key.slot);
         Ok(())
     }

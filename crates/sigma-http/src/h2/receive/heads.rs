@@ -1,5 +1,7 @@
 //! Frames with heads and trailers.
 
+use sigma_buffer::held;
+
 use super::{Broken, PROTOCOL, SIZE, parent};
 use crate::h1::ParseError;
 use crate::h2::budget::Glitch;
@@ -139,6 +141,13 @@ impl Codec {
         if self.streams.held() >= most {
             return Err((ErrorCode::ENHANCE_YOUR_CALM, "too many streams were taken back"));
         }
+        if !self.account.may_begin() {
+            // Nothing is kept of it; the client may repeat it.
+            held::refused();
+            self.skip(bytes)?;
+            self.send_reset(id, ErrorCode::REFUSED_STREAM);
+            return Ok(());
+        }
         let mut head = heads::take_request();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
         let fields = RequestFields::new(&mut head, &mut self.pseudo, limits);
@@ -148,6 +157,7 @@ impl Codec {
         let length = assembled.and_then(|()| request_length(&head, block.ends));
         self.begun += 1;
         let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        self.open_account(key, head.headers.memory());
         let stream = self.streams.get(key);
         stream.priority = priority;
         stream.remote_ended = block.ends;
@@ -212,7 +222,9 @@ impl Codec {
         }
         match fields.and_then(TrailerFields::end) {
             Ok(trailers) => {
-                self.streams.at(slot).trailers = Some(Box::new(trailers));
+                let stream = self.streams.at(slot);
+                stream.account.grow(trailers.memory());
+                stream.trailers = Some(Box::new(trailers));
                 self.end_input(StreamKey { slot, id })
             }
             Err(_) => self.stream_error(id, PROTOCOL, "a trailer field is invalid"),

@@ -39,6 +39,7 @@ pub(crate) static CAS_AUTH: Descriptor = Descriptor {
     priority: 2597,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
     attributes: Some(schema_of::<Attributes>),
     warnings: Some(|_, conf| config::warnings(conf)),
     upstreams: Some(|conf| config::upstream(conf).into_iter().collect()),

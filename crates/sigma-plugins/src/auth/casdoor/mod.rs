@@ -32,6 +32,7 @@ pub(crate) static AUTHZ_CASDOOR: Descriptor = Descriptor {
     priority: 2559,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf)),
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     build: |build| Ok(Arc::new(AuthzCasdoor::new(build)?)),

@@ -26,6 +26,7 @@ pub(crate) static DINGTALK_AUTH: Descriptor = Descriptor {
     priority: 2430,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf)),
     upstreams: Some(|conf| {
         Config::deserialize(conf).map_or_else(

@@ -24,6 +24,7 @@ pub(crate) static FEISHU_AUTH: Descriptor = Descriptor {
     priority: 2420,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf)),
     upstreams: Some(|conf| {
         Config::deserialize(conf).map_or_else(

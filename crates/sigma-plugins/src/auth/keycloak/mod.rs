@@ -32,6 +32,7 @@ pub(crate) static AUTHZ_KEYCLOAK: Descriptor = Descriptor {
     priority: 2000,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
     warnings: Some(|_, conf| config::warnings(conf)),
     upstreams: Some(config::upstreams),
     build: |build| Ok(Arc::new(AuthzKeycloak::new(build)?)),

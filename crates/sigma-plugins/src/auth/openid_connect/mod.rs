@@ -60,6 +60,7 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     priority: 2599,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    guards: true,
     check: Some(clients::check),
     warnings: Some(|_, conf| config::warnings(conf)),
     build: |build| Ok(Arc::new(OpenidConnect::new(build)?)),

@@ -59,6 +59,7 @@ pub(crate) static SAML_AUTH: Descriptor = Descriptor {
     priority: 2598,
     example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    guards: true,
     attributes: Some(schema_of::<Attributes>),
     warnings: Some(|_, conf| config::warnings(conf)),
     build: |build| Ok(Arc::new(SamlAuth(Arc::new(Party::new(build)?)))),

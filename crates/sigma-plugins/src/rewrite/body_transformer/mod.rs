@@ -294,10 +294,8 @@ impl Plugin for BodyTransformer {
 struct Bodies(Rc<Held>);
 
 impl Remake for Arc<Transformer> {
-    const FULL: Fault = Fault::new(
-        FaultKind::ResponseBodyTooLarge,
-        "the bodies that body-transformer holds are over their limit",
-    );
+    const FULL: Fault =
+        Fault::new(FaultKind::MemoryLimit, "the bodies that body-transformer holds are over their limit");
 
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>> {
         let response = self.response.as_ref()?;

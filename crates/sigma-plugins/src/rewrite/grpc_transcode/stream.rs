@@ -16,7 +16,7 @@ use crate::json_body;
 const TOO_LONG: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "a message is over max_req_body_size");
 const TOO_MANY: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "a message has too many values");
 const WORKER_FULL: Fault =
-    Fault::new(FaultKind::RequestBodyTooLarge, "the bodies that grpc-transcode holds are over their limit");
+    Fault::new(FaultKind::MemoryLimit, "the bodies that grpc-transcode holds are over their limit");
 const NO_JSON: Fault = Fault::new(FaultKind::BadRequest, "the body is no JSON");
 const UNFIT: Fault = Fault::new(FaultKind::BadRequest, "no message can be made of the request");
 

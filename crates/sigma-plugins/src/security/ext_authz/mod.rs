@@ -42,6 +42,7 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     priority: 2003,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
     variables: &[
         VariablePlace::guard("context_extensions.*", VariableForm::Template),

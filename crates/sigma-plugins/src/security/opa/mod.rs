@@ -35,6 +35,7 @@ pub(crate) static OPA: Descriptor = Descriptor {
     priority: 2001,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
     warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
     variables: &[VariablePlace::guard("cache.key.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),

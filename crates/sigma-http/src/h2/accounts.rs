@@ -1,0 +1,79 @@
+//! What a connection and its streams hold of the budget of their thread.
+
+use sigma_buffer::held::{Account, EXCHANGE_BYTES};
+
+use super::connection::{Codec, Role};
+use super::frame::ErrorCode;
+use super::stream::{Fate, StreamKey};
+use crate::{Fault, FaultKind};
+
+/// The fault of an exchange that gives way when the budget is short.
+pub const REVOKED: Fault =
+    Fault::new(FaultKind::MemoryLimit, "the exchange made no progress while memory for clients was short");
+
+impl Role {
+    /// The account of a connection: peers that were chosen have none.
+    pub(super) fn account(self) -> Account {
+        match self {
+            Role::Client => Account::default(),
+            Role::Server => Account::of_connection(),
+        }
+    }
+}
+
+impl Codec {
+    /// Opens the account of a stream whose head has `head` bytes of memory.
+    pub(super) fn open_account(&mut self, key: StreamKey, head: usize) {
+        let account = match self.config.role {
+            Role::Client => Account::lasting(),
+            Role::Server => Account::of_exchange(&self.account),
+        };
+        if self.config.role == Role::Server {
+            account.grow(head + EXCHANGE_BYTES);
+        }
+        self.streams.get(key).account = account;
+    }
+
+    /// Counts what waits of a body to be sent.
+    pub(super) fn count_piece(&mut self, slot: u32) {
+        let stream = self.streams.at(slot);
+        let held = if stream.piece.is_empty() { 0 } else { stream.piece.memory() };
+        if held != 0 || stream.piece_held != 0 {
+            stream.account.update(stream.piece_held, held, stream.moved());
+            stream.piece_held = held;
+        }
+    }
+
+    /// Counts what waits for the socket, and a head of which pieces are missing. To be called when bytes have come and
+    /// gone.
+    pub fn count_output(&mut self) {
+        let held = self.out.memory() + self.block.capacity();
+        if held != self.output_held {
+            self.account.update(self.output_held, held, self.out.written());
+            self.output_held = held;
+        }
+    }
+
+    /// The exchange of a stream holds `bytes` of bodies from now on.
+    pub fn hold(&mut self, key: StreamKey, bytes: usize) {
+        let stream = self.streams.get(key);
+        stream.account.change(stream.bodies_held, bytes);
+        stream.bodies_held = bytes;
+    }
+
+    /// Ends the streams whose accounts were revoked, or all of the connection if its own was.
+    pub fn end_revoked(&mut self) {
+        if self.account.is_revoked() {
+            self.fail(
+                ErrorCode::ENHANCE_YOUR_CALM,
+                "the peer does not read, and memory for clients is short",
+            );
+            return;
+        }
+        for slot in self.streams.alive_slots() {
+            if self.streams.at(slot).account.is_revoked() {
+                self.reset_slot(slot, ErrorCode::ENHANCE_YOUR_CALM, Fate::Broken(REVOKED));
+            }
+        }
+    }
+}
