@@ -1,22 +1,18 @@
 //! `client-control`: how large the body of a request may be.
 
-use std::task::{self, Poll, ready};
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
-use sigma_plugin::{
-    BodyFilter, Configuration, Context, Descriptor, Env, Frames, Phase, PhaseSet, Plugin, Step,
-};
+use sigma_http::HeaderId;
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
 pub(crate) static CLIENT_CONTROL: Descriptor = Descriptor {
     name: "client-control",
     priority: 22000,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Rewrite, Phase::RequestFilter]),
+    phases: PhaseSet::of(&[Phase::Rewrite]),
     warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<ClientControl>()
 };
@@ -42,9 +38,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -H 'Tran
 /// Limits the size of request bodies.
 ///
 /// A request that says a larger size is answered 413 before anything else is done with it. A body that does
-/// not say its size is counted while it passes: the node never gets a byte over the limit, nor the end of the
-/// message. The limit of the whole gateway, `limits.request_body_bytes`, holds besides; this one can be
-/// smaller only.
+/// not say its size is counted while it comes in. The limit holds for everything that reads the body: the node,
+/// and plugins that need the body as a whole. The limit of the whole gateway, `limits.request_body_bytes`, holds
+/// besides; this one can be smaller only.
 #[derive(Deserialize, JsonSchema)]
 struct ClientControl {
     /// Largest body, in bytes. 0, or nothing, sets no limit.
@@ -65,8 +61,6 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     }
 }
 
-const TOO_LARGE: Fault = Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over max_body_size");
-
 impl ClientControl {
     fn limit(&self) -> Option<u64> {
         self.max_body_size.filter(|limit| *limit > 0)
@@ -78,38 +72,13 @@ impl Plugin for ClientControl {
         let Some(limit) = self.limit() else { return Step::Next };
         let said = ctx.request.headers.get(HeaderId::ContentLength);
         let said = said.and_then(|text| std::str::from_utf8(text).ok()?.parse::<u64>().ok());
-        if said.is_some_and(|said| said > limit) { Step::status(413) } else { Step::Next }
-    }
-
-    fn request_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        Some(Box::new(Counted { left: self.limit()? }))
-    }
-}
-
-/// Lets so many bytes through.
-struct Counted {
-    left: u64,
-}
-
-impl BodyFilter for Counted {
-    fn length(&self, length: BodyLength) -> BodyLength {
-        length
-    }
-
-    fn poll_frame(
-        &mut self,
-        input: &mut dyn Frames,
-        ctx: &mut Context,
-        task: &mut task::Context<'_>,
-    ) -> Poll<Result<Frame, Fault>> {
-        let frame = ready!(input.poll_frame(ctx, task))?;
-        if let Frame::Data(data) = &frame {
-            match self.left.checked_sub(data.len() as u64) {
-                Some(left) => self.left = left,
-                None => return Poll::Ready(Err(TOO_LARGE)),
-            }
+        // A global rule may have had the body read before.
+        let known = said.max(ctx.body.as_ref().map(|body| body.len() as u64));
+        if known.is_some_and(|known| known > limit) {
+            return Step::status(413);
         }
-        Poll::Ready(Ok(frame))
+        ctx.limit_request_body(limit);
+        Step::Next
     }
 }
 
@@ -117,10 +86,9 @@ impl BodyFilter for Counted {
 mod tests {
     use serde_json::json;
     use sigma_config::plugins::PluginScope;
-    use sigma_http::Chunk;
 
     use super::*;
-    use crate::testing::{Case, Given, assert_refusal, entry, summary, warned};
+    use crate::testing::{Case, assert_refusal, entry, summary, warned};
 
     #[test]
     fn sizes_that_are_said() {
@@ -136,38 +104,21 @@ mod tests {
         check(json!({}), "Content-Length: 6", "passed");
     }
 
-    /// How many bytes pass of pieces of these lengths, and whether the body ends.
-    fn passed(conf: &Value, pieces: &[usize]) -> (usize, bool) {
-        let entry = entry("client-control", conf.clone()).unwrap();
-        let mut case = Case::new("POST / HTTP/1.1\nHost: h");
-        let env = Env::new(&case.node, &case.local, &case.consumers);
-        let Some(mut filter) = entry.plugin.request_filter(&mut case.ctx, &env) else {
-            return (pieces.iter().sum(), true);
-        };
-        let frames = pieces.iter().map(|length| Frame::Data(Chunk::copy_of(&vec![b'a'; *length])));
-        let mut source = Given(frames.collect());
-        let (mut task, mut bytes) = (task::Context::from_waker(task::Waker::noop()), 0);
-        loop {
-            match filter.poll_frame(&mut source, &mut case.ctx, &mut task) {
-                Poll::Ready(Ok(Frame::Data(data))) => bytes += data.len(),
-                Poll::Ready(Ok(_)) => return (bytes, true),
-                Poll::Ready(Err(fault)) => {
-                    assert_eq!(fault, TOO_LARGE);
-                    return (bytes, false);
-                }
-                Poll::Pending => unreachable!("the source never waits"),
-            }
+    #[test]
+    fn the_lowest_limit_of_the_exchange_counts() {
+        let mut case = Case::new("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked");
+        for (limit, lowest) in [(0, 0), (5, 5), (7, 5), (3, 3)] {
+            case.run(&entry("client-control", json!({ "max_body_size": limit })).unwrap(), Phase::Rewrite);
+            assert_eq!(case.ctx.request_body_limit, lowest, "{limit}");
         }
     }
 
     #[test]
-    fn bodies_are_counted() {
-        let limit = json!({"max_body_size": 5});
-        assert_eq!(passed(&limit, &[5]), (5, true));
-        assert_eq!(passed(&limit, &[2, 3]), (5, true));
-        assert_eq!(passed(&limit, &[2, 3, 1]), (5, false));
-        assert_eq!(passed(&limit, &[6]), (0, false));
-        assert_eq!(passed(&json!({"max_body_size": 0}), &[9, 9]), (18, true));
+    fn a_body_that_was_read_before_is_refused() {
+        let mut case = Case::new("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked");
+        case.ctx.body = Some(b"123456".to_vec());
+        let reply = case.run(&entry("client-control", json!({"max_body_size": 5})).unwrap(), Phase::Rewrite);
+        assert_eq!(summary(reply.as_ref()), "413");
     }
 
     #[test]
