@@ -14,6 +14,7 @@ mod freshness;
 mod functions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod inflate;
 mod json_body;
 mod kafka;
 mod ldap;

@@ -1,9 +1,9 @@
 //! Batches of records (version 2 of their format), as they are appended and as they are fetched.
 
-use std::io::Read;
-
 use bytes::BufMut;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
+
+use crate::inflate::{self, Failure};
 
 /// What stands before the length that a batch says of itself, with that length.
 const LENGTH_END: usize = 8 + 4;
@@ -285,14 +285,15 @@ impl<'b> Batch<'b> {
 }
 
 fn too_long(room: usize) -> String {
-    format!("a compressed batch has more than {room} bytes in it")
+    format!("a compressed batch has more than {room} bytes in it, or bytes out of proportion to its size")
 }
 
 fn gunzipped(compressed: &[u8], room: usize) -> Result<Vec<u8>, String> {
-    let mut plain = Vec::new();
-    let mut reader = flate2::read::GzDecoder::new(compressed).take(room as u64 + 1);
-    reader.read_to_end(&mut plain).map_err(|_| DAMAGED)?;
-    if plain.len() > room { Err(too_long(room)) } else { Ok(plain) }
+    let decoder = flate2::read::GzDecoder::new(compressed);
+    inflate::decoded(decoder, compressed.len(), room).map_err(|failure| match failure {
+        Failure::TooLong => too_long(room),
+        Failure::Broken => DAMAGED.to_owned(),
+    })
 }
 
 fn unzstd(compressed: &[u8], room: usize) -> Result<Vec<u8>, String> {
@@ -305,7 +306,7 @@ fn unzstd(compressed: &[u8], room: usize) -> Result<Vec<u8>, String> {
         let left = context.decompress_stream(&mut target, &mut source).map_err(|_| DAMAGED)?;
         let made = target.pos();
         plain.extend_from_slice(&piece[..made]);
-        if plain.len() > room {
+        if plain.len() > inflate::most(compressed.len(), room) {
             return Err(too_long(room));
         }
         if left == 0 && source.pos == compressed.len() {

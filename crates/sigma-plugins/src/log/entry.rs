@@ -18,6 +18,7 @@ use sigma_plugin::{
 
 use super::format::{Bodies, LogFormat, text_of};
 use crate::condition;
+use crate::inflate;
 use crate::log_throttle::LogThrottle;
 
 /// Header fields and query arguments that an entry shows at most.
@@ -379,7 +380,7 @@ struct Coding(Box<[u8]>);
 fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [u8]> {
     let Some(coding) = coding else { return Cow::Borrowed(body) };
     let mut out = Vec::new();
-    let limit = limit as u64;
+    let limit = inflate::most(body.len(), limit) as u64;
     let result = if coding.eq_ignore_ascii_case(b"gzip") {
         flate2::read::GzDecoder::new(body).take(limit).read_to_end(&mut out)
     } else if coding.eq_ignore_ascii_case(b"br") {

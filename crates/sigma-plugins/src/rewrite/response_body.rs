@@ -4,7 +4,6 @@
 //! has a limit: what is held, what it decodes to and what the replacements make of it, and all of
 //! that together in one worker.
 
-use std::io::Read;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -15,6 +14,7 @@ use sigma_plugin::{Context, Pieces, Transform};
 
 use super::budget::Share;
 use super::substitute::{Substitution, TooLong};
+use crate::inflate::{self, Failure};
 use crate::log_throttle::LogThrottle;
 
 /// Replacements, in their order.
@@ -102,40 +102,38 @@ impl Encoding {
         }
     }
 
-    /// A body of at most `limit` bytes that was encoded so.
+    /// A body of at most `limit` bytes that was encoded so, and not out of proportion to what was sent.
     ///
     /// # Errors
     /// Returns an error if it is longer, or cannot be decoded.
     pub(crate) fn decoded(self, encoded: &[u8], limit: usize) -> Result<Vec<u8>, Undecoded> {
         /// Room for the decoder's own output.
         const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
-        let mut plain = Vec::new();
         if encoded.is_empty() {
-            return Ok(plain);
+            return Ok(Vec::new());
         }
-        // One byte more, to see that there is more.
-        let most = (limit as u64).saturating_add(1);
-        let read = match self {
-            Encoding::Gzip => flate2::read::MultiGzDecoder::new(encoded).take(most).read_to_end(&mut plain),
+        let bytes = encoded.len();
+        let decoded = match self {
+            Encoding::Gzip => inflate::decoded(flate2::read::MultiGzDecoder::new(encoded), bytes, limit),
             Encoding::Brotli => {
-                brotli::Decompressor::new(encoded, BROTLI_BUFFER_BYTES).take(most).read_to_end(&mut plain)
+                inflate::decoded(brotli::Decompressor::new(encoded, BROTLI_BUFFER_BYTES), bytes, limit)
             }
-            Encoding::Identity => encoded.take(most).read_to_end(&mut plain),
+            Encoding::Identity => inflate::decoded(encoded, bytes, limit),
             Encoding::Other => return Err(Undecoded::Unknown),
         };
-        match read {
-            Ok(bytes) if bytes <= limit => Ok(plain),
-            Ok(_) => Err(Undecoded::TooLong),
-            Err(_) => Err(Undecoded::Broken),
-        }
+        decoded.map_err(|failure| match failure {
+            Failure::TooLong => Undecoded::TooLong,
+            Failure::Broken => Undecoded::Broken,
+        })
     }
 }
 
-const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
-const WORKER_FULL: Fault = Fault::new(
+const TOO_LONG: Fault = Fault::new(
     FaultKind::ResponseBodyTooLarge,
-    "the bodies that response-rewrite holds are over their limit",
+    "the body is over max_resp_body_size, or out of proportion to its encoded form",
 );
+const WORKER_FULL: Fault =
+    Fault::new(FaultKind::MemoryLimit, "the bodies that response-rewrite holds are over their limit");
 const UNREADABLE: Fault =
     Fault::new(FaultKind::ResponseCoding, "the body is encoded in a way that filters cannot read");
 const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");

@@ -1,7 +1,7 @@
 //! How messages travel: in the query of a redirect, deflated and signed as a text (SAML Bindings §3.4), or in a form
 //! (§3.5).
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +12,7 @@ use sigma_plugin::variables::pairs;
 
 use super::super::form::{Form, escaped, fields};
 use super::keys::{OwnKey, ProviderKeys, RSA_SHA512};
+use crate::inflate::{self, Failure};
 
 /// What a message is an answer to, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,11 +132,8 @@ fn decoded(text: &[u8]) -> Result<Vec<u8>, &'static str> {
 }
 
 fn inflated(deflated: &[u8], limit: usize) -> Result<Vec<u8>, &'static str> {
-    let mut text = Vec::new();
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    DeflateDecoder::new(deflated)
-        .take(most)
-        .read_to_end(&mut text)
-        .map_err(|_| "the message is not deflated")?;
-    if text.len() > limit { Err("the message is too large") } else { Ok(text) }
+    inflate::decoded(DeflateDecoder::new(deflated), deflated.len(), limit).map_err(|failure| match failure {
+        Failure::TooLong => "the message is too large",
+        Failure::Broken => "the message is not deflated",
+    })
 }
