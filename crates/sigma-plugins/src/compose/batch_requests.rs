@@ -92,7 +92,7 @@ struct Limits {
     /// Most bytes of the body that has the requests.
     #[schemars(range(min = 1))]
     max_body_size: u64,
-    /// Most requests of a batch.
+    /// Most requests of a batch. APISIX has 1000, each of which passes all plugins of its route.
     #[schemars(range(min = 1))]
     max_pipeline_items: u64,
     /// Most bytes of the bodies of all answers of a batch together.
@@ -102,7 +102,7 @@ struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { max_body_size: 1 << 20, max_pipeline_items: 1000, max_response_size: 10 << 20 }
+        Limits { max_body_size: 1 << 20, max_pipeline_items: 100, max_response_size: 10 << 20 }
     }
 }
 
@@ -431,6 +431,20 @@ mod tests {
         check("http://a/", json!({}), None);
         check("/a#b", json!({}), None);
         check("/a", json!({"b": {}}), None);
+    }
+
+    #[test]
+    fn a_batch_has_at_most_100_requests_by_default() {
+        let check = |items: usize, limits: Limits, expected: Result<(), &str>| {
+            let pipeline = vec![json!({ "path": "/" }); items];
+            let body = json!({ "pipeline": pipeline }).to_string().into_bytes();
+            let ctx = Context { body: Some(body), ..Context::default() };
+            let parsed = Batch::parse(&ctx, limits).map(|batch| assert_eq!(batch.calls.len(), items));
+            assert_eq!(parsed, expected.map_err(str::to_owned), "{items}");
+        };
+        check(100, Limits::default(), Ok(()));
+        check(101, Limits::default(), Err("too many pipeline requests, 101 exceeds the maximum of 100"));
+        check(1000, Limits { max_pipeline_items: 1000, ..Limits::default() }, Ok(()));
     }
 
     #[test]
