@@ -1,8 +1,8 @@
 //! The budget of a thread: bytes that it holds for its clients, in one sum with one limit.
 //!
 //! An [`Account`] is the share of one exchange or connection; a [`Held`] is a share that belongs to neither. Both
-//! give their bytes back when they are dropped. [`reclaim`] chooses the accounts that have to go where the budget is
-//! short: those of the connection with the most bytes whose exchanges make no progress.
+//! give their bytes back when they are dropped. Where the budget is short, [`reclaim`]
+//! revokes the accounts of exchanges without progress, on the connections with the most bytes.
 //!
 //! Everything is local to the thread: to count costs a few additions.
 
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 /// The limit of a thread until [`set_limit`] says otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 256 << 20;
 
-/// What one exchange costs besides the bytes that are counted: its task, its context, its stream.
+/// Cost of one exchange besides the bytes that are counted: its task, its context, its stream.
 pub const EXCHANGE_BYTES: usize = 6 * 1024;
 
 /// An exchange makes progress if it moves so many bytes.
@@ -229,7 +229,7 @@ impl Ledger {
 /// Entries that a thread without accounts keeps.
 const KEPT_ENTRIES: usize = 1024;
 
-/// The bytes of one exchange, or those of a connection besides its exchanges.
+/// The bytes of one exchange, or the bytes of a connection besides its exchanges.
 #[derive(Debug)]
 pub struct Account {
     number: u32,

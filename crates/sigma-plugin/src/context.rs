@@ -2,16 +2,16 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use sigma_buffer::held::{self, Held as HeldBytes};
 use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
+pub use crate::body_copy::BodyCopy;
 use crate::cache::CacheWish;
 use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
@@ -135,24 +135,6 @@ pub struct RouteFacts {
     pub hosts: Box<[Box<str>]>,
     /// What it is made of; shared with the configuration.
     pub resources: RouteResources,
-}
-
-/// The beginning of a body that is passed on while it is copied.
-#[derive(Debug, Default)]
-pub struct BodyCopy {
-    limit: Cell<usize>,
-    bytes: RefCell<Vec<u8>>,
-    held: RefCell<HeldBytes>,
-}
-
-impl BodyCopy {
-    /// A piece that passes.
-    pub fn see(&self, data: &[u8]) {
-        let mut bytes = self.bytes.borrow_mut();
-        let room = self.limit.get().saturating_sub(bytes.len()).min(held::body_room());
-        bytes.extend_from_slice(&data[..data.len().min(room)]);
-        self.held.borrow_mut().set(bytes.capacity());
-    }
 }
 
 /// Parameters of a matched path pattern, in order. Recycled: it keeps the memory of its texts.
@@ -408,7 +390,7 @@ impl Context {
     /// looks. To be called before the body is read; of several limits the largest counts.
     pub fn copy_request_body(&mut self, limit: usize) {
         let copy = self.request_copy.get_or_insert_default();
-        copy.limit.set(copy.limit.get().max(limit));
+        copy.raise(limit);
     }
 
     /// The first `limit` bytes of the request body as far as they are known: it was read whole, or
@@ -417,7 +399,7 @@ impl Context {
         let first = |bytes: &[u8]| bytes[..bytes.len().min(limit)].to_vec();
         match (&self.body, &self.request_copy) {
             (Some(body), _) => Some(first(body)),
-            (None, Some(copy)) => Some(first(&copy.bytes.borrow())),
+            (None, Some(copy)) => Some(first(&copy.bytes())),
             (None, None) => None,
         }
     }
@@ -427,9 +409,8 @@ impl Context {
         match (&self.body, &self.request_copy) {
             (Some(body), _) => Some(Cow::Borrowed(body)),
             (None, Some(copy)) => {
-                let bytes = copy.bytes.borrow();
                 // What fills its room may go on behind it.
-                (bytes.len() < copy.limit.get()).then(|| Cow::Owned(bytes.clone()))
+                copy.is_whole().then(|| Cow::Owned(copy.bytes().clone()))
             }
             (None, None) => None,
         }

@@ -35,6 +35,7 @@
 
 pub mod address;
 pub mod body;
+mod body_copy;
 pub mod body_fields;
 pub mod bridge;
 pub mod cache;

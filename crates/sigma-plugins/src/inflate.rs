@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_input_is_told_apart() {
+    fn broken_input_is_an_error_of_its_own() {
         let decoder = flate2::read::GzDecoder::new(&b"no gzip"[..]);
         assert_eq!(decoded(decoder, 7, 100), Err(Failure::Broken));
     }

@@ -1,4 +1,4 @@
-//! The worker's budget of bytes that it holds for clients: its limit, and what is published of it.
+//! The worker's budget of bytes that it holds for clients: its limit, its counters and its log line.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use crate::pressure::Pressure;
 /// The log tells at most this often that the budget is short.
 const TELL_MS: u64 = 10_000;
 
-/// What the worker has published of its budget.
+/// State of the published counters and of the log line.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     refused: Cell<u64>,
@@ -26,7 +26,7 @@ impl Budget {
         held::set_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
 
-    /// Ends exchanges without progress if the budget is short, and publishes what is held. To be called with every tick of
+    /// Ends exchanges without progress if the budget is short, and publishes the bytes held. To be called with every tick of
     /// the worker's clock.
     pub(crate) fn tick(&self, counters: &WorkerCounters) {
         let now_ms = deadline::now_ms();

@@ -1,4 +1,4 @@
-//! What a connection and its streams hold of the budget of their thread.
+//! Shares of a connection and its streams in the budget of their thread.
 
 use sigma_buffer::held::{Account, EXCHANGE_BYTES};
 
@@ -12,7 +12,7 @@ pub const REVOKED: Fault =
     Fault::new(FaultKind::MemoryLimit, "the exchange made no progress while memory for clients was short");
 
 impl Role {
-    /// The account of a connection: peers that were chosen have none.
+    /// The account of a connection; connections to nodes count nothing themselves.
     pub(super) fn account(self) -> Account {
         match self {
             Role::Client => Account::default(),

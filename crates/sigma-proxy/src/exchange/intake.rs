@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_total_holds_whatever_the_rate() {
+    fn the_total_holds_at_any_rate() {
         let (mut intake, rules) = (Intake::default(), rules(20_000, 0));
         assert_eq!(intake.wait(0, 0, &rules), Ok(20_000));
         assert_eq!(intake.wait(19_000, 1 << 40, &rules), Ok(1_000));

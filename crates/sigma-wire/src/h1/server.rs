@@ -455,6 +455,8 @@ impl Server {
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
         self.body_limit = 0;
+        // Most of what an exchange takes is free while bytes pass, for days perhaps.
+        self.account.shrink(EXCHANGE_BYTES);
     }
 
     pub(crate) fn abort(&mut self) {

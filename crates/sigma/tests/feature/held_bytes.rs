@@ -104,7 +104,7 @@ fn a_header_bomb_stays_within_the_budget() {
         bombs.push((bomb(&gateway), Vec::new()));
         assert!(held(&gateway) <= BUDGET + BUDGET / 8, "{}", held(&gateway));
         let answer = gateway.connect().unwrap().get("/").unwrap();
-        // 30 connections ask for 130 MB; what is refused is told when to come back.
+        // 30 connections ask for 130 MB. A refused request has `Retry-After`.
         assert!(answer.status() == 200 || answer.head.get("Retry-After") == Some("1"), "{}", answer.text());
     }
     let revoked = || counted(&gateway, "sigma_held_bytes_revoked_total");
@@ -143,6 +143,27 @@ fn a_window_that_opens_by_bytes_ends_the_stream() {
     }));
 }
 
+/// A client that does not read the 503 of load shedding has its requests in memory no longer.
+#[test]
+fn requests_that_are_shed_hold_nothing() {
+    let origin = origin();
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" },
+        "load_shedding": { "memory_bytes": 1 },
+        "routes": [{
+            "id": "all", "uri": "/*",
+            "upstream": { "nodes": { format!("127.0.0.1:{}", origin.port()): 1 } },
+        }],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    assert!(until(PATIENCE, || gateway.connect().unwrap().get("/").unwrap().status() == 503));
+    let before = counted(&gateway, "sigma_requests_shed_total");
+    let bomb = bomb(&gateway);
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_shed_total") >= before + 128));
+    assert!(until(PATIENCE, || held(&gateway) == 0));
+    drop(bomb);
+}
+
 /// A plugin that needs whole bodies.
 fn validation() -> Value {
     json!({ "request-validation": { "body_schema": { "type": "object" } } })
@@ -178,7 +199,7 @@ fn bodies_that_plugins_hold_share_the_budget() {
 }
 
 #[test]
-fn a_held_body_that_stands_still_gives_way() {
+fn a_held_body_without_progress_gives_way() {
     let origin = origin();
     let gateway = start(&origin, &validation(), &json!({}));
     let mut still = upload(&gateway, "Content-Length: 1300000", 1_250_000);
