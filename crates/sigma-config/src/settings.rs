@@ -3,6 +3,7 @@
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
 mod compat;
+mod http2;
 mod listener;
 mod operators;
 mod shedding;
@@ -21,6 +22,7 @@ use crate::forms::CidrText;
 
 pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub use compat::{Compat, UnknownFields};
+pub use http2::Http2;
 pub use listener::{Listener, StreamListener, default_listeners};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
@@ -162,63 +164,6 @@ impl Default for Limits {
             stream_udp_waiting_datagrams: 64,
             stream_udp_waiting_bytes: 128 * 1024,
             stream_udp_waiting_bytes_per_worker: 16 * 1024 * 1024,
-        }
-    }
-}
-
-/// HTTP/2, towards clients and towards upstreams. Bodies wait in windows: what is not passed on is
-/// not acknowledged, so that a window is also the memory that a peer may take up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Http2 {
-    /// Requests at a time on one client connection; more are refused and may be repeated. As nginx;
-    /// RFC 9113 advises at least 100.
-    #[schemars(range(min = 1))]
-    pub concurrent_streams: u32,
-    /// Largest list of header fields in bytes, each counted with 32 more, after decompression; larger
-    /// is answered 431, several times larger closes the connection. `limits.request_head_bytes` applies as well.
-    #[schemars(range(min = 1024))]
-    pub header_list_bytes: u32,
-    /// Largest frame that a peer may send. The smallest keeps a connection
-    /// responsive to its other streams.
-    #[schemars(range(min = 16_384, max = 16_777_215))]
-    pub frame_bytes: u32,
-    /// Bytes of one body that a peer may send ahead of what was passed on. Bounds the speed of one
-    /// upload to this much per round trip.
-    #[schemars(range(min = 1024, max = 2_147_483_647))]
-    pub stream_window_bytes: u32,
-    /// The same for all streams of a connection together.
-    #[schemars(range(min = 65_535, max = 2_147_483_647))]
-    pub connection_window_bytes: u32,
-    /// Streams that a client may take back per minute and connection (rapid reset), or that it may have
-    /// taken back by breaking a rule; more closes it. One budget with `control_frames_per_second`: who has
-    /// used up half of one has half of the other left.
-    pub resets_per_minute: u32,
-    /// Streams that a client may have taken back while their exchanges are not over yet; more closes the
-    /// connection.
-    pub pending_resets: u32,
-    /// Frames without a part of a message that a client may send per second, besides one for each KiB that
-    /// it was sent: SETTINGS, PING, priorities, WINDOW_UPDATE, empty and unknown ones, and each CONTINUATION;
-    /// more closes the connection.
-    pub control_frames_per_second: u32,
-    /// Requests at a time on one upstream connection; a further one is opened beyond it, up to
-    /// `keepalive_pool.size`. Upstreams may set fewer.
-    #[schemars(range(min = 1))]
-    pub upstream_streams: u32,
-}
-
-impl Default for Http2 {
-    fn default() -> Self {
-        Http2 {
-            concurrent_streams: 128,
-            header_list_bytes: 32 * 1024,
-            frame_bytes: 16 * 1024,
-            stream_window_bytes: 256 * 1024,
-            connection_window_bytes: 1024 * 1024,
-            resets_per_minute: 1_000,
-            pending_resets: 20,
-            control_frames_per_second: 1_000,
-            upstream_streams: 100,
         }
     }
 }
