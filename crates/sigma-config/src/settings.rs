@@ -123,10 +123,19 @@ pub struct Limits {
     /// Most bytes of a session that plugins of stream routes may look at before a node has them.
     #[schemars(range(min = 512))]
     pub stream_preread_bytes: u32,
-    /// Open sessions over UDP per worker; at the limit datagrams of further clients are dropped. Each holds a
-    /// descriptor and a port of this machine, of which there are 28,000 towards one node by default.
+    /// Open sessions over UDP per worker. Each holds a descriptor and a port of this machine, of which there are
+    /// 28,000 towards one node by default. All workers together have a quarter of the descriptors that clients may
+    /// have. At the limit a session without a reply gives way to a new one; without such a session the datagram is
+    /// dropped.
     #[schemars(range(min = 1))]
     pub stream_udp_sessions_per_worker: u32,
+    /// The same for one source address, 0 for no limit: a fifth of a worker's sessions, which is more than the clients
+    /// behind one address translator have. It is never more than three quarters of what the worker may have. Peers in
+    /// `trusted_addresses` are not counted.
+    pub stream_udp_sessions_per_address: u32,
+    /// The same for one source network (/24 of IPv4, /64 of IPv6), 0 for no limit: two fifths of a worker's sessions,
+    /// so that one network leaves room for others. It is never more than seven eighths of what the worker may have.
+    pub stream_udp_sessions_per_network: u32,
     /// Largest datagram in bytes that sessions over UDP pass on; larger ones are dropped. The default is the
     /// largest that there is (RFC 768, over IPv4).
     #[schemars(range(min = 512, max = 65_507))]
@@ -160,6 +169,8 @@ impl Default for Limits {
             loop_passes: 8,
             stream_preread_bytes: 16 * 1024,
             stream_udp_sessions_per_worker: 10_000,
+            stream_udp_sessions_per_address: 2_000,
+            stream_udp_sessions_per_network: 4_000,
             stream_udp_datagram_bytes: 65_507,
             stream_udp_waiting_datagrams: 64,
             stream_udp_waiting_bytes: 128 * 1024,

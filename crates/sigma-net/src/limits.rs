@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
@@ -16,6 +16,10 @@ pub struct Descriptors {
     /// Connections of clients get numbers below this. Half of what traffic may have: every one of
     /// them may need a connection to a node.
     pub clients: u64,
+    /// Sockets of sessions over UDP are no more than this, a quarter of what clients may have. They are
+    /// counted, and may have any number that connections to nodes may have: whoever floods one share
+    /// leaves the other.
+    pub datagrams: u64,
     /// Connections to nodes get numbers below this. The numbers above are left for operators, health
     /// checks, the store and logs: an eighth of all, at most 1,024.
     pub nodes: u64,
@@ -25,13 +29,17 @@ impl Descriptors {
     fn of(limit: u64) -> Descriptors {
         let reserve = (limit / 8).min(1_024);
         let nodes = limit - reserve;
-        Descriptors { limit, clients: nodes / 2, nodes }
+        let clients = nodes / 2;
+        Descriptors { limit, clients, datagrams: clients / 4, nodes }
     }
 }
 
 /// The first numbers that clients and nodes do not get; set once at the start, before any worker.
 static CLIENTS_END: AtomicI32 = AtomicI32::new(RawFd::MAX);
 static NODES_END: AtomicI32 = AtomicI32::new(RawFd::MAX);
+
+/// Sockets that sessions over UDP may have; set once as well.
+static DATAGRAMS: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Raises the number of files this process may open to the most it is allowed to, and divides them
 /// from now on. None if the system sets no limit.
@@ -40,6 +48,7 @@ pub fn divide_descriptors() -> Option<Descriptors> {
     let bound = |number: u64| RawFd::try_from(number).unwrap_or(RawFd::MAX);
     CLIENTS_END.store(bound(shares.clients), Ordering::Relaxed);
     NODES_END.store(bound(shares.nodes), Ordering::Relaxed);
+    DATAGRAMS.store(u32::try_from(shares.datagrams).unwrap_or(u32::MAX), Ordering::Relaxed);
     Some(shares)
 }
 
@@ -70,13 +79,10 @@ pub(crate) fn leave_reserve(connection: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Refuses a socket that a client brings about, and that would take a descriptor of others: clients make up where
-/// datagrams come from, so such sockets take no more than connections of clients may.
-pub(crate) fn leave_to_nodes(socket: &impl AsFd) -> io::Result<()> {
-    match is_last_for_clients(socket.as_fd()) {
-        false => Ok(()),
-        true => Err(Errno::MFILE.into()),
-    }
+/// Sockets that the sessions over UDP of one worker may have, of so many workers; at least one.
+pub fn datagram_share(workers: usize) -> u32 {
+    let workers = u32::try_from(workers).unwrap_or(u32::MAX).max(1);
+    (DATAGRAMS.load(Ordering::Relaxed) / workers).max(1)
 }
 
 /// Whether an error says that this process or machine lacks something, and nothing about the peer:
@@ -132,10 +138,13 @@ mod tests {
 
     #[test]
     fn shares_leave_a_reserve() {
-        for (limit, clients, nodes) in
-            [(0, 0, 0), (160, 70, 140), (1_024, 448, 896), (1_048_576, 523_776, 1_047_552)]
-        {
-            assert_eq!(Descriptors::of(limit), Descriptors { limit, clients, nodes });
+        for (limit, clients, datagrams, nodes) in [
+            (0, 0, 0, 0),
+            (160, 70, 17, 140),
+            (1_024, 448, 112, 896),
+            (1_048_576, 523_776, 130_944, 1_047_552),
+        ] {
+            assert_eq!(Descriptors::of(limit), Descriptors { limit, clients, datagrams, nodes });
         }
     }
 

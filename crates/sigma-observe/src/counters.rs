@@ -110,6 +110,8 @@ pub enum Counter {
     StreamSessionsRefused,
     /// Those of them that were ended since their client's certificate is trusted no longer.
     StreamSessionsDistrusted,
+    /// Sessions over UDP that gave way to others.
+    StreamSessionsEvicted,
     /// Bytes from clients to nodes in sessions, counted as they pass.
     StreamBytesIn,
     /// Bytes from nodes to clients in sessions, counted as they pass.
@@ -122,6 +124,10 @@ pub enum Counter {
     StreamDatagramsDropped,
     /// Datagrams of clients for whose session there was no place.
     StreamDatagramsRefused,
+    /// Those of them whose source address has as many sessions as it may have.
+    StreamDatagramsRefusedAddress,
+    /// Those of them whose source network has as many sessions as it may have.
+    StreamDatagramsRefusedNetwork,
     /// Streams of HTTP/2 that clients took back.
     GlitchesReset,
     /// Streams of HTTP/2 that ended because the client broke a rule.
@@ -204,12 +210,15 @@ const NAMES: [(Counter, &str); 60] = [
     (Counter::StreamSessionsActive, "stream_sessions_active"),
     (Counter::StreamSessionsRefused, "stream_sessions_refused"),
     (Counter::StreamSessionsDistrusted, "stream_sessions_distrusted"),
+    (Counter::StreamSessionsEvicted, "stream_sessions_evicted"),
     (Counter::StreamBytesIn, "stream_bytes_in"),
     (Counter::StreamBytesOut, "stream_bytes_out"),
     (Counter::StreamDatagramsIn, "stream_datagrams_in"),
     (Counter::StreamDatagramsOut, "stream_datagrams_out"),
     (Counter::StreamDatagramsDropped, "stream_datagrams_dropped"),
     (Counter::StreamDatagramsRefused, "stream_datagrams_refused"),
+    (Counter::StreamDatagramsRefusedAddress, "stream_datagrams_refused_address"),
+    (Counter::StreamDatagramsRefusedNetwork, "stream_datagrams_refused_network"),
     (Counter::GlitchesReset, "http2_glitches_reset"),
     (Counter::GlitchesStreamError, "http2_glitches_stream_error"),
     (Counter::GlitchesHead, "http2_glitches_head"),

@@ -1,11 +1,15 @@
 //! What one worker holds for sessions over UDP, and its bounds: clients make up where datagrams come from, so nothing
 //! here grows with their number.
 
+mod admission;
+
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
 use sigma_net::datagram::Batch;
+
+pub(crate) use self::admission::{Admission, Place, Refusal, SessionLimits};
 
 /// How often it is logged that there is no room.
 const COMPLAINT_MS: u64 = 10_000;
@@ -16,12 +20,42 @@ pub(crate) struct Datagrams {
     /// What a call receives into, from clients and from nodes. It is looked at before anything else is received.
     pub(crate) batch: RefCell<Batch>,
     pub(crate) room: Rc<Room>,
+    pub(crate) admission: Rc<Admission>,
+    /// When each kind of complaint was logged last.
+    complained_ms: [Cell<Option<u64>>; COMPLAINTS],
+}
+
+/// A reason to write a line of the error log. Each kind has a rate limit of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Complaint {
+    Refused(Refusal),
+    /// Sessions gave way to others.
+    Evicted,
+    /// The system gives no socket.
+    NoSocket,
+}
+
+const COMPLAINTS: usize = 6;
+
+impl Complaint {
+    fn number(self) -> usize {
+        match self {
+            Complaint::Refused(refusal) => refusal as usize,
+            Complaint::Evicted => 4,
+            Complaint::NoSocket => 5,
+        }
+    }
 }
 
 impl Default for Datagrams {
     fn default() -> Datagrams {
         // Most workers have no such sessions: room is made by those that do.
-        Datagrams { batch: RefCell::new(Batch::new(0)), room: Rc::default() }
+        Datagrams {
+            batch: RefCell::new(Batch::new(0)),
+            room: Rc::default(),
+            admission: Rc::default(),
+            complained_ms: Default::default(),
+        }
     }
 }
 
@@ -33,31 +67,25 @@ impl Datagrams {
             *batch = Batch::new(datagram_bytes as usize);
         }
     }
+
+    /// Whether a complaint may be logged: one of each kind in ten seconds.
+    pub(crate) fn may_complain(&self, complaint: Complaint, now_ms: u64) -> bool {
+        let complained_ms = &self.complained_ms[complaint.number()];
+        let may = complained_ms.get().is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS);
+        if may {
+            complained_ms.set(Some(now_ms));
+        }
+        may
+    }
 }
 
-/// Places for sessions, and memory for datagrams that wait.
+/// Memory for datagrams that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    sessions: Cell<u32>,
     waiting_bytes: Cell<usize>,
-    complained_ms: Cell<Option<u64>>,
 }
 
 impl Room {
-    /// Open sessions.
-    pub(crate) fn sessions(&self) -> u32 {
-        self.sessions.get()
-    }
-
-    /// A place for one more session, of `most`.
-    pub(crate) fn enter(self: &Rc<Room>, most: u32) -> Option<Place> {
-        let sessions = self.sessions.get();
-        (sessions < most).then(|| {
-            self.sessions.set(sessions + 1);
-            Place(Rc::clone(self))
-        })
-    }
-
     /// A copy of a datagram that waits, if no more than `most` bytes do.
     pub(crate) fn hold(self: &Rc<Room>, bytes: &[u8], most: usize) -> Option<Waiting> {
         let sum = self.waiting_bytes.get() + bytes.len();
@@ -70,25 +98,6 @@ impl Room {
     /// Whether no more than half of `most` bytes wait.
     pub(crate) fn is_half_free(&self, most: usize) -> bool {
         self.waiting_bytes.get() <= most / 2
-    }
-
-    /// Whether it is time to say that there is no room.
-    pub(crate) fn may_complain(&self, now_ms: u64) -> bool {
-        let may = self.complained_ms.get().is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS);
-        if may {
-            self.complained_ms.set(Some(now_ms));
-        }
-        may
-    }
-}
-
-/// The place of one session, which it gives back however it ends.
-#[derive(Debug)]
-pub(crate) struct Place(Rc<Room>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.sessions.set(self.0.sessions.get() - 1);
     }
 }
 
@@ -120,10 +129,6 @@ mod tests {
     #[test]
     fn what_is_taken_is_given_back() {
         let room = Rc::new(Room::default());
-        let places: Vec<_> = (0..4).filter_map(|_| room.enter(3)).collect();
-        assert_eq!((places.len(), room.sessions()), (3, 3));
-        drop(places);
-        assert_eq!(room.sessions(), 0);
         let held = room.hold(b"12345", 8).unwrap();
         assert!(room.hold(b"6789", 8).is_none());
         assert_eq!(&*held, b"12345");
@@ -133,8 +138,12 @@ mod tests {
 
     #[test]
     fn complaints_are_rare() {
-        let room = Room::default();
+        let datagrams = Datagrams::default();
         let at = [0, 1, COMPLAINT_MS - 1, COMPLAINT_MS, COMPLAINT_MS + 1];
-        assert_eq!(at.map(|now_ms| room.may_complain(now_ms)), [true, false, false, true, false]);
+        let may = |complaint| at.map(|now_ms| datagrams.may_complain(complaint, now_ms));
+        // Each kind has a limit of its own.
+        for complaint in [Complaint::Refused(Refusal::Address), Complaint::Evicted, Complaint::NoSocket] {
+            assert_eq!(may(complaint), [true, false, false, true, false], "{complaint:?}");
+        }
     }
 }

@@ -385,7 +385,7 @@ impl Worker {
 
     /// Whether anything is open that a stop waits for.
     pub(crate) fn is_busy(&self) -> bool {
-        self.connections.get() > 0 || self.datagrams.room.sessions() > 0
+        self.connections.get() > 0 || self.datagrams.admission.sessions() > 0
     }
 
     pub(crate) fn leave(&self) {

@@ -42,6 +42,10 @@ pub struct Timeouts {
     /// minutes are too long for clients that ask once.
     #[schemars(range(min = 1))]
     pub stream_udp_idle_ms: u32,
+    /// The same while the node has not replied. A source address can be made up, so such a session is kept for a
+    /// short time only. It is longer than a node takes to reply.
+    #[schemars(range(min = 1))]
+    pub stream_udp_new_ms: u32,
     /// Until the bytes are there that plugins of a stream route wait for; then the session is closed.
     #[schemars(range(min = 1))]
     pub stream_preread_ms: u32,
@@ -81,6 +85,7 @@ impl Default for Timeouts {
             tunnel_idle_ms: 300_000,
             stream_idle_ms: 600_000,
             stream_udp_idle_ms: 60_000,
+            stream_udp_new_ms: 10_000,
             stream_preread_ms: 30_000,
             upstream_burst_ms: 10_000,
             drain_ms: 30_000,

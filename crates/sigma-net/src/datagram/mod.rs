@@ -66,7 +66,7 @@ impl DatagramSocket {
         let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-        crate::limits::leave_to_nodes(&socket)?;
+        crate::limits::leave_reserve(&socket)?;
         match rustix::net::connect(&socket, &peer) {
             // All ports of this machine are in use: what TCP says by another error.
             Err(Errno::AGAIN) => Err(Errno::ADDRNOTAVAIL.into()),

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use sigma_testkit::{DEADLINE, Dns, Gateway, Operator, until};
+use sigma_testkit::{DEADLINE, Dns, Gateway, Operator, Origin, Peer, until};
 
 use crate::docs::{block, paste, text_of};
+use crate::process::after;
 use crate::upgrade::{sigma_upgrade, upgrade};
 use crate::{PATIENCE, SIGMA};
 
@@ -108,9 +109,14 @@ struct Setup {
 
 impl Setup {
     fn start(routes: &Value, rest: Value) -> Setup {
+        Setup::start_by(SIGMA, routes, rest)
+    }
+
+    /// The same, by another program.
+    fn start_by(binary: &str, routes: &Value, rest: Value) -> Setup {
         let port = free_port();
         let text = config(&format!("127.0.0.1:{port}"), routes, rest);
-        let gateway = Gateway::start_for_datagrams(SIGMA, &text).unwrap();
+        let gateway = Gateway::start_for_datagrams(binary, &text).unwrap();
         Setup { gateway, port }
     }
 
@@ -336,6 +342,120 @@ fn sessions_are_bounded() {
     assert_eq!(first.ask("d"), "one:d");
     setup.put(&routes, places(3));
     assert!(third.gets("one:x"));
+}
+
+/// A node that replies to all but the datagrams of the flood.
+fn silent_to_the_flood() -> Node {
+    Node::start(|bytes| if bytes == b"!" { Vec::new() } else { vec![[b"one:", bytes].concat()] })
+}
+
+/// Sends a datagram from each of `count` new ports, of several addresses.
+fn flood(setup: &Setup, bytes: &[u8], count: usize) {
+    for number in 0..count {
+        let own = format!("127.0.0.{}:0", 2 + number % 50);
+        Client::of(&own, ("127.0.0.1", setup.port)).send(bytes);
+    }
+}
+
+#[test]
+fn flood_of_new_sessions_leaves_other_clients_served() {
+    let (dir, node, origin) =
+        (tempfile::tempdir().unwrap(), silent_to_the_flood(), Origin::echo("a").unwrap());
+    // 125 descriptors are kept, 437 of the rest are for clients, and 109 for sessions.
+    let binary = after(dir.path(), "ulimit -n 1000", "");
+    let nodes = json!({ format!("127.0.0.1:{}", origin.port()): 1 });
+    let rest = json!({ "routes": [{ "id": "all", "uri": "/*", "upstream": { "nodes": nodes } }] });
+    let setup = Setup::start_by(&binary, &json!([{ "upstream": upstream(&[node.port]) }]), rest);
+    let known = setup.client();
+    assert_eq!(known.ask("a"), "one:a");
+    assert!(until(PATIENCE, || {
+        flood(&setup, b"!", 50);
+        setup.counter("stream_sessions_evicted") >= 500
+    }));
+    // The kernel may have dropped what came behind the flood.
+    assert!(known.gets("one:x"));
+    assert!(setup.counter("stream_sessions_active") <= 150, "{}", setup.counter("stream_sessions_active"));
+    let kept: Vec<Peer> = (0..100)
+        .map(|_| {
+            let mut http = setup.gateway.connect().unwrap().with_deadline(PATIENCE);
+            assert_eq!(http.get("/").unwrap().status(), 200);
+            http
+        })
+        .collect();
+    flood(&setup, b"!", 50);
+    assert!(setup.client().gets("one:x"), "{}", setup.gateway.stderr());
+    assert!(until(PATIENCE, || setup.gateway.stderr().contains("sessions without a reply give way")));
+    // The known client kept its session, and so its port.
+    let seen = node.seen.lock().unwrap();
+    let port = |text: &[u8]| seen.iter().find(|(_, bytes)| bytes == text).map(|(from, _)| from.port());
+    assert_eq!((port(b"a"), kept.len()), (port(b"x"), 100));
+}
+
+/// A node that replies to everything makes all sessions answered ones: those that are quiet give way.
+#[test]
+fn flood_of_answered_sessions_leaves_known_clients_served() {
+    let node = Node::parrot("one");
+    let rest = json!({ "limits": { "stream_udp_sessions_per_worker": 20 } });
+    let setup = Setup::start(&json!([{ "upstream": upstream(&[node.port]) }]), rest);
+    let known = setup.client();
+    assert_eq!((known.ask("a"), known.ask("b")), ("one:a".to_owned(), "one:b".to_owned()));
+    assert!(until(PATIENCE, || {
+        flood(&setup, b"y", 20);
+        setup.counter("stream_sessions_evicted") >= 20
+    }));
+    assert!(known.gets("one:x"));
+    let ports: Vec<u16> = {
+        let seen = node.seen.lock().unwrap();
+        seen.iter().filter(|(_, bytes)| bytes != b"y").map(|(from, _)| from.port()).collect()
+    };
+    assert!(ports.len() >= 3 && ports.windows(2).all(|two| two[0] == two[1]), "{ports:?}");
+    assert!(setup.client().gets("one:x"));
+}
+
+#[test]
+fn sessions_of_an_address_and_a_network_are_limited() {
+    let node = silent_to_the_flood();
+    let limits = json!({ "stream_udp_sessions_per_address": 2, "stream_udp_sessions_per_network": 3 });
+    let setup = Setup::start(&json!([{ "upstream": upstream(&[node.port]) }]), json!({ "limits": limits }));
+    let from = |own: &str| Client::of(&format!("{own}:0"), ("127.0.0.1", setup.port));
+    let known = |own: &str| {
+        let client = from(own);
+        assert_eq!((client.ask("a"), client.ask("b")), ("one:a".to_owned(), "one:b".to_owned()), "{own}");
+        client
+    };
+    let (first, second) = (known("127.0.0.1"), known("127.0.0.1"));
+    let third = from("127.0.0.1");
+    third.send(b"c");
+    setup.counts("stream_datagrams_refused_address", 1);
+    // Another address, whose new sessions give way to its own.
+    (0..3).for_each(|_| from("127.0.0.2").send(b"!"));
+    setup.counts("stream_sessions_evicted", 2);
+    let other = known("127.0.0.2");
+    from("127.0.0.3").send(b"c");
+    setup.counts("stream_datagrams_refused_network", 1);
+    setup.counts("stream_datagrams_refused", 2);
+    known("127.0.1.1");
+    for setting in ["stream_udp_sessions_per_address", "stream_udp_sessions_per_network"] {
+        assert!(until(PATIENCE, || setup.gateway.stderr().contains(setting)), "{setting}");
+    }
+    assert_eq!([&first, &second, &other].map(|client| client.ask("d")), ["one:d"; 3]);
+    assert!(third.hears_nothing());
+}
+
+#[test]
+fn session_without_a_reply_ends_early() {
+    let node = silent_to_the_flood();
+    let rest = json!({ "timeouts": { "stream_udp_new_ms": 200 } });
+    let setup = Setup::start(&json!([{ "upstream": upstream(&[node.port]) }]), rest);
+    let known = setup.client();
+    assert_eq!(known.ask("a"), "one:a");
+    let silent = setup.client();
+    silent.send(b"!");
+    setup.counts("stream_sessions", 2);
+    setup.counts("stream_sessions_active", 1);
+    assert_eq!(known.ask("b"), "one:b");
+    setup.counts("stream_sessions", 2);
+    assert_eq!(setup.counter("stream_sessions_evicted"), 0);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) use self::passage::go_on;
 pub use self::passage::{Passing, UdpSession};
 use super::Flow;
 use crate::connection::Origin;
+use crate::datagrams::{Complaint, Place, Refusal, SessionLimits};
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::worker::{View, Worker};
 use session::{Opened, serve};
@@ -106,7 +107,8 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
             continue;
         };
         let way = Way { peer, local: received.to };
-        let known = hall.table.borrow().find(&way);
+        // One that has just given way takes no more, though its task has not run yet.
+        let known = hall.table.borrow().find(&way).filter(|seat| !seat.place().is_evicted());
         let seat = known.or_else(|| open(worker, hall, &view, way));
         let Some(seat) = seat else { continue };
         if !seat.offer(received.bytes, room, &bounds) {
@@ -129,20 +131,7 @@ fn deliver(worker: &Rc<Worker>, hall: &Rc<Hall>) {
 
 /// Begins a session, if there is a place and a route for it.
 fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<Rc<Seat>> {
-    let limits = &view.snapshot.settings.limits;
-    let room = &worker.datagrams.room;
-    let Some(place) = room.enter(limits.stream_udp_sessions_per_worker) else {
-        worker.counters.add(Counter::StreamDatagramsRefused, 1);
-        if room.may_complain(deadline::now_ms()) {
-            let most = limits.stream_udp_sessions_per_worker;
-            tracing::warn!(
-                most,
-                listener = %hall.bound,
-                "as many sessions over UDP are open as a worker may have: further clients are not served (limits.stream_udp_sessions_per_worker)"
-            );
-        }
-        return None;
-    };
+    let place = enter(worker, hall, view, way.peer)?;
     worker.counters.add(Counter::StreamSessions, 1);
     let (origin, client, route) = introduced(worker, hall, view, way);
     let mut session = Session::default();
@@ -153,11 +142,61 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
         flow.finish(Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into()));
         return None;
     };
-    let seat = Rc::new(Seat::new(way, route.udp, deadline::now_ms()));
+    let seat = Rc::new(Seat::new(way, place, route.udp, deadline::now_ms()));
     hall.table.borrow_mut().insert(&seat);
-    let opened = Box::new(Opened { session, origin, route, place, reached: None });
+    let opened = Box::new(Opened { session, origin, route, reached: None });
     tokio::task::spawn_local(serve(Rc::clone(worker), Rc::clone(hall), Rc::clone(&seat), opened));
     Some(seat)
+}
+
+/// A place for a session of this client. A refusal is counted, and logged now and then.
+fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<Place> {
+    let limits = SessionLimits::of(&view.snapshot.settings.limits);
+    let (datagrams, now_ms) = (&worker.datagrams, deadline::now_ms());
+    let is_trusted = view.snapshot.trusted().contains(peer.ip());
+    let entered = datagrams.admission.enter(peer.ip(), is_trusted, &limits, now_ms);
+    let complaint = match &entered {
+        Ok((_, 0)) => None,
+        Ok(_) => Some(Complaint::Evicted),
+        Err(refusal) => {
+            worker.counters.add(Counter::StreamDatagramsRefused, 1);
+            match refusal {
+                Refusal::Address => worker.counters.add(Counter::StreamDatagramsRefusedAddress, 1),
+                Refusal::Network => worker.counters.add(Counter::StreamDatagramsRefusedNetwork, 1),
+                Refusal::Worker | Refusal::Descriptors => {}
+            }
+            Some(Complaint::Refused(*refusal))
+        }
+    };
+    if let Some(complaint) = complaint
+        && datagrams.may_complain(complaint, now_ms)
+    {
+        let (listener, per_worker) = (&hall.bound, datagrams.admission.most(&limits));
+        let (per_network, per_address) = (limits.of_network(per_worker), limits.of_address(per_worker));
+        match complaint {
+            Complaint::Refused(Refusal::Worker) => tracing::warn!(
+                most = per_worker, %listener,
+                "a worker has all sessions over UDP that it may have: new clients are not served (limits.stream_udp_sessions_per_worker)"
+            ),
+            Complaint::Refused(Refusal::Descriptors) => tracing::warn!(
+                most = per_worker, %listener,
+                "sessions over UDP have all descriptors of their share: new clients are not served (RLIMIT_NOFILE; LimitNOFILE of a unit)"
+            ),
+            Complaint::Refused(Refusal::Network) => tracing::warn!(
+                most = per_network, %peer, %listener,
+                "a network has all sessions over UDP that it may have: its new clients are not served (limits.stream_udp_sessions_per_network)"
+            ),
+            Complaint::Refused(Refusal::Address) => tracing::warn!(
+                most = per_address, %peer, %listener,
+                "an address has all sessions over UDP that it may have: its new sessions are not served (limits.stream_udp_sessions_per_address)"
+            ),
+            Complaint::Evicted | Complaint::NoSocket => tracing::warn!(
+                most = per_worker, %peer, %listener,
+                "there is no room for more sessions over UDP: sessions without a reply give way to new ones"
+            ),
+        }
+    }
+    entered.ok().map(|(place, _)| place)
 }
 
 /// Who comes along this way, and the route for it, if there is one.

@@ -17,7 +17,7 @@ use sigma_plugin::flow::Transport;
 
 use super::session::{Opened, serve};
 use super::table::{Reached, Seat};
-use super::{Hall, introduced};
+use super::{Hall, enter, introduced};
 use crate::worker::Worker;
 
 /// A session, as the process that takes it over has to know it.
@@ -76,11 +76,9 @@ pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, soc
     let view = worker.view();
     let UdpSession { peer, local, node: addr, asked, answered, quiet_ms, .. } = session;
     let way = Way { peer, local };
-    let place = worker.datagrams.room.enter(view.snapshot.settings.limits.stream_udp_sessions_per_worker);
     let socket = DatagramSocket::connected(socket, addr);
-    let (Some(place), Ok(socket), None) = (place, socket, hall.table.borrow().find(&way)) else {
-        return;
-    };
+    let (Ok(socket), None) = (socket, hall.table.borrow().find(&way)) else { return };
+    let Some(place) = enter(worker, hall, &view, peer) else { return };
     let (origin, client, route) = introduced(worker, hall, &view, way);
     // A client whose route is gone begins anew, as it would after a restart.
     let Some(route) = route else { return };
@@ -88,9 +86,9 @@ pub(crate) fn go_on(worker: &Rc<Worker>, hall: &Rc<Hall>, Passing { session, soc
     (session.client, session.transport) = (client, Transport::Udp);
     session.traffic = Arc::clone(&hall.traffic);
     let since_ms = deadline::now_ms().saturating_sub(quiet_ms);
-    let seat = Rc::new(Seat::going_on(way, route.udp, (asked, answered), since_ms));
+    let seat = Rc::new(Seat::going_on(way, place, route.udp, (asked, answered), since_ms));
     hall.table.borrow_mut().insert(&seat);
     let reached = Some(Box::new(Reached { addr, socket: Rc::new(socket) }));
-    let opened = Box::new(Opened { session, origin, route, place, reached });
+    let opened = Box::new(Opened { session, origin, route, reached });
     tokio::task::spawn_local(serve(Rc::clone(worker), Rc::clone(hall), seat, opened));
 }

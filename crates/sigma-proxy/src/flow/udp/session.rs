@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use sigma_config::resources::OnUnhealthy;
+use sigma_config::settings::Timeouts;
 use sigma_http::{Chunk, Fault, FaultKind};
 use sigma_net::datagram::DatagramSocket;
 use sigma_net::{Deadline, deadline};
@@ -20,7 +21,7 @@ use super::Hall;
 use super::table::{Reached, Seat};
 use crate::attempts::{Attempts, Decision, Failure, Picked};
 use crate::connection::Origin;
-use crate::datagrams::Place;
+use crate::datagrams::Complaint;
 use crate::flow::guarded::fallback;
 use crate::flow::{Active, End, Flow, ms_since, now};
 use crate::judge::is_to_blame;
@@ -39,7 +40,6 @@ pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) origin: Origin,
     pub(super) route: Arc<FlowRoute>,
-    pub(super) place: Place,
     /// The node that it is with already; boxed, as few are.
     pub(super) reached: Option<Box<Reached>>,
 }
@@ -48,9 +48,17 @@ pub(super) struct Opened {
 pub(super) async fn serve(worker: Rc<Worker>, hall: Rc<Hall>, seat: Rc<Seat>, opened: Box<Opened>) {
     let _ended = Ended { worker: &worker, hall: &hall, seat: &seat };
     let _active = Active::begin(&worker, Arc::clone(&hall.traffic));
-    let Opened { session, origin, route, place: _place, reached } = *opened;
+    let Opened { session, origin, route, reached } = *opened;
     let mut flow = Flow::new(&worker, session, origin);
-    let outcome = flow.run_datagrams(&hall, &seat, route, reached).await;
+    let outcome = tokio::select! {
+        biased;
+        () = seat.place().evicted() => {
+            worker.counters.add(Counter::StreamSessionsEvicted, 1);
+            let reason = "the session gave way to another one";
+            Err(Fault::new(FaultKind::GatewayOverloaded, reason).into())
+        }
+        outcome = flow.run_datagrams(&hall, &seat, route, reached) => outcome,
+    };
     let received = seat.sent_bytes();
     (flow.session.course.received, flow.session.course.upstream_sent) = (received, received);
     flow.finish(outcome);
@@ -167,10 +175,7 @@ impl Flow<'_> {
             Box::pin(self.ask_guards(passage, upstream, None)).await?;
         }
         let mut attempts = Attempts::new(self.worker, number, upstream, None, self.choice(upstream));
-        let idle_ms = match &upstream.config.timeout {
-            Some(_) => upstream.timeouts.read_ms,
-            None => view.snapshot.settings.timeouts.stream_udp_idle_ms.into(),
-        };
+        let patience = Patience::of(upstream, &view.snapshot.settings.timeouts);
         drop(view);
         loop {
             let (node, reached) = match reached.take() {
@@ -190,7 +195,7 @@ impl Flow<'_> {
             let ended = match connected {
                 Ok(socket) => {
                     let with = With { attempts: &attempts, node: &node, passage: &mut passage };
-                    self.relay_datagrams(hall, seat, &socket, with, idle_ms).await
+                    self.relay_datagrams(hall, seat, &socket, with, patience).await
                 }
                 Err(fault) => Err(Stopped::Unsent(fault)),
             };
@@ -241,7 +246,7 @@ impl Flow<'_> {
         if !sigma_net::limits::is_own_lack(error) {
             return Fault::new(FaultKind::ConnectRefused, "the node cannot be reached");
         }
-        if self.worker.datagrams.room.may_complain(deadline::now_ms()) {
+        if self.worker.datagrams.may_complain(Complaint::NoSocket, deadline::now_ms()) {
             tracing::error!(%error, "no socket for a session over UDP; see limits on open files and ports");
         }
         Fault::new(FaultKind::OutOfSockets, "the gateway has no free descriptor or port for a session")
@@ -262,14 +267,14 @@ impl Flow<'_> {
         seat: &Seat,
         socket: &DatagramSocket,
         with: With<'_, '_>,
-        idle_ms: u64,
+        patience: Patience,
     ) -> Result<(), Stopped> {
         let With { attempts, node, passage } = with;
         let worker = self.worker;
         let closes = attempts.upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
         let withdrawal = closes.then(|| Withdrawal::watch(&node.health));
         let idle = Deadline::new();
-        idle.set(idle_ms.saturating_sub(seat.quiet_ms(deadline::now_ms())).max(1));
+        idle.set(patience.with(seat).saturating_sub(seat.quiet_ms(deadline::now_ms())).max(1));
         flush(worker, hall, seat);
         let (mut has_answered, mut is_leaving) = (false, false);
         while !seat.is_over() {
@@ -307,6 +312,7 @@ impl Flow<'_> {
                 return Err(Stopped::Other(fault));
             }
             is_leaving = seat.is_leaving() || worker.is_draining();
+            let idle_ms = patience.with(seat);
             let most_ms = match !is_leaving || seat.is_owed() {
                 true => idle_ms,
                 false if worker.drain.poll_over().is_ready() => 0,
@@ -342,6 +348,29 @@ impl Flow<'_> {
         self.session.course.sent += bytes as u64;
         self.session.course.upstream_received +=
             batch.iter().map(|received| received.bytes.len() as u64).sum::<u64>();
+    }
+}
+
+/// How long a session may be without a datagram.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    idle_ms: u64,
+    /// While the node has not replied.
+    new_ms: u64,
+}
+
+impl Patience {
+    fn of(upstream: &Upstream, timeouts: &Timeouts) -> Patience {
+        if upstream.config.timeout.is_some() {
+            let idle_ms = upstream.timeouts.read_ms;
+            return Patience { idle_ms, new_ms: idle_ms };
+        }
+        let idle_ms = timeouts.stream_udp_idle_ms.into();
+        Patience { idle_ms, new_ms: idle_ms.min(timeouts.stream_udp_new_ms.into()) }
+    }
+
+    fn with(self, seat: &Seat) -> u64 {
+        if seat.place().is_new() { self.new_ms } else { self.idle_ms }
     }
 }
 

@@ -11,7 +11,7 @@ use sigma_config::settings::Limits;
 use sigma_net::datagram::{DatagramSocket, Way};
 use tokio::sync::Notify;
 
-use crate::datagrams::{Room, Waiting};
+use crate::datagrams::{Place, Room, Waiting};
 
 /// The sessions over one socket of a listener.
 #[derive(Debug, Default)]
@@ -74,6 +74,7 @@ pub(super) struct Seat {
     pub(super) way: Way,
     /// Something has happened that the session's task has to look at.
     pub(super) changed: Notify,
+    place: Place,
     is_leaving: Cell<bool>,
     is_passed: Cell<bool>,
     state: RefCell<State>,
@@ -97,19 +98,27 @@ struct State {
 }
 
 impl Seat {
-    pub(super) fn new(way: Way, rules: StreamUdp, now_ms: u64) -> Seat {
-        Seat::going_on(way, rules, (0, 0), now_ms)
+    pub(super) fn new(way: Way, place: Place, rules: StreamUdp, now_ms: u64) -> Seat {
+        Seat::going_on(way, place, rules, (0, 0), now_ms)
     }
 
     /// One of which so many datagrams of the client and of the node have passed, the last of them at this time.
     pub(super) fn going_on(
         way: Way,
+        place: Place,
         rules: StreamUdp,
         (asked, answered): (u64, u64),
         active_ms: u64,
     ) -> Seat {
+        if answered > 0 {
+            place.note_reply(active_ms);
+        }
+        if asked > 1 {
+            place.note_request();
+        }
         Seat {
             way,
+            place,
             changed: Notify::new(),
             is_leaving: Cell::new(false),
             is_passed: Cell::new(false),
@@ -137,6 +146,7 @@ impl Seat {
         state.waiting_bytes += held.len();
         state.waiting.push_back(held);
         state.ledger.asked += 1;
+        self.place.note_request();
         true
     }
 
@@ -183,6 +193,12 @@ impl Seat {
         state.active_ms = now_ms;
         state.ledger.answered += count;
         state.first = None;
+        self.place.note_reply(now_ms);
+    }
+
+    /// Its place among the sessions of the worker.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The node takes no more.
@@ -292,12 +308,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::datagrams::{Admission, SessionLimits};
 
     const BOUNDS: Bounds = Bounds { datagrams: 3, bytes: 10, worker_bytes: 100 };
 
+    fn place() -> Place {
+        let limits = SessionLimits { per_worker: 1, per_network: 0, per_address: 0 };
+        Rc::<Admission>::default().enter([192, 0, 2, 1].into(), false, &limits, 0).unwrap().0
+    }
+
     fn seat(responses: Option<u32>, requests: Option<u32>) -> Rc<Seat> {
         let way = Way { peer: ([192, 0, 2, 1], 5_000).into(), local: None };
-        Rc::new(Seat::new(way, StreamUdp { responses, requests }, 0))
+        Rc::new(Seat::new(way, place(), StreamUdp { responses, requests }, 0))
     }
 
     #[test]
@@ -361,9 +383,18 @@ mod tests {
     }
 
     #[test]
+    fn reply_of_the_node_raises_the_standing() {
+        let (seat, room) = (seat(None, None), Rc::default());
+        assert!(seat.offer(b"one", &room, &BOUNDS) && seat.place().is_new());
+        assert!(seat.offer(b"two", &room, &BOUNDS) && seat.place().is_new(), "the node has not replied");
+        seat.answered(1, 8);
+        assert!(!seat.place().is_new());
+    }
+
+    #[test]
     fn a_session_passes_when_nothing_of_it_waits() {
         let (way, rules) = (seat(None, None).way, StreamUdp { responses: Some(1), requests: None });
-        let (seat, room) = (Seat::going_on(way, rules, (3, 2), 5), Rc::default());
+        let (seat, room) = (Seat::going_on(way, place(), rules, (3, 2), 5), Rc::default());
         assert_eq!((seat.is_owed(), seat.is_over(), seat.quiet_ms(9)), (true, false, 4));
         assert!(seat.standing().is_none(), "it has no node");
         assert!(!seat.starts_over(), "there is nothing to start with");
