@@ -11,6 +11,9 @@ use crate::{Fault, FaultKind};
 pub const REVOKED: Fault =
     Fault::new(FaultKind::MemoryLimit, "the exchange made no progress while memory for clients was short");
 
+/// Bytes that a stream moves before its account notes them, unless something waits.
+const NOTED_BYTES: u64 = 16 * 1024;
+
 impl Role {
     /// The account of a connection; connections to nodes count nothing themselves.
     pub(super) fn account(self) -> Account {
@@ -38,9 +41,11 @@ impl Codec {
     pub(super) fn count_piece(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
         let held = if stream.piece.is_empty() { 0 } else { stream.piece.memory() };
-        if held != 0 || stream.piece_held != 0 {
-            stream.account.update(stream.piece_held, held, stream.moved());
-            stream.piece_held = held;
+        let moved = stream.moved();
+        // Little bodies that leave at once are not worth an entry.
+        if held != 0 || stream.piece_held != 0 || moved - stream.moved_noted >= NOTED_BYTES {
+            stream.account.update(stream.piece_held, held, moved);
+            (stream.piece_held, stream.moved_noted) = (held, moved);
         }
     }
 

@@ -106,6 +106,8 @@ pub(super) struct Stream {
     pub(super) piece: Chunk,
     /// Memory of `piece` in the account: counted once it has to wait.
     pub(super) piece_held: usize,
+    /// Bytes moved when the account last noted them.
+    pub(super) moved_noted: u64,
     pub(super) end: End,
     /// Bytes that a declared length has left.
     pub(super) left: Option<u64>,

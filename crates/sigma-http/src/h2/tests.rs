@@ -669,3 +669,22 @@ fn a_revoked_stream_is_reset_and_its_exchange_told() {
     codec.release(key);
     assert_eq!((held::total(), failure(&codec)), (0, None));
 }
+
+#[test]
+fn a_stream_that_is_never_blocked_makes_progress() {
+    use sigma_buffer::held;
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, b"\0\x04\0\x0f\0\0"));
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, GET));
+    let key = codec.next_incoming().expect("a request").key;
+    codec.hold(key, 1 << 20);
+    held::set_limit(1 << 20);
+    for _ in 0..5 {
+        codec.queue(key, data(&[b'a'; 10_000]));
+        codec.flush(key);
+        drain(&mut codec);
+        assert!(codec.is_flushed(key));
+    }
+    assert_eq!(held::reclaim(60_000), 0);
+    codec.release(key);
+}
