@@ -92,6 +92,7 @@ pub(crate) fn target<'t>(
         connection_window_bytes: http2.connection_window_bytes,
         frame_bytes: http2.frame_bytes,
         header_list_bytes: limits.response_head_bytes,
+        controls_per_second: http2.upstream_control_frames_per_second,
     };
     let tls = upstream.over_tls().map(|tls| {
         // Neither leads anywhere over HTTP/2.

@@ -90,6 +90,7 @@ impl Worker {
             connection_window_bytes: 65_535,
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
+            controls_per_second: u32::MAX,
         };
         let target = Target {
             endpoint,

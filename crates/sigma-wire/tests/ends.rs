@@ -46,6 +46,7 @@ const SHARED: SharedLimits = SharedLimits {
     connection_window_bytes: 65_535,
     frame_bytes: 16_384,
     header_list_bytes: 1_000,
+    controls_per_second: u32::MAX,
 };
 
 fn pair() -> (Stream, Stream) {

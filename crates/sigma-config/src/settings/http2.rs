@@ -34,10 +34,15 @@ pub struct Http2 {
     /// Streams that a client may have taken back while their exchanges are not over yet; more closes the
     /// connection.
     pub pending_resets: u32,
-    /// Frames without a part of a message that a client may send per second, besides one for each KiB that
-    /// it was sent: SETTINGS, PING, priorities, WINDOW_UPDATE, empty and unknown ones, and each CONTINUATION;
-    /// more closes the connection.
+    /// Frames without a part of a message that a client may send per second, besides one for each KiB and four for
+    /// each DATA frame that it was sent: SETTINGS (one for each 16 entries), PING, priorities, WINDOW_UPDATE, empty and
+    /// unknown ones, and each CONTINUATION; more closes the connection.
     pub control_frames_per_second: u32,
+    /// The same for a node, which also has four more for each request that it is sent. RST_STREAM and heads of streams
+    /// that are over count as well. Beyond it the connection to the node ends, which counts as a failure of the node.
+    /// Far more than servers send, and less than a hundredth of a worker's time.
+    #[schemars(range(min = 1))]
+    pub upstream_control_frames_per_second: u32,
     /// Requests at a time on one upstream connection; a further one is opened beyond it, up to
     /// `keepalive_pool.size`. Upstreams may set fewer.
     #[schemars(range(min = 1))]
@@ -55,6 +60,7 @@ impl Default for Http2 {
             resets_per_minute: 1_000,
             pending_resets: 20,
             control_frames_per_second: 1_000,
+            upstream_control_frames_per_second: 10_000,
             upstream_streams: 100,
         }
     }

@@ -9,18 +9,38 @@
 /// windows to update.
 const BYTES_PER_CONTROL: u64 = 1024;
 
+/// Control frames that a peer may send for each DATA frame that it was sent, and for each stream that it was asked
+/// to serve. Some peers open two windows for each message and measure the connection with a PING.
+const CONTROLS_PER_FRAME: u64 = 4;
+
 /// How often a peer may send what costs it nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct FloodLimits {
-    /// Streams taken back, or that had to be, per minute.
+    /// Streams taken back, or that had to be, per minute. `u32::MAX`: they are paid for as control frames. That is
+    /// right for a server, which cannot begin streams.
     pub resets_per_minute: u32,
-    /// Frames that carry no part of a message, per second, besides what the bytes written allow.
+    /// Frames that carry no part of a message, per second, besides what the bytes and frames written allow.
     pub controls_per_second: u32,
 }
 
 impl FloodLimits {
-    /// No limit: for peers that were chosen.
+    /// No limit.
     pub const NONE: FloodLimits = FloodLimits { resets_per_minute: u32::MAX, controls_per_second: u32::MAX };
+}
+
+/// What a peer was sent so far, for which it may send control frames.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sent {
+    pub(super) bytes: u64,
+    /// DATA frames, and requests.
+    pub(super) frames: u64,
+}
+
+impl Sent {
+    fn earned_since(self, before: Sent) -> u64 {
+        let frames = self.frames.saturating_sub(before.frames).saturating_mul(CONTROLS_PER_FRAME);
+        (self.bytes.saturating_sub(before.bytes) / BYTES_PER_CONTROL).saturating_add(frames)
+    }
 }
 
 /// What a peer did that costs it nothing.
@@ -109,8 +129,8 @@ pub(super) struct Budget {
     limits: FloodLimits,
     resets: Spent,
     controls: Spent,
-    /// Bytes written when the period of `controls` began.
-    written: u64,
+    /// What was sent when the period of `controls` began.
+    sent: Sent,
     glitches: [u32; GLITCHES],
 }
 
@@ -123,22 +143,21 @@ impl Budget {
             limits,
             resets: Spent::default(),
             controls: Spent::default(),
-            written: 0,
+            sent: Sent::default(),
             glitches: [0; GLITCHES],
         }
     }
 
-    /// Pays for a glitch. `written` counts the bytes that the peer was sent so far. Returns whether
-    /// something is left.
+    /// Pays for a glitch. Returns whether something is left.
     #[must_use]
-    pub(super) fn pays(&mut self, glitch: Glitch, now_ms: u64, written: u64) -> bool {
+    pub(super) fn pays(&mut self, glitch: Glitch, now_ms: u64, sent: Sent) -> bool {
         self.glitches[glitch as usize] = self.glitches[glitch as usize].saturating_add(1);
-        if glitch.is_reset() {
+        if glitch.is_reset() && self.limits.resets_per_minute != u32::MAX {
             self.resets.add(now_ms, MINUTE_MS);
         } else if self.controls.add(now_ms, SECOND_MS) {
-            self.written = written;
+            self.sent = sent;
         }
-        let earned = written.saturating_sub(self.written) / BYTES_PER_CONTROL;
+        let earned = sent.earned_since(self.sent);
         let resets = u128::from(self.resets.within(now_ms, MINUTE_MS));
         let controls = u128::from(self.controls.within(now_ms, SECOND_MS).saturating_sub(earned));
         let resets_max = u128::from(self.limits.resets_per_minute);
@@ -157,32 +176,55 @@ impl Budget {
 mod tests {
     use super::*;
 
+    const NOTHING: Sent = Sent { bytes: 0, frames: 0 };
+
     #[test]
     fn a_budget_starts_over_and_grows_with_what_is_written() {
         let mut budget = Budget::new(FloodLimits { resets_per_minute: 4, controls_per_second: 2 });
-        assert!(budget.pays(Glitch::Control, 5_000, 0) && budget.pays(Glitch::Window, 5_100, 0));
-        assert!(!budget.pays(Glitch::Empty, 5_200, 0), "the third within a second");
-        assert!(budget.pays(Glitch::Window, 5_300, 2 * BYTES_PER_CONTROL), "a reader has windows to update");
-        assert!(!budget.pays(Glitch::Window, 5_400, 2 * BYTES_PER_CONTROL));
-        assert!(budget.pays(Glitch::Control, 6_000, 0), "the next second");
+        let much = Sent { bytes: 2 * BYTES_PER_CONTROL, frames: 0 };
+        assert!(budget.pays(Glitch::Control, 5_000, NOTHING) && budget.pays(Glitch::Window, 5_100, NOTHING));
+        assert!(!budget.pays(Glitch::Empty, 5_200, NOTHING), "the third within a second");
+        assert!(budget.pays(Glitch::Window, 5_300, much), "a reader has windows to update");
+        assert!(!budget.pays(Glitch::Window, 5_400, much));
+        assert!(budget.pays(Glitch::Control, 6_000, NOTHING), "the next second");
         assert_eq!(budget.take(), [0, 0, 0, 0, 2, 3, 1, 0]);
         assert_eq!(budget.take(), [0; 8]);
     }
 
     #[test]
+    fn each_message_earns_window_updates_and_a_ping() {
+        let mut budget = Budget::new(FloodLimits { resets_per_minute: 4, controls_per_second: 10 });
+        for frames in 0..1_000 {
+            let sent = Sent { bytes: 20 * frames, frames };
+            let glitches = [Glitch::Window, Glitch::Window, Glitch::Control];
+            assert!(frames == 0 || glitches.iter().all(|glitch| budget.pays(*glitch, 5_000, sent)));
+        }
+    }
+
+    #[test]
+    fn resets_of_a_server_are_paid_as_control_frames() {
+        let mut budget = Budget::new(FloodLimits { resets_per_minute: u32::MAX, controls_per_second: 2 });
+        let resets = |budget: &mut Budget, now_ms| budget.pays(Glitch::Reset, now_ms, NOTHING);
+        assert!(resets(&mut budget, 1_000) && resets(&mut budget, 1_000) && !resets(&mut budget, 1_000));
+        assert!(resets(&mut budget, 2_000), "the next second");
+    }
+
+    #[test]
     fn what_one_kind_has_used_the_others_lack() {
         let mut budget = Budget::new(FloodLimits { resets_per_minute: 4, controls_per_second: 2 });
-        assert!(budget.pays(Glitch::Reset, 1_000, 0) && budget.pays(Glitch::Refused, 1_000, 0));
-        assert!(budget.pays(Glitch::Control, 1_000, 0));
-        assert!(!budget.pays(Glitch::Control, 1_000, 0), "half of it was spent on streams");
-        assert!(budget.pays(Glitch::StreamError, 2_000, 0) && budget.pays(Glitch::Head, 2_000, 0));
-        assert!(!budget.pays(Glitch::Reset, 59_000, 0));
-        assert!(budget.pays(Glitch::Reset, 61_000, 0), "the next minute");
+        let pays = |budget: &mut Budget, glitch, now_ms| budget.pays(glitch, now_ms, NOTHING);
+        assert!(pays(&mut budget, Glitch::Reset, 1_000) && pays(&mut budget, Glitch::Refused, 1_000));
+        assert!(pays(&mut budget, Glitch::Control, 1_000));
+        assert!(!pays(&mut budget, Glitch::Control, 1_000), "half of it was spent on streams");
+        assert!(pays(&mut budget, Glitch::StreamError, 2_000) && pays(&mut budget, Glitch::Head, 2_000));
+        assert!(!pays(&mut budget, Glitch::Reset, 59_000));
+        assert!(pays(&mut budget, Glitch::Reset, 61_000), "the next minute");
     }
 
     #[test]
     fn no_limit_is_never_reached() {
         let mut budget = Budget::new(FloodLimits::NONE);
-        assert!((0..100_000).all(|_| budget.pays(Glitch::Reset, 1, 0) && budget.pays(Glitch::Control, 1, 0)));
+        let glitches = [Glitch::Reset, Glitch::Control];
+        assert!((0..100_000).all(|_| glitches.iter().all(|glitch| budget.pays(*glitch, 1, NOTHING))));
     }
 }

@@ -144,6 +144,8 @@ pub struct Codec {
     pub(super) leaving: Leaving,
     /// The peer takes no further streams.
     pub(super) peer_leaves: bool,
+    /// DATA frames written, and streams that this side began.
+    pub(super) frames_sent: u64,
 }
 
 impl Codec {
@@ -189,6 +191,7 @@ impl Codec {
             failed: None,
             leaving: Leaving::No,
             peer_leaves: false,
+            frames_sent: 0,
             config,
         };
         connection.introduce();

@@ -55,6 +55,7 @@ impl Codec {
         let id = self.next_stream;
         self.next_stream += 2;
         self.begun += 1;
+        self.frames_sent += 1;
         let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
         self.open_account(key, 0);
         let ended = length.is_empty();
@@ -221,6 +222,7 @@ impl Codec {
             if ended {
                 stream.end = End::Sent;
             }
+            self.frames_sent += 1;
             if bytes >= LARGE_BYTES {
                 self.out.push_body(stream.piece.split_to(bytes), frame_bytes, id, flags);
             } else {

@@ -479,7 +479,7 @@ fn floods() {
     let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
     let head = |n: u32| frame(kind::HEADERS, 5, 2 * n + 1, GET);
     type Flood<'f> = (&'f dyn Fn(u32) -> Vec<u8>, u32, Glitch);
-    let all: [Flood<'_>; 9] = [
+    let all: [Flood<'_>; 12] = [
         (&|_| frame(kind::PING, 0, 0, &[0; 8]), 20, Glitch::Control),
         (&|_| frame(kind::SETTINGS, 0, 0, &[]), 20, Glitch::Control),
         (&|_| frame(kind::PRIORITY, 0, 9, &[0; 5]), 20, Glitch::Control),
@@ -502,6 +502,25 @@ fn floods() {
             Glitch::Continuation,
         ),
         (&|n| [head(n), frame(kind::RST_STREAM, 0, 2 * n + 1, &[0; 4])].concat(), 10, Glitch::Reset),
+        // 160 entries are ten.
+        (&|_| frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0].repeat(160)), 2, Glitch::Control),
+        // What is sent for a stream that was reset.
+        (
+            &|n| {
+                let reset = [head(0), frame(kind::WINDOW_UPDATE, 0, 1, &[0; 4])].concat();
+                if n == 0 { reset } else { frame(kind::DATA, 0, 1, &[]) }
+            },
+            18,
+            Glitch::Empty,
+        ),
+        (
+            &|n| {
+                let reset = [head(0), frame(kind::WINDOW_UPDATE, 0, 1, &[0; 4])].concat();
+                if n == 0 { reset } else { frame(kind::HEADERS, 5, 1, GET) }
+            },
+            9,
+            Glitch::Head,
+        ),
         // The peer makes this side take back its streams.
         (&|n| [head(n), frame(kind::WINDOW_UPDATE, 0, 2 * n + 1, &[0; 4])].concat(), 6, Glitch::StreamError),
     ];
@@ -524,6 +543,85 @@ fn floods() {
         assert_eq!(rounds, allowed + 1, "{glitch:?}");
         let place = Glitch::ALL.iter().position(|kind| *kind == glitch).expect("a kind");
         assert!(codec.take_glitches()[place] >= rounds.min(allowed), "{glitch:?}");
+    }
+}
+
+/// A client whose node pays for what it sends.
+fn guarded_client() -> (Codec, StreamKey) {
+    let flood = FloodLimits { resets_per_minute: u32::MAX, controls_per_second: 20 };
+    let mut codec = Codec::new(Config { role: Role::Client, flood, ..CONFIG });
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
+    let key = open(&mut codec, &request("GET / HTTP/1.1\r\nHost: h\r\n\r\n"), BodyLength::None);
+    drain(&mut codec);
+    codec.receive(&mut Chunk::empty(), 3_000);
+    (codec, key)
+}
+
+#[test]
+fn floods_of_a_node_end_the_connection() {
+    let floods: [&dyn Fn(u32) -> Vec<u8>; 8] = [
+        &|_| frame(kind::PING, 0, 0, &[0; 8]),
+        &|_| frame(kind::SETTINGS, 0, 0, &[]),
+        &|_| frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        &|_| frame(0xee, 0, 0, &[]),
+        &|n| if n == 0 { frame(kind::HEADERS, 4, 1, b"\x88") } else { frame(kind::DATA, 0, 1, &[]) },
+        &|n| {
+            if n == 0 { frame(kind::HEADERS, 4, 1, b"\x88") } else { frame(kind::DATA, 8, 1, &[3, 0, 0, 0]) }
+        },
+        &|n| if n == 0 { frame(kind::HEADERS, 0, 1, b"\x88") } else { frame(kind::CONTINUATION, 0, 1, &[]) },
+        // Heads for a stream that is over.
+        &|n| {
+            frame(
+                if n == 0 { kind::RST_STREAM } else { kind::HEADERS },
+                4,
+                1,
+                if n == 0 { &[0; 4] } else { b"\x88" },
+            )
+        },
+    ];
+    for (number, flood) in floods.iter().enumerate() {
+        let (mut codec, _) = guarded_client();
+        let mut rounds = 0;
+        while codec.failure().is_none() && rounds < 100 {
+            codec.receive(&mut Chunk::copy_of(&flood(rounds)), 3_000);
+            rounds += 1;
+        }
+        assert_eq!(failure(&codec), Some(ErrorCode::ENHANCE_YOUR_CALM), "flood {number}");
+        assert!((20..=26).contains(&rounds), "flood {number}: {rounds}");
+    }
+}
+
+#[test]
+fn frames_of_honest_nodes_are_within_the_budget() {
+    let (mut codec, first) = guarded_client();
+    codec.release(first);
+    let head = request("POST / HTTP/1.1\r\nHost: h\r\n\r\n");
+    for n in 1..1_000 {
+        let key = open(&mut codec, &head, BodyLength::Streamed);
+        codec.queue(key, data(b"x"));
+        codec.queue(key, Frame::End);
+        codec.flush(key);
+        drain(&mut codec);
+        let id = 2 * n + 1;
+        let answer = [
+            frame(kind::PING, 0, 0, &[0; 8]),
+            frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+            frame(kind::WINDOW_UPDATE, 0, id, &[0, 0, 0, 1]),
+            frame(kind::HEADERS, 4, id, b"\x88"),
+            frame(kind::DATA, 0, id, &[]),
+            frame(kind::DATA, 8, id, &[2, 0, 0, 0][..3]),
+            // A client that has gone: what follows is for a stream that was reset.
+            frame(kind::DATA, 1, id, &[]),
+        ];
+        for (at, bytes) in answer.iter().enumerate() {
+            codec.receive(&mut Chunk::copy_of(bytes), 3_000);
+            if at == 3 && n % 2 == 0 {
+                codec.reset(key, ErrorCode::CANCEL);
+            }
+        }
+        assert_eq!(failure(&codec), None, "request {n}");
+        codec.release(key);
+        drain(&mut codec);
     }
 }
 

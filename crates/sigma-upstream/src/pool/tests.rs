@@ -42,6 +42,7 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         connection_window_bytes: 65_535,
         frame_bytes: 16_384,
         header_list_bytes: 16_384,
+        controls_per_second: u32::MAX,
     };
     let dial = Dial {
         protocol: Protocol::Http2,

@@ -27,6 +27,8 @@ pub struct SharedLimits {
     pub frame_bytes: u32,
     /// Largest list of response fields.
     pub header_list_bytes: u32,
+    /// Frames without a part of a message that the node may send per second, besides what it earns by what it is sent.
+    pub controls_per_second: u32,
 }
 
 /// A connection with room for several exchanges.
@@ -174,7 +176,7 @@ fn config(limits: &SharedLimits) -> Config {
         frame_bytes: limits.frame_bytes,
         header_list_bytes: limits.header_list_bytes,
         head: limits.head,
-        // A node was chosen.
-        flood: FloodLimits::NONE,
+        // A node resets streams that it was asked for: it pays for a reset as for any other frame.
+        flood: FloodLimits { resets_per_minute: u32::MAX, controls_per_second: limits.controls_per_second },
     }
 }

@@ -8,6 +8,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
 use sigma_testkit::Gateway;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::h2::{Node, ask, connect, get, request, until, within};
@@ -97,4 +98,56 @@ fn a_node_that_leaves_gets_no_new_requests() {
         assert_eq!(connections.load(Ordering::SeqCst), 4, "each got a connection of its own");
         node.abort();
     });
+}
+
+/// A node that sends what carries no part of a message, and never ends.
+#[test]
+fn floods_of_a_node_end_their_connection_only() {
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let head =
+            [&(payload.len() as u32).to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+        [head, payload.to_vec()].concat()
+    }
+    let begun = frame(1, 4, 1, b"\x88");
+    for (name, first, flood) in [
+        ("PING", Vec::new(), frame(6, 0, 0, &[0; 8])),
+        ("SETTINGS", Vec::new(), frame(4, 0, 0, &[0, 4, 0, 0, 1, 0].repeat(100))),
+        ("WINDOW_UPDATE", Vec::new(), frame(8, 0, 0, &[0, 0, 0, 1])),
+        ("unknown", Vec::new(), frame(0xee, 0, 0, &[])),
+        ("CONTINUATION", frame(1, 1, 1, b"\x88"), frame(9, 0, 1, &[])),
+        ("DATA", begun.clone(), frame(0, 0, 1, &[])),
+        ("padding", begun, frame(0, 8, 1, &[3, 0, 0, 0])),
+    ] {
+        within(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let node = tokio::spawn(async move {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                socket.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+                // Preface, SETTINGS, WINDOW_UPDATE, and the request behind them.
+                let mut read = 0;
+                while read < 120 {
+                    read += socket.read(&mut [0; 1_024]).await.unwrap();
+                }
+                socket.write_all(&first).await.unwrap();
+                while socket.write_all(&flood.repeat(100)).await.is_ok() {}
+            });
+            let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
+            let settings = "http2: { upstream_control_frames_per_second: 100 }\n";
+            let upstream = "      scheme: grpc\n      retries: 0\n";
+            let gateway = Gateway::start(SIGMA, &catch_all(settings, &nodes, upstream)).unwrap();
+            let (sender, _driver) = connect(&gateway).await;
+            let mut sender = sender.ready().await.unwrap();
+            let (answer, _) = sender.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
+            // One that has begun is cut short.
+            if let Ok(answer) = answer.await {
+                match answer.status().as_u16() {
+                    200 => assert!(crate::h2::body_of(&mut answer.into_body()).await.is_err(), "{name}"),
+                    status => assert_eq!(status, 502, "{name}"),
+                }
+            }
+            // The gateway has closed the connection.
+            node.await.unwrap();
+        });
+    }
 }

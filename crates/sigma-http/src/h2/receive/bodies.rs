@@ -93,12 +93,11 @@ impl Codec {
             return Ok(false);
         }
         self.reading = Reading::Frame { in_head: false };
-        if let Some(key) = data.key.filter(|key| self.streams.is_alive(*key)) {
-            if data.ends {
-                self.end_input(key)?;
-            } else if !data.useful {
-                self.spend(Glitch::Empty)?;
-            }
+        match data.key.filter(|key| self.streams.is_alive(*key)) {
+            Some(key) if data.ends => self.end_input(key)?,
+            // For a stream that was reset the end is as empty as anything else without a byte.
+            _ if !data.useful => self.spend(Glitch::Empty)?,
+            _ => {}
         }
         Ok(true)
     }

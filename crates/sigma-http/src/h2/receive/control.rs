@@ -7,6 +7,9 @@ use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTE
 use crate::h2::priority::Priority;
 use crate::h2::stream::Fate;
 
+/// Bytes of a SETTINGS frame, of 16 entries, that are paid for as one control frame. What is known has eight entries.
+const SETTINGS_BYTES: usize = 16 * 6;
+
 /// The longest that a priority may be; all that is known has a dozen bytes.
 const PRIORITY_BYTES: usize = 1024;
 
@@ -80,7 +83,10 @@ impl Codec {
         if !payload.len().is_multiple_of(6) {
             return Err((SIZE, "SETTINGS are cut short"));
         }
-        self.spend(Glitch::Control)?;
+        // Each entry may concern all streams.
+        for _ in 0..payload.len().div_ceil(SETTINGS_BYTES).max(1) {
+            self.spend(Glitch::Control)?;
+        }
         if self.first_settings {
             // Without a word there is no limit.
             self.first_settings = false;

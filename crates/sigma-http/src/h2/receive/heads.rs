@@ -110,7 +110,7 @@ impl Codec {
         }
         self.skip(bytes)?;
         if self.config.role == Role::Client || self.recent_resets.contains(&id) {
-            return Ok(());
+            return self.spend(Glitch::Head);
         }
         Err((ErrorCode::STREAM_CLOSED, "a head on a stream that has ended"))
     }
@@ -126,7 +126,8 @@ impl Codec {
         self.last_peer_stream = id;
         if self.leaving == Leaving::Told {
             // It comes from before the client knew.
-            return self.skip(bytes);
+            self.skip(bytes)?;
+            return self.spend(Glitch::Refused);
         }
         if block.own_parent {
             self.skip(bytes)?;

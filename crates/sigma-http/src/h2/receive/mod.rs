@@ -4,7 +4,7 @@ mod bodies;
 mod control;
 mod heads;
 
-use super::budget::Glitch;
+use super::budget::{Glitch, Sent};
 use super::connection::{Codec, Role};
 use super::frame::{self, ErrorCode, FrameHeader, HEADER_BYTES, MAX_31_BITS, PREFACE, flag, kind};
 use super::reading::{Block, Reading};
@@ -133,8 +133,8 @@ impl Codec {
 
     /// Pays for what costs the peer nothing.
     pub(super) fn spend(&mut self, glitch: Glitch) -> Result<(), Broken> {
-        let written = self.out.written();
-        if self.budget.pays(glitch, self.now_ms, written) {
+        let sent = Sent { bytes: self.out.written(), frames: self.frames_sent };
+        if self.budget.pays(glitch, self.now_ms, sent) {
             return Ok(());
         }
         Err((ErrorCode::ENHANCE_YOUR_CALM, "the peer floods the connection"))
