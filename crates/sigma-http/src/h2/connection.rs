@@ -144,6 +144,8 @@ pub struct Codec {
     pub(super) leaving: Leaving,
     /// The peer takes no further streams.
     pub(super) peer_leaves: bool,
+    /// Streams that the node has reset since it sent a head last.
+    pub(super) resets_in_a_row: u32,
     /// DATA frames written, and streams that this side began.
     pub(super) frames_sent: u64,
 }
@@ -191,6 +193,7 @@ impl Codec {
             failed: None,
             leaving: Leaving::No,
             peer_leaves: false,
+            resets_in_a_row: 0,
             frames_sent: 0,
             config,
         };
@@ -433,6 +436,7 @@ impl Codec {
         self.release_taken(key.slot);
         let stream = self.streams.get(key);
         if let Some(chunk) = stream.data.pop_front() {
+            stream.is_stalled = false;
             stream.unreleased = chunk.len() as u32;
             stream.account.shrink(chunk.memory());
             stream.data_held = stream.data_held.saturating_sub(chunk.memory());
@@ -510,12 +514,13 @@ impl Codec {
     }
 
     /// Gives back the window of what a stream has handed on.
-    fn release_taken(&mut self, slot: u32) {
+    pub(super) fn release_taken(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
         let bytes = std::mem::take(&mut stream.unreleased);
         if bytes == 0 {
             return;
         }
+        stream.is_stalled = false;
         self.credit_stream(slot, bytes);
         self.credit(bytes);
     }
@@ -539,7 +544,10 @@ impl Codec {
     /// Gives back the connection's window of bytes that nobody holds any more.
     pub(super) fn credit(&mut self, bytes: u32) {
         self.unannounced += bytes;
-        if self.unannounced >= self.config.connection_window / 2 && self.failed.is_none() {
+        let half = self.unannounced >= self.config.connection_window / 2;
+        // Streams that nobody reads may hold the other half: then half of the window never comes together.
+        let scarce = self.recv_window < i64::from(self.config.frame_bytes) && self.unannounced > 0;
+        if (half || scarce) && self.failed.is_none() {
             let announced = std::mem::take(&mut self.unannounced);
             self.recv_window += i64::from(announced);
             frame::write_window_update(self.out.control(), 0, announced);

@@ -16,6 +16,7 @@
 //! | `fields` | from decoded fields to heads |
 //! | `heads` | heads on recycled memory |
 //! | `budget` | what a peer may cost without getting anything done |
+//! | `stalled` | streams that are not read, on a connection that others share |
 //! | `priority` | priorities of RFC 9218 |
 //! | `frame` | frames as bytes |
 //! | `hpack` | fields as bytes (RFC 7541) |
@@ -32,6 +33,7 @@ mod priority;
 mod reading;
 mod receive;
 mod send;
+mod stalled;
 mod stream;
 
 pub use accounts::REVOKED;

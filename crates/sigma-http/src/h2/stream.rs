@@ -98,6 +98,8 @@ pub(super) struct Stream {
     pub(super) unreleased: u32,
     /// Bytes given back that the peer was not told of yet.
     pub(super) unannounced: u32,
+    /// It has held bytes since it was marked, and none was taken.
+    pub(super) is_stalled: bool,
     /// What the peer sent broke a rule; it was answered, and is told with the end of the stream.
     pub(super) malformed: bool,
 
@@ -250,6 +252,25 @@ impl Streams {
     #[inline]
     pub(super) fn peek(&self, key: StreamKey) -> &Stream {
         &self.slots[key.slot as usize]
+    }
+
+    /// Whether a stream that is alive has nothing to take, and expects more.
+    pub(super) fn is_any_waiting(&self) -> bool {
+        self.by_id.values().any(|slot| {
+            let stream = &self.slots[*slot as usize];
+            stream.held && stream.data.is_empty() && stream.unreleased == 0 && !stream.remote_ended
+        })
+    }
+
+    pub(super) fn mark_stalled(&mut self) {
+        for stream in &mut self.slots {
+            stream.is_stalled = stream.held && (!stream.data.is_empty() || stream.unreleased > 0);
+        }
+    }
+
+    pub(super) fn stalled_slots(&self) -> Vec<u32> {
+        let slots = (0u32..).zip(&self.slots);
+        slots.filter(|(_, stream)| stream.held && stream.is_stalled).map(|(slot, _)| slot).collect()
     }
 
     /// The slots of all that are alive.

@@ -626,6 +626,63 @@ fn frames_of_honest_nodes_are_within_the_budget() {
 }
 
 #[test]
+fn a_connection_whose_streams_are_reset_is_retired() {
+    let reset = |n: usize, code: u32| frame(kind::RST_STREAM, 0, 2 * n as u32 + 1, &code.to_be_bytes());
+    let (mut codec, _) = client(4);
+    (0..2).for_each(|n| feed(&mut codec, &reset(n, 2)));
+    assert!(!codec.is_spent(), "two may be bad luck");
+    feed(&mut codec, &reset(2, 8));
+    assert!(codec.is_spent() && !codec.may_open());
+    // The one that is open goes on.
+    feed(&mut codec, &frame(kind::HEADERS, 5, 7, b"\x88"));
+    assert!(codec.failure().is_none());
+    // A head in between says that the node serves.
+    let (mut codec, _) = client(4);
+    (0..2).for_each(|n| feed(&mut codec, &reset(n, 2)));
+    feed(&mut codec, &frame(kind::HEADERS, 4, 5, b"\x88"));
+    feed(&mut codec, &reset(3, 2));
+    assert!(!codec.is_spent());
+    // One call for calm is enough, before a head and behind one.
+    for begins in [false, true] {
+        let (mut codec, _) = client(1);
+        if begins {
+            feed(&mut codec, &frame(kind::HEADERS, 4, 1, b"\x88"));
+        }
+        feed(&mut codec, &reset(0, ErrorCode::ENHANCE_YOUR_CALM.0));
+        assert!(codec.is_spent());
+    }
+}
+
+#[test]
+fn streams_that_are_not_read_end_when_others_wait() {
+    let config = Config { role: Role::Client, stream_window: 200_000, connection_window: 200_000, ..CONFIG };
+    let mut codec = Codec::new(config);
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
+    feed(&mut codec, &frame(kind::SETTINGS, flag::ACK, 0, &[]));
+    let head = request("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let stalled = open(&mut codec, &head, BodyLength::None);
+    feed(&mut codec, &frame(kind::HEADERS, 4, 1, b"\x88"));
+    (0..12).for_each(|_| feed(&mut codec, &frame(kind::DATA, 0, 1, &[0; 16_384])));
+    assert!(!codec.is_starved(), "no other stream waits");
+    let other = open(&mut codec, &head, BodyLength::None);
+    assert!(codec.is_starved());
+    codec.mark_stalled();
+    // A stream that was read goes on.
+    assert!(matches!(codec.take_frame(stalled), Arrival::Frame(Frame::Data(_))));
+    assert_eq!(codec.end_stalled(), 0);
+    codec.mark_stalled();
+    drain(&mut codec);
+    assert_eq!(codec.end_stalled(), 1);
+    let sent = sent(&mut codec);
+    assert!(sent.contains(&(kind::RST_STREAM, 1)) && sent.contains(&(kind::WINDOW_UPDATE, 0)), "{sent:?}");
+    let Arrival::Cut(fate) = codec.take_frame(stalled) else { panic!("it has ended") };
+    assert_eq!(fate.broken().map(|fault| fault.kind), Some(FaultKind::ResponseSendTimeout));
+    assert!(!codec.is_starved());
+    feed(&mut codec, &frame(kind::HEADERS, 5, 3, b"\x88"));
+    assert!(codec.take_head(other).is_ok_and(|head| head.is_some()));
+}
+
+#[test]
 fn streams_are_counted() {
     let mut codec = server(CONFIG);
     for n in 0..5 {

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use sigma_http::h1::HeadLimits;
 use sigma_http::h2::{Codec, Config, FloodLimits, Role};
 use sigma_http::{Chunk, Fault, FaultKind};
-use sigma_net::Stream;
+use sigma_net::{Deadline, Stream};
 
 use super::mux::{Mux, Progress, Transport};
 
@@ -30,6 +30,13 @@ pub struct SharedLimits {
     /// Frames without a part of a message that the node may send per second, besides what it earns by what it is sent.
     pub controls_per_second: u32,
 }
+
+/// After this time without room for other responses a connection takes no further requests.
+const CROWDED_MS: u64 = 1_000;
+
+/// After so much more the streams of which nothing was taken meanwhile are ended. A client that takes 64 KiB, the
+/// largest piece, in this time keeps its stream: 4 KiB a second.
+const STALLED_MS: u64 = 14_000;
 
 /// A connection with room for several exchanges.
 #[derive(Debug)]
@@ -138,9 +145,15 @@ impl Drop for Driven {
 
 /// Drives a connection until it is over, or until everybody has let go of it and it has said so.
 async fn drive(mut transport: Transport, mux: Rc<Mux>, _driven: Driven) {
+    let mut starvation = Starvation::default();
     poll_fn(|cx| {
         if transport.poll_drive(cx).is_ready() {
             return Poll::Ready(());
+        }
+        while starvation.poll_acts(cx, &mux).is_ready() {
+            if transport.poll_drive(cx).is_ready() {
+                return Poll::Ready(());
+            }
         }
         match mux.look(Codec::is_done) && transport.progress() == Progress::Idle {
             true => Poll::Ready(()),
@@ -150,6 +163,45 @@ async fn drive(mut transport: Transport, mux: Rc<Mux>, _driven: Driven) {
     .await;
     if let Some((code, reason)) = mux.look(Codec::failure) {
         tracing::debug!(code = code.0, reason, "a connection to a node broke");
+    }
+}
+
+/// Watches over a connection whose window is used up by responses that are not read.
+#[derive(Default)]
+struct Starvation {
+    /// Set while it lasts.
+    deadline: Option<Box<Deadline>>,
+    is_retired: bool,
+}
+
+impl Starvation {
+    /// Ready after it has done something that causes output.
+    fn poll_acts(&mut self, cx: &mut Context<'_>, mux: &Mux) -> Poll<()> {
+        if !mux.look(Codec::is_starved) {
+            *self = Starvation::default();
+            return Poll::Pending;
+        }
+        let deadline = self.deadline.get_or_insert_with(|| {
+            mux.drive(Codec::mark_stalled);
+            let deadline = Box::new(Deadline::new());
+            deadline.set(CROWDED_MS);
+            deadline
+        });
+        if deadline.poll_expired(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if !std::mem::replace(&mut self.is_retired, true) {
+            tracing::debug!(
+                "responses that are not read use up a connection to a node: it takes no more requests"
+            );
+            mux.drive(Codec::retire);
+            deadline.set(STALLED_MS);
+            return deadline.poll_expired(cx);
+        }
+        let ended = mux.drive(Codec::end_stalled);
+        tracing::debug!(ended, "responses that are not read were ended for others on their connection");
+        *self = Starvation::default();
+        Poll::Ready(())
     }
 }
 

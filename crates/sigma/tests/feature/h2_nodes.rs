@@ -100,6 +100,60 @@ fn a_node_that_leaves_gets_no_new_requests() {
     });
 }
 
+/// A node whose first connection serves `served` requests and resets all later ones with `reason`; its other connections
+/// serve all.
+async fn node_that_resets(served: usize, reason: Reason) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let seen = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let is_first = seen.fetch_add(1, Ordering::SeqCst) == 0;
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(socket).await else { return };
+                let mut count = 0;
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    count += 1;
+                    if is_first && count > served {
+                        respond.send_reset(reason);
+                    } else {
+                        respond.send_response(Response::new(()), true).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (port, connections)
+}
+
+#[test]
+fn connection_whose_node_resets_each_new_stream_is_retired() {
+    // A call for calm is enough; of other resets there are three in a row.
+    for (served, reason, failures) in [
+        (1, Reason::ENHANCE_YOUR_CALM, 1),
+        (1, Reason::INTERNAL_ERROR, 3),
+        (0, Reason::CANCEL, 3),
+        (2, Reason::STREAM_CLOSED, 3),
+    ] {
+        within(async {
+            let (port, connections) = node_that_resets(served, reason).await;
+            let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
+            let config = catch_all("", &nodes, "      scheme: grpc\n").replace("workers: 2", "workers: 1");
+            let gateway = Gateway::start(SIGMA, &config).unwrap();
+            let (sender, _driver) = connect(&gateway).await;
+            let mut statuses = Vec::new();
+            for _ in 0..served + failures + 2 {
+                let post = request("POST", "/").body(()).unwrap();
+                statuses.push(ask(&sender, post, Some(Bytes::from_static(b"hi"))).await.0);
+            }
+            let expected = [vec![200; served], vec![502; failures], vec![200; 2]].concat();
+            assert_eq!(statuses, expected, "{reason:?}");
+            assert_eq!(connections.load(Ordering::SeqCst), 2, "{reason:?}");
+        });
+    }
+}
+
 /// A node that sends what carries no part of a message, and never ends.
 #[test]
 fn floods_of_a_node_end_their_connection_only() {
@@ -150,4 +204,45 @@ fn floods_of_a_node_end_their_connection_only() {
             node.await.unwrap();
         });
     }
+}
+
+/// A client that reads nothing takes no part in the connection of others.
+#[test]
+fn requests_do_not_wait_behind_a_response_that_is_not_read() {
+    within(async {
+        let serve = |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| async move {
+            let bytes = if request.uri().path() == "/big" { 1 << 20 } else { 2 };
+            let mut out = respond.send_response(Response::new(()), false).unwrap();
+            let _ = crate::h2::push(&mut out, Bytes::from(vec![b'x'; bytes])).await;
+            let _ = out.send_data(Bytes::new(), true);
+        };
+        let node = Node::start(h2::server::Builder::new(), serve).await;
+        let windows = "http2: { stream_window_bytes: 65535, connection_window_bytes: 65535 }\n";
+        let nodes = format!("{{ \"127.0.0.1:{}\": 1 }}", node.port());
+        let config = catch_all(windows, &nodes, "      scheme: grpc\n").replace("workers: 2", "workers: 1");
+        let gateway = Gateway::start(SIGMA, &config).unwrap();
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(0);
+        let (stalled, _driver) = crate::h2::connect_as(&gateway, builder).await;
+        let mut stalled = stalled.ready().await.unwrap();
+        let (big, _) = stalled.send_request(request("GET", "/big").body(()).unwrap(), true).unwrap();
+        let _big = big.await.unwrap();
+        let (sender, _driver) = connect(&gateway).await;
+        // The first ones may be behind the other response; those that come once its connection is retired are not.
+        let served = Arc::new(AtomicUsize::new(0));
+        let mut asks = tokio::task::JoinSet::new();
+        // Fewer than a connection has places for, so that none is opened for lack of them.
+        for _ in 0..80 {
+            let (sender, count) = (sender.clone(), Arc::clone(&served));
+            asks.spawn(async move {
+                assert_eq!(get(&sender, "/small").await.0, 200);
+                count.fetch_add(1, Ordering::SeqCst);
+            });
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            if served.load(Ordering::SeqCst) > 0 && node.connections() >= 2 {
+                return;
+            }
+        }
+        panic!("{} served over {} connections", served.load(Ordering::SeqCst), node.connections());
+    });
 }

@@ -10,6 +10,10 @@ use crate::h2::stream::Fate;
 /// Bytes of a SETTINGS frame, of 16 entries, that are paid for as one control frame. What is known has eight entries.
 const SETTINGS_BYTES: usize = 16 * 6;
 
+/// Streams in a row that a node may reset before it has sent a head. One or two may be requests that it cannot serve;
+/// after the third the connection is retired.
+const RESETS_IN_A_ROW: u32 = 3;
+
 /// The longest that a priority may be; all that is known has a dozen bytes.
 const PRIORITY_BYTES: usize = 1024;
 
@@ -66,8 +70,23 @@ impl Codec {
             (Role::Client, ErrorCode::REFUSED_STREAM) => Fate::Unprocessed,
             _ => Fate::Reset(code),
         };
+        if self.config.role == Role::Client {
+            self.note_reset(slot, code);
+        }
         self.end_early(slot, fate);
         self.spend(Glitch::Reset)
+    }
+
+    /// The node has reset a stream. One that resets each new stream, or asks for calm, gets no more on this connection:
+    /// it may serve others on another one.
+    fn note_reset(&mut self, slot: u32, code: ErrorCode) {
+        let stream = self.streams.at(slot);
+        if !stream.head_done && stream.heads.is_empty() {
+            self.resets_in_a_row += 1;
+        }
+        if code == ErrorCode::ENHANCE_YOUR_CALM || self.resets_in_a_row >= RESETS_IN_A_ROW {
+            self.peer_leaves = true;
+        }
     }
 
     pub(super) fn on_settings(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {

@@ -188,6 +188,7 @@ impl Codec {
         let stream = self.streams.at(slot);
         stream.head_done = !head.is_interim();
         stream.heads.push_back(head);
+        self.resets_in_a_row = 0;
         self.woken.push(slot);
         if block.ends { self.end_input(StreamKey { slot, id }) } else { Ok(()) }
     }

@@ -1,0 +1,61 @@
+//! Streams that are not read, on a connection that others share.
+//!
+//! Bytes of a message that nobody takes stay in the connection's window. A few such streams use it up, and the peer can
+//! send nothing to the others.
+
+use super::connection::Codec;
+use super::frame::ErrorCode;
+use super::stream::Fate;
+use crate::{Fault, FaultKind};
+
+/// The connection is starved while less than this part of its window is free.
+const LEAST_FREE_PART: i64 = 8;
+
+impl Codec {
+    /// Whether bytes that are not taken use up the connection's window while another stream waits for its own.
+    pub fn is_starved(&self) -> bool {
+        let free = self.recv_window + i64::from(self.unannounced);
+        free < i64::from(self.config.connection_window) / LEAST_FREE_PART
+            && self.failed.is_none()
+            && self.streams.is_any_waiting()
+    }
+
+    /// Marks the streams that hold bytes; the mark goes when the next of them is taken.
+    pub fn mark_stalled(&mut self) {
+        self.streams.mark_stalled();
+    }
+
+    /// Begins no further streams on this connection.
+    pub fn retire(&mut self) {
+        self.peer_leaves = true;
+    }
+
+    /// Ends the marked streams, and gives back their part of the window. A stream of which all was taken goes on: its
+    /// last bytes are with its exchange. Returns how many have ended.
+    pub fn end_stalled(&mut self) -> usize {
+        let mut ended = 0;
+        for slot in self.streams.stalled_slots() {
+            self.release_taken(slot);
+            let stream = self.streams.at(slot);
+            stream.is_stalled = false;
+            if stream.data.is_empty() {
+                continue;
+            }
+            ended += 1;
+            let bytes = stream.discard_input();
+            stream.fate = Some(Fate::Broken(not_read()));
+            if stream.alive {
+                self.reset_slot(slot, ErrorCode::CANCEL, Fate::Broken(not_read()));
+            } else {
+                self.woken.push(slot);
+            }
+            self.credit(bytes);
+        }
+        ended
+    }
+}
+
+fn not_read() -> Fault {
+    let reason = "the client does not read a response that keeps others waiting";
+    Fault::new(FaultKind::ResponseSendTimeout, reason)
+}
