@@ -20,6 +20,9 @@ pub struct SslClient {
     #[serde(default, skip_serializing_if = "Optional::is_unset")]
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub skip_mtls_uri_regex: Optional<Vec<String>>,
+    /// Requests for these names that come without TLS, on any listener.
+    #[serde(default, skip_serializing_if = "Cleartext::is_refuse")]
+    pub cleartext: Cleartext,
     /// Lists of the certificates that their authorities have revoked; unset: nobody looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crl: Option<Box<SslCrl>>,
@@ -30,6 +33,23 @@ pub struct SslClient {
 
 fn default_depth() -> u32 {
     1
+}
+
+/// Requests without TLS for a name that demands client certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cleartext {
+    /// They are answered 421, but for paths that need no certificate.
+    #[default]
+    Refuse,
+    /// They are served: for listeners that only a proxy reaches which ends TLS itself.
+    Allow,
+}
+
+impl Cleartext {
+    fn is_refuse(&self) -> bool {
+        *self == Cleartext::Refuse
+    }
 }
 
 /// Which certificates of a chain are looked for in the lists.

@@ -40,7 +40,7 @@ pub use balancing::{
     SubsetFallback, SubsetSelector, Subsets, UpstreamMember, ZoneAware,
 };
 pub use cache::{CacheValid, CachedMethod, IgnoredHeader, RouteCache};
-pub use client_auth::{CrlVerify, SslClient, SslCrl, SslOcsp, WithoutAnswer};
+pub use client_auth::{Cleartext, CrlVerify, SslClient, SslCrl, SslOcsp, WithoutAnswer};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use decoration::{Decoration, Decorations, FieldPath};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::reference::is_reference;
-use sigma_config::resources::{Ssl, SslType, TlsVersion};
+use sigma_config::resources::{Cleartext, Ssl, SslType, TlsVersion};
 use sigma_config::settings::Listener;
 use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Stapling, Tls};
 use sigma_config::wording::pcre::Pattern;
@@ -185,11 +185,15 @@ impl State {
 
 impl Certificate {
     fn entries(&self) -> impl Iterator<Item = edge::Entry<'_>> {
+        // An ssl that cannot be used demands as much as before.
+        let client = self.config.client.as_deref();
+        let over_tls_only = client.is_some_and(|client| client.cleartext == Cleartext::Refuse);
         let own = edge::Entry {
             id: &self.config.id,
             names: &self.names,
             identity: &self.identity,
             exempt: self.exempt.as_ref(),
+            over_tls_only,
         };
         let missing = self.missing.as_ref();
         let missing = missing.map(|(names, identity)| edge::Entry {
@@ -197,6 +201,7 @@ impl Certificate {
             names,
             identity,
             exempt: None,
+            over_tls_only,
         });
         std::iter::once(own).chain(missing)
     }

@@ -275,12 +275,17 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let snapshot = &self.view.snapshot;
         let Scratch { ctx, params, value, asks_body, .. } = &mut *self.scratch;
         let path = normal_path(&ctx.request, snapshot)?;
-        if snapshot.certificates.asks()
-            && let Some(session) = self.down.tls_session()
-        {
+        if snapshot.certificates.asks() {
             let host = host_name(ctx.request.authority());
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
-            session.judge(&snapshot.certificates, &host, &path)?;
+            match self.down.tls_session() {
+                Some(session) => session.judge(&snapshot.certificates, &host, &path)?,
+                None if snapshot.certificates.admits_cleartext(&host, &path) => {}
+                None => {
+                    let reason = "the host demands client certificates, and the request came without TLS";
+                    return Err(Fault::new(FaultKind::Misdirected, reason));
+                }
+            }
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);

@@ -1,7 +1,7 @@
 //! The edge as one configuration has it: what listeners demand of a connection, who clients see,
 //! and what is asked of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sigma_config::id::Id;
@@ -36,6 +36,8 @@ pub(crate) struct ServerCertificates {
     asks: bool,
     /// By the id of the ssl.
     by_id: Box<[(Id, Arc<ServerIdentity>)]>,
+    /// The addresses of identities, which are held in `by_id` or `by_name`, whose names are not served without TLS.
+    over_tls_only: HashSet<usize>,
     /// The paths that are served without a certificate, by the address of the identity, which is held here.
     exempt: HashMap<usize, (Arc<ServerIdentity>, Exempt)>,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Entry<'e> {
     pub(crate) names: &'e [Box<str>],
     pub(crate) identity: &'e Arc<ServerIdentity>,
     pub(crate) exempt: Option<&'e Exempt>,
+    /// Requests without TLS are refused.
+    pub(crate) over_tls_only: bool,
 }
 
 impl ServerCertificates {
@@ -61,7 +65,9 @@ impl ServerCertificates {
             let rule = (Arc::clone(entry.identity), Arc::clone(entry.exempt?));
             Some((place(entry.identity), rule))
         });
+        let over_tls_only = entries.iter().filter(|entry| entry.over_tls_only);
         ServerCertificates {
+            over_tls_only: over_tls_only.map(|entry| place(entry.identity)).collect(),
             by_name: Certificates::new(named.map(|(name, id)| (&**name, Arc::clone(id))), fallback),
             asks: entries
                 .iter()
@@ -79,6 +85,13 @@ impl ServerCertificates {
     /// Whether any request has to be looked at.
     pub(crate) fn asks(&self) -> bool {
         self.asks
+    }
+
+    /// Whether a request for `host` and `path` may come without TLS.
+    pub(crate) fn admits_cleartext(&self, host: &str, path: &str) -> bool {
+        self.by_name
+            .guard(host)
+            .is_none_or(|guard| !self.over_tls_only.contains(&place(guard)) || self.exempts(guard, path))
     }
 
     /// Whether `identity` serves `path` to clients without a certificate.

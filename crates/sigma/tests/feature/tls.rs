@@ -402,6 +402,66 @@ fn clients_show_their_certificates() {
 }
 
 #[test]
+fn name_with_client_certificates_is_not_served_without_tls() {
+    let (root, clients, origin) =
+        (Authority::new("Root"), Authority::new("Clients"), Origin::echo("a").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("gateway.sock");
+    let guarded = |name: &str, mut client: Value| {
+        client["ca"] = clients.pem.as_str().into();
+        root.issue(name).ssl(json!({ "id": name.replace('*', "any"), "sni": name, "client": client }))
+    };
+    let rest = json!({
+        "listeners": [
+            { "address": "{listen}" },
+            { "address": format!("unix:{}", socket.display()) },
+            { "address": "127.0.0.1:0", "tls": true },
+        ],
+        "ssls": [
+            root.issue("open.test").ssl(json!({ "id": "open", "sni": "open.test" })),
+            guarded("strict.test", json!({})),
+            guarded("lax.test", json!({ "skip_mtls_uri_regex": ["^/open"] })),
+            guarded("*.deep.test", json!({})),
+            guarded("behind.test", json!({ "cleartext": "allow" })),
+        ],
+        "access_log": { "path": "stdout", "format": "$host $uri $status", "flush_ms": 100 },
+    });
+    let gateway = Gateway::start(SIGMA, &config(json!(true), to_origin(&origin), rest)).unwrap();
+    let cases = [
+        ("open.test", "/", 200),
+        ("elsewhere.test", "/", 200),
+        ("strict.test", "/", 421),
+        ("STRICT.test.", "/", 421),
+        ("strict.test:80", "/", 421),
+        ("lax.test", "/open", 200),
+        ("lax.test", "/closed", 421),
+        ("a.deep.test", "/", 421),
+        ("a.b.deep.test", "/", 421),
+        ("behind.test", "/", 200),
+    ];
+    for address in [gateway.address(), sigma_testkit::Address::Unix(socket)] {
+        let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
+        for (host, path, expected) in cases {
+            let fields = "X-Forwarded-Proto: https\r\n";
+            peer.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")).unwrap();
+            let answer = peer.read_response("GET").unwrap();
+            assert_eq!(answer.status(), expected, "{host} {path}: {}", answer.text());
+        }
+        // The target's host counts, as it does for routes.
+        peer.send("GET http://strict.test/ HTTP/1.1\r\nHost: open.test\r\n\r\n").unwrap();
+        assert_ne!(peer.read_response("GET").unwrap().status(), 200);
+    }
+    crate::h2::within(async {
+        let (sender, _driver) = crate::h2::connect(&gateway).await;
+        for (host, path, expected) in cases.into_iter().filter(|(host, ..)| !host.ends_with('.')) {
+            let request = http::Request::builder().uri(format!("http://{host}{path}")).body(()).unwrap();
+            let (status, ..) = crate::h2::ask(&sender, request, None).await;
+            assert_eq!(status, expected, "{host} {path}");
+        }
+    });
+}
+
+#[test]
 fn nodes_are_told_of_tls_and_the_end_is_said() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
