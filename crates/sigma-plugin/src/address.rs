@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use sigma_observe::line::{Put, put_number};
@@ -23,6 +23,22 @@ static OCTETS: [([u8; 4], u8); 256] = {
     }
     octets
 };
+
+/// The customer that an address stands for: an IPv4 address itself, of IPv6 the network that a customer has (/64).
+pub fn network_of(addr: IpAddr) -> IpAddr {
+    match addr.to_canonical() {
+        IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from(u128::from(addr) >> 64 << 64)),
+        addr @ IpAddr::V4(_) => addr,
+    }
+}
+
+/// The same as text: `192.0.2.1`, `2001:db8:0:1::/64`.
+pub(crate) fn network_text(addr: IpAddr) -> String {
+    match network_of(addr) {
+        IpAddr::V6(network) => format!("{network}/64"),
+        addr @ IpAddr::V4(_) => addr.to_string(),
+    }
+}
 
 /// An IP address as text, on the stack.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +143,19 @@ impl fmt::Display for NodeAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn network_of_an_address_is_what_a_customer_has() {
+        for (addr, expected) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+            ("2001:db8:0:1::", "2001:db8:0:1::/64"),
+            ("::1", "::/64"),
+        ] {
+            assert_eq!(network_text(addr.parse().unwrap()), expected, "{addr}");
+        }
+    }
 
     #[test]
     fn texts_are_those_of_the_standard_library() {

@@ -17,7 +17,7 @@ use sigma_config::described::schema_of;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Chunk;
 
-use crate::address::NodeAddr;
+use crate::address::{NodeAddr, network_text};
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
@@ -227,6 +227,7 @@ impl Session {
                 std::net::IpAddr::V4(ip) => owned(ip.octets()),
                 std::net::IpAddr::V6(ip) => owned(ip.octets()),
             },
+            "remote_network" => owned(network_text(self.client.addr?)),
             name if name.starts_with("proxy_protocol_") => proxied(&self.client, name),
             name => match name.strip_prefix("ssl_") {
                 Some(fact) => self.client.tls.as_ref()?.fact(fact).and_then(|value| text(value.as_bytes())),

@@ -14,7 +14,7 @@ use sigma_http::{HeaderId, Headers, Method, RequestHead};
 use sigma_observe::date::Clock;
 use sigma_observe::line::put_seconds;
 
-use crate::address::{IpText, NodeAddr};
+use crate::address::{IpText, NodeAddr, network_text};
 use crate::body_fields;
 pub use crate::form::{pairs, percent_decoded};
 use crate::graphql::Chosen;
@@ -178,6 +178,7 @@ impl Context {
                 IpAddr::V4(ip) => owned(ip.octets()),
                 IpAddr::V6(ip) => owned(ip.octets()),
             },
+            "remote_network" => owned(network_text(self.client.addr?)),
             "document_uri" => text(&self.uri),
             "request_body" => owned(self.seen_request_body(SHOWN_BODY_BYTES)?),
             "proxy_add_x_forwarded_for" => {
@@ -587,5 +588,6 @@ mod tests {
         check("pid", &std::process::id().to_string());
         check("proxy_add_x_forwarded_for", "127.0.0.1");
         check("binary_remote_addr", "\x7f\0\0\x01");
+        check("remote_network", "127.0.0.1");
     }
 }

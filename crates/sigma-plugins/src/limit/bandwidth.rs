@@ -85,7 +85,8 @@ struct Rule {
     /// rate (`each`), or both together (`sum`).
     #[schemars(extend("default" = "each"))]
     direction: Counts,
-    /// Whose bytes are counted together; see `key_type`. If it has no value, the client's address. Unset, each exchange,
+    /// Whose bytes are counted together; see `key_type`. If it has no value, the client's address,
+    /// of IPv6 its network (/64). Unset, each exchange,
     /// tunnel and session counts by itself.
     key: Option<String>,
     /// Whether `key` is the name of a variable, a text with variables, or the same for all.

@@ -87,7 +87,8 @@ struct Config {
     #[schemars(extend("default" = false))]
     _only_default: bool,
     /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
-    /// value is ever taken for one.
+    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
+    /// `$remote_addr`.
     key: Option<String>,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]

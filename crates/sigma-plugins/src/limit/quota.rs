@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
-use sigma_plugin::address::IpText;
+use sigma_plugin::address::{IpText, network_of};
 use sigma_plugin::{Build, Context, Env, Reply, Session, Step};
 
 use crate::log_throttle::LogThrottle;
@@ -78,9 +78,9 @@ impl Key {
     fn write(&self, user: User<'_>, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let found = match (self, user.addr) {
-            // By far the most frequent key.
+            // By far the most frequent key. A customer has a whole network of IPv6.
             (Key::Variable(VarName::RemoteAddr), Some(addr)) => {
-                out.extend_from_slice(IpText::of(addr).as_bytes());
+                out.extend_from_slice(IpText::of(network_of(addr)).as_bytes());
                 true
             }
             (Key::Variable(name), _) => match user.variables.get(name) {
@@ -168,11 +168,11 @@ impl Space {
         key.write(user.into(), &mut full).then_some(full)
     }
 
-    /// What a request is counted under: its value of `key`, or else the client's address.
+    /// What a request is counted under: its value of `key`, or else the client's address or network.
     pub(super) fn by_value_or_address<'u>(&self, key: &Key, user: impl Into<User<'u>>) -> Vec<u8> {
         let user = user.into();
         self.by_value(key, user).unwrap_or_else(|| {
-            let address = user.addr.map(IpText::of);
+            let address = user.addr.map(|addr| IpText::of(network_of(addr)));
             let address = address.as_ref().map_or(&b"unix:"[..], |address| address.as_bytes());
             // No value stands behind this sign, see `by_value`.
             [self.beginning.as_bytes(), b"@:", address].concat()
@@ -380,6 +380,23 @@ mod tests {
         assert_eq!(key(&longer).len(), SHOWN_KEY + 1 + 43);
         assert_eq!(key(&longer), key(&longer));
         assert_ne!(key(&longer), key(&format!("{longer}k")));
+    }
+
+    #[test]
+    fn network_of_ipv6_is_one_key_and_a_template_counts_addresses() {
+        let written = |key: &Key, addr: &str| {
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+            case.ctx.client.addr = Some(addr.parse().unwrap());
+            Space::named("r".to_owned()).by_value_or_address(key, &case.ctx)
+        };
+        let (own, absent) = (Key::new("remote_addr", KeyType::Var), Key::new("http_x", KeyType::Var));
+        let each = Key::new("$remote_addr", KeyType::VarCombination);
+        for key in [&own, &absent] {
+            assert_eq!(written(key, "2001:db8::1"), written(key, "2001:db8::ffff:1"));
+            assert_ne!(written(key, "2001:db8::1"), written(key, "2001:db8:0:1::1"));
+            assert_ne!(written(key, "192.0.2.1"), written(key, "192.0.2.2"));
+        }
+        assert_ne!(written(&each, "2001:db8::1"), written(&each, "2001:db8::2"));
     }
 
     #[test]

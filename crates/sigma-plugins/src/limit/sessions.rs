@@ -32,6 +32,7 @@ pub(super) struct Config {
     #[schemars(extend("default" = false))]
     _only_default: bool,
     /// Whose sessions are counted together; see `key_type`. If it has no value, the client's address.
+    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
     key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]

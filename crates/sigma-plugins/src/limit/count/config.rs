@@ -31,7 +31,8 @@ pub(in crate::limit) struct Config {
     /// Configurations of one group, which are equal, share their counters.
     pub(super) group: Option<String>,
     /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
-    /// value is ever taken for one.
+    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
+    /// `$remote_addr`.
     #[schemars(extend("default" = "remote_addr"))]
     pub(super) key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
