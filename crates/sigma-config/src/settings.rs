@@ -95,10 +95,13 @@ pub struct Limits {
     pub response_headers: u16,
     /// Open downstream connections per worker; at the limit accepting pauses.
     pub connections_per_worker: u32,
-    /// Open downstream connections of one address, over all workers and listeners; more are closed at once, without a
-    /// word. A network of IPv6 (/64) is one address. Peers in `trusted_addresses`, which bring the connections of others,
-    /// are not counted. 0: no limit.
-    pub connections_per_address: u32,
+    /// Open downstream connections of one address, over all workers and listeners; more are closed at once. A network of
+    /// IPv6 (/64) is one address. Peers in `trusted_addresses`, which bring the connections of others, are not counted,
+    /// nor are those over Unix sockets. 0: no limit. Unset: 4,096, where neither loopback addresses nor
+    /// peers that send a PROXY header are counted. That is 64 connections for each of the 64 customers that share an
+    /// address of a provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_address: Option<u32>,
     /// Requests on one downstream connection before it is closed.
     pub keepalive_requests: u32,
     /// Bytes held per exchange and direction between the two sides.
@@ -150,6 +153,9 @@ pub struct Limits {
     pub stream_udp_waiting_bytes_per_worker: u32,
 }
 
+/// `connections_per_address` where it is unset.
+pub const DEFAULT_CONNECTIONS_PER_ADDRESS: u32 = 4_096;
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -160,7 +166,7 @@ impl Default for Limits {
             response_head_bytes: 64 * 1024,
             response_headers: 200,
             connections_per_worker: 65_536,
-            connections_per_address: 0,
+            connections_per_address: None,
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,

@@ -4,11 +4,12 @@ mod streams;
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_config::settings::ListenPlace;
+use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, ListenPlace};
 use sigma_http::Chunk;
 use sigma_net::{Listening, Peer, Stream, deadline};
 use sigma_observe::counters::Counter;
@@ -30,6 +31,9 @@ use streams::multiplexed;
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often a worker logs that an address has too many connections to a listener.
+const COMPLAINT_MS: u64 = 10_000;
+
 /// Accepts until told to stop; then takes what the kernel has queued, so that no client that was let
 /// in is shut out, and ends. `place` and `name` are the listener's in the settings.
 pub(crate) async fn accept_loop(
@@ -41,7 +45,7 @@ pub(crate) async fn accept_loop(
 ) {
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
-    let mut crowded = false;
+    let (mut crowded, mut complained_ms) = (false, None);
     // What sessions through it are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
@@ -58,9 +62,14 @@ pub(crate) async fn accept_loop(
             Ok((stream, peer)) => {
                 crowded = stream.is_last_for_clients();
                 let view = worker.view();
-                let Ok(counted) = counted(&worker, &view, peer) else {
-                    worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
-                    continue;
+                let options = view.snapshot.listener(&place).cloned();
+                let counted = match counted(&worker, &view, peer, options.as_deref()) {
+                    Ok(counted) => counted,
+                    Err(too_many) => {
+                        worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
+                        complain(too_many, peer, &mut complained_ms);
+                        continue;
+                    }
                 };
                 let listener = view.snapshot.listener_number(name.as_deref());
                 let local = fixed_addr.or_else(|| stream.local_addr());
@@ -68,7 +77,7 @@ pub(crate) async fn accept_loop(
                 let origin = Origin::new(peer, local, worker.enter(), &worker.clock.borrow());
                 let origin = Origin { listener, ..origin };
                 let open = Rc::clone(&open.0);
-                match view.snapshot.listener(&place).cloned() {
+                match options {
                     None => {
                         let admitted = Admitted { stream, early: Chunk::empty(), origin };
                         start(counted, serve(entered, admitted, open));
@@ -92,15 +101,35 @@ pub(crate) async fn accept_loop(
     }
 }
 
-/// Its address has as many connections as it may have.
-struct TooMany;
+/// Its address has as many connections as it may have: this many.
+struct TooMany(u32);
 
-/// Counts a connection for its address; None where that is not limited: by the settings, and for those that bring the
-/// connections of others.
-fn counted(worker: &Worker, view: &View, peer: Peer) -> Result<Option<Counted>, TooMany> {
-    let most = view.snapshot.settings.limits.connections_per_address;
-    let ip = peer.ip().filter(|ip| most > 0 && !view.snapshot.trusted().contains(*ip));
-    ip.map(|ip| Counted::new(&worker.addresses, ip, most).ok_or(TooMany)).transpose()
+/// Counts a connection for its address; None where that is not limited: by the settings, for those that bring the
+/// connections of others, and by default for this machine and for peers that send a PROXY header.
+fn counted(
+    worker: &Worker,
+    view: &View,
+    peer: Peer,
+    listener: Option<&ListenerOptions>,
+) -> Result<Option<Counted>, TooMany> {
+    let Some(ip) = peer.ip() else { return Ok(None) };
+    let proxy = listener.and_then(|listener| listener.proxy_protocol.as_ref());
+    let introduces = || proxy.is_some_and(|rule| rule.trusted.contains(ip));
+    match most_of(view.snapshot.settings.limits.connections_per_address, ip, introduces) {
+        Some(most) if !view.snapshot.trusted().contains(ip) => {
+            Counted::new(&worker.addresses, ip, most).map(Some).ok_or(TooMany(most))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The most connections of an address by a setting; None for no limit.
+fn most_of(setting: Option<u32>, ip: IpAddr, introduces: impl FnOnce() -> bool) -> Option<u32> {
+    match setting {
+        Some(most) => Some(most).filter(|most| *most > 0),
+        None if ip.to_canonical().is_loopback() || introduces() => None,
+        None => Some(DEFAULT_CONNECTIONS_PER_ADDRESS),
+    }
 }
 
 /// Starts the task of a connection, which counts for its address until the task ends, with a panic too.
@@ -115,6 +144,19 @@ fn start(counted: Option<Counted>, task: impl Future<Output = ()> + 'static) {
         let _counted = counted;
         task.await;
     });
+}
+
+/// Logs now and then that an address has too many connections.
+fn complain(TooMany(most): TooMany, peer: Peer, complained_ms: &mut Option<u64>) {
+    let now_ms = deadline::now_ms();
+    if complained_ms.is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS) {
+        *complained_ms = Some(now_ms);
+        tracing::warn!(
+            most,
+            ?peer,
+            "an address has all connections that it may have; further ones are closed (limits.connections_per_address; proxies in front belong into trusted_addresses)"
+        );
+    }
 }
 
 /// The connection ended before it was accepted; nothing is wrong here.
@@ -252,6 +294,18 @@ mod tests {
     /// The room that the future of a function with these arguments takes.
     fn room<'a, F: Future>(_: fn(&'a mut Conversation) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn default_limit_spares_loopback_and_proxies() {
+        let most = |setting, ip: &str, introduces| most_of(setting, ip.parse().unwrap(), || introduces);
+        assert_eq!(most(None, "192.0.2.1", false), Some(DEFAULT_CONNECTIONS_PER_ADDRESS));
+        assert_eq!(most(None, "2001:db8::1", false), Some(DEFAULT_CONNECTIONS_PER_ADDRESS));
+        for ip in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!((most(None, ip, false), most(Some(3), ip, false)), (None, Some(3)), "{ip}");
+        }
+        assert_eq!((most(None, "192.0.2.1", true), most(Some(3), "192.0.2.1", true)), (None, Some(3)));
+        assert_eq!(most(Some(0), "192.0.2.1", false), None);
     }
 
     /// Nine thousand idle connections are nine thousand of these: the runtime rounds a task up to 256
