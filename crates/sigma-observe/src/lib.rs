@@ -15,6 +15,7 @@ pub mod line;
 pub mod log_buffer;
 mod log_output;
 pub mod moment;
+pub mod own_file;
 pub mod throttle;
 
 pub use access::{AccessFormat, Entry, FormatError};

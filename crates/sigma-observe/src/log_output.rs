@@ -1,13 +1,13 @@
 //! The descriptor that a log is written to. A pipe without a reader does not hold its writer up for ever.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
 use crate::log_buffer::{LogError, LogTarget};
@@ -112,6 +112,5 @@ fn open_file(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;
     }
-    let at_once = OFlags::NONBLOCK.bits().cast_signed();
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).custom_flags(at_once).open(path)
+    crate::own_file::append(path, FILE_MODE)
 }

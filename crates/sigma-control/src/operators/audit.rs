@@ -3,10 +3,9 @@
 //! A line is written by a thread of its own, after the answer has left: no call waits for a disk. What a line says of
 //! its caller comes from the connection and from the key that was recognised, never from a query or a body.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -179,7 +178,10 @@ fn time() -> String {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o640).open(path)
+    let file = sigma_observe::own_file::append(path, 0o640)?;
+    // Lines for a pipe wait until there is room.
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND)?;
+    Ok(file)
 }
 
 /// Writes lines until nobody is left who tells any.

@@ -1,13 +1,17 @@
 //! The pid file: locked while its process runs, so that two gateways do not take each other for themselves.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use sigma_observe::own_file::open_own;
 
 use super::start::StartError;
+
+/// Readable for all users, writable for the owner.
+const MODE: u32 = 0o644;
 
 /// The file of this process.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ impl AsFd for PidFile {
 }
 
 fn lock(path: &Path) -> io::Result<File> {
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let mut file = open_own(path, MODE)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -101,5 +105,16 @@ mod tests {
         second.remove();
         assert!(!path.exists());
         assert!(PidFile::write(&dir.path().join("no/such/folder")).is_err());
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, path) = (dir.path().join("victim"), dir.path().join("sigma.pid"));
+        std::fs::write(&victim, "kept").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let refused = PidFile::write(&path).unwrap_err().to_string();
+        assert!(refused.contains("link"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
     }
 }

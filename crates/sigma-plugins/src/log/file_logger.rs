@@ -1,9 +1,8 @@
 //! `file-logger`: an entry a line, appended to a file.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -246,11 +245,7 @@ struct Opened {
 }
 
 fn open(path: &Path) -> io::Result<Opened> {
-    // Without NONBLOCK a pipe that nobody reads would hold the lines for all other files.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(FILE_MODE).custom_flags(flags);
-    Ok(Opened { file: options.open(path)?, torn: false })
+    Ok(Opened { file: sigma_observe::own_file::append(path, FILE_MODE)?, torn: false })
 }
 
 fn append(files: &mut HashMap<Arc<Path>, Opened>, line: &Line) -> Result<(), (&'static str, io::Error)> {

@@ -1,6 +1,6 @@
 //! The key that is made where an operator configured none.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -91,7 +91,8 @@ fn made(path: &Path) -> io::Result<String> {
 
 fn kept(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = File::open(path)?;
+    // A link of another user would have the gateway take a key that this user knows.
+    let file = sigma_observe::own_file::read(path)?;
     let mode = file.metadata()?.permissions().mode();
     if mode & OTHERS != 0 {
         // A copy of the folder may have come without its permissions. Its group may be meant.

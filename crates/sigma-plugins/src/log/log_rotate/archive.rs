@@ -27,7 +27,12 @@ pub(super) fn write(from: &Path, to: &Path, timeout: Duration) -> io::Result<()>
     let mut source = File::open(from)?;
     let about = source.metadata()?;
     let name = from.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(to)?;
+    // One that a stopped process left. A new file is never a link.
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(to)?;
     let mut out = GzEncoder::new(file, Compression::default());
     out.write_all(&header(name.as_encoded_bytes(), about.len(), about.mtime())?)?;
     let (mut piece, mut length) = (vec![0; PIECE], 0);
