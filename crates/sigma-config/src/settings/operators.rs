@@ -35,9 +35,8 @@ pub struct Operators {
     pub stall_timeout_ms: u32,
     /// Bytes of a refused body that are read on, so that a client that still writes can read why.
     pub linger_bytes: u32,
-    /// Names by which calls without a key are taken, besides IP addresses, names without a dot, and
-    /// those below `localhost`, `local` and `internal`. Other names may be those of a web page that
-    /// makes them resolve to this address.
+    /// Names by which calls without a key are taken, besides IP addresses, `localhost` and names below it.
+    /// Other names may be those of a web page that makes them resolve to this address.
     pub hosts: Vec<String>,
     /// Web pages that may call without a key, by origin: `https://dashboard.example.com`.
     pub origins: Vec<String>,

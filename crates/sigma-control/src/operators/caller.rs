@@ -70,20 +70,22 @@ impl Trusted {
         Ok(())
     }
 
-    /// The same for calls that change something even by GET. Over plain HTTP to an address that is
-    /// not its own machine a browser says nothing of the page, so it is known by what it calls
-    /// itself, which pages cannot change.
+    /// The same for calls that change something even by GET.
     pub(crate) fn check_any_method(&self, method: &Method, headers: &HeaderMap) -> Result<(), String> {
         self.check(headers)?;
-        let says_nothing = !headers.contains_key("sec-fetch-site") && !headers.contains_key(header::ORIGIN);
-        let is_browser = text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("mozilla/"));
-        if method.is_safe() && says_nothing && is_browser {
+        if method.is_safe() && is_silent_browser(headers) {
             return Err(
                 "a browser may not call this with GET, for any page can make it: use another program"
                     .to_owned(),
             );
         }
         Ok(())
+    }
+
+    /// Whether a key in a cookie counts. Browsers add cookies to requests of foreign pages, so a browser has to say
+    /// that the page is the operator's before it may change something.
+    pub(crate) fn takes_cookie(&self, method: &Method, headers: &HeaderMap) -> bool {
+        !self.is_foreign(headers) && (method.is_safe() || !is_silent_browser(headers))
     }
 
     /// Whether a browser sent it for a page that was not loaded from here, and that nobody lists.
@@ -107,7 +109,8 @@ impl Trusted {
         self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin))
     }
 
-    /// Whether a name with its port is listed, or is one that no stranger can make resolve.
+    /// Whether a name with its port is listed, an address, or a name of this machine (RFC 6761). Other names without
+    /// a dot, and those below `local` and `internal`, resolve as the network of the operator's browser says.
     fn has_host(&self, host: &str) -> bool {
         let name = without_port(host).trim_end_matches('.');
         if self.hosts.iter().any(|listed| listed == name || listed == host) {
@@ -116,12 +119,15 @@ impl Trusted {
         if name.starts_with('[') || name.parse::<std::net::Ipv4Addr>().is_ok() {
             return true;
         }
-        match name.rsplit_once('.') {
-            None => true,
-            // RFC 6761, RFC 6762; ICANN reserved the last.
-            Some((_, top)) => ["localhost", "local", "internal"].contains(&top),
-        }
+        name.is_empty() || name == "localhost" || name.ends_with(".localhost")
     }
+}
+
+/// Whether a browser sent it and says nothing of the page. Over plain HTTP to another machine browsers do not say it
+/// of a GET. Pages cannot change the name that a browser gives itself.
+fn is_silent_browser(headers: &HeaderMap) -> bool {
+    let says_nothing = !headers.contains_key("sec-fetch-site") && !headers.contains_key(header::ORIGIN);
+    says_nothing && text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("mozilla/"))
 }
 
 fn without_port(host: &str) -> &str {
@@ -150,13 +156,18 @@ mod tests {
         let check = |given: &str, holds: bool| {
             assert_eq!(trusted().check(&fields(given)).is_ok(), holds, "{given}");
         };
-        for host in ["127.0.0.1:9180", "localhost", "LOCALHOST:1", "[::1]:9180", "gate1:9180", "10.0.0.1", ""]
-        {
-            check(&format!("host: {host}"), true);
-        }
-        for host in
-            ["gate.example.com:9180", "Gate.Example.com.", "a.localhost", "gate.local", "sigma.internal"]
-        {
+        for host in [
+            "127.0.0.1:9180",
+            "localhost",
+            "LOCALHOST:1",
+            "localhost.",
+            "a.localhost",
+            "[::1]:9180",
+            "10.0.0.1",
+            "gate.example.com:9180",
+            "Gate.Example.com.",
+            "",
+        ] {
             check(&format!("host: {host}"), true);
         }
         for host in [
@@ -166,22 +177,40 @@ mod tests {
             "x.gate.example.com",
             "1.2.3",
             "localhost.evil",
+            "evillocalhost",
+            "gate1:9180",
+            "gate.local",
+            "sigma.internal",
         ] {
             check(&format!("host: {host}"), false);
         }
         check("x-api-key: k", true);
-        check("host: a:1, origin: http://a:1", true);
-        check("host: a:1, origin: http://A:1", true);
-        check("host: a:1, origin: http://b:1", false);
-        check("host: a:1, origin: http://a:2", false);
-        check("host: a:1, origin: null", false);
-        check("host: a:1, origin: https://dash.example.com", true);
-        check("host: a:1, origin: https://dash.example.com, sec-fetch-site: cross-site", true);
-        check("host: a:1, origin: https://dash.example.com.evil", false);
-        check("host: a:1, sec-fetch-site: cross-site", false);
-        check("host: a:1, sec-fetch-site: same-site", false);
-        check("host: a:1, sec-fetch-site: same-origin", true);
-        check("host: a:1, sec-fetch-site: none", true);
+        check("host: 10.0.0.1:1, origin: http://10.0.0.1:1", true);
+        check("host: 10.0.0.1:1, origin: http://10.0.0.1:1", true);
+        check("host: 10.0.0.1:1, origin: http://b:1", false);
+        check("host: 10.0.0.1:1, origin: http://10.0.0.1:2", false);
+        check("host: 10.0.0.1:1, origin: null", false);
+        check("host: 10.0.0.1:1, origin: https://dash.example.com", true);
+        check("host: 10.0.0.1:1, origin: https://dash.example.com, sec-fetch-site: cross-site", true);
+        check("host: 10.0.0.1:1, origin: https://dash.example.com.evil", false);
+        check("host: 10.0.0.1:1, sec-fetch-site: cross-site", false);
+        check("host: 10.0.0.1:1, sec-fetch-site: same-site", false);
+        check("host: 10.0.0.1:1, sec-fetch-site: same-origin", true);
+        check("host: 10.0.0.1:1, sec-fetch-site: none", true);
+    }
+
+    #[test]
+    fn cookie_counts_for_pages_of_the_operator() {
+        let check = |method: Method, given: &str, holds: bool| {
+            let got = trusted().takes_cookie(&method, &fields(given));
+            assert_eq!(got, holds, "{method} {given}");
+        };
+        check(Method::PUT, "host: 10.0.0.1, user-agent: curl/8.0", true);
+        check(Method::PUT, "host: 10.0.0.1, user-agent: Mozilla/5.0, origin: http://10.0.0.1", true);
+        check(Method::PUT, "host: 10.0.0.1, user-agent: Mozilla/5.0, sec-fetch-site: same-origin", true);
+        check(Method::PUT, "host: 10.0.0.1, user-agent: Mozilla/5.0", false);
+        check(Method::PUT, "host: 10.0.0.1, user-agent: Mozilla/5.0, origin: http://evil", false);
+        check(Method::GET, "host: 10.0.0.1, user-agent: Mozilla/5.0", true);
     }
 
     #[test]

@@ -53,14 +53,14 @@ fn unauthorised(description: &str) -> Refusal {
 /// Who calls, by the key that the call shows; an error if there is no such key.
 pub(crate) fn recognise(
     state: &AdminState,
+    method: &Method,
     arguments: &Arguments,
     headers: &HeaderMap,
 ) -> Result<Caller, Refusal> {
     if !state.settings.key_required {
         return Ok(Caller { role: AdminRole::Admin, key: None });
     }
-    // Browsers add cookies to what pages of others send.
-    let cookies = !state.trusted.is_foreign(headers);
+    let cookies = state.trusted.takes_cookie(method, headers);
     let Some(shown) = key_of(arguments, headers, cookies) else { return Err(unauthorised("missing apikey")) };
     caller_of(state, shown.as_bytes()).ok_or_else(|| unauthorised("wrong apikey"))
 }

@@ -317,7 +317,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
         _ => {}
     }
     let arguments = Arguments::parse(head.uri.query().unwrap_or_default());
-    let caller = access::recognise(state, &arguments, &head.headers)?;
+    let caller = access::recognise(state, &method, &arguments, &head.headers)?;
     seen.key = caller.key.clone();
     caller.check(&method)?;
     let preconditions = Preconditions::read(&head.headers);
