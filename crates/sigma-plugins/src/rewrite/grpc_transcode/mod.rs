@@ -362,7 +362,8 @@ impl Plugin for GrpcTranscode {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, "grpc-transcode: proto load error: {reason}");
                 }
-                return Step::Next;
+                // The node might serve the request as it is.
+                return Refusal::new(503, "grpc-transcode has no proto").into();
             }
         };
         // What another request of this exchange became.

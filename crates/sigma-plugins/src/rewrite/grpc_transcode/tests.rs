@@ -532,3 +532,16 @@ fn configurations_that_are_refused() {
     );
     assert_refusal("grpc-transcode", &json!({"proto_id": "1", "service": "p.S", "http_rules": true}), "");
 }
+
+/// A node might serve the request as it is.
+#[test]
+fn request_without_its_proto_is_refused() {
+    let missing =
+        crate::testing::entry("grpc-transcode", json!({"proto_id": 1, "service": "p.S", "method": "One"}));
+    let broken =
+        entry_beside_proto("grpc-transcode", json!({"proto_id": 1, "service": "p.S", "method": "One"}), "?");
+    for plugin in [missing, broken].map(Result::unwrap) {
+        let mut case = Case::new("GET /any?a=1 HTTP/1.1\nHost: h");
+        assert!(summary(case.run(&plugin, Phase::Access).as_ref()).starts_with("503"));
+    }
+}
