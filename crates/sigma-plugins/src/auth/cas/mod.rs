@@ -26,6 +26,7 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Rep
 use self::config::{Attributes, Config, SERVER, TIMEOUT_MS};
 use self::sessions::Sessions;
 use super::form::{Form, escaped};
+use super::origin::{is_foreign, refuse_logout};
 use super::policy::{only_argument, remove_cookie};
 use super::seal::only_cookie;
 use super::way_back;
@@ -237,6 +238,9 @@ impl Plugin for CasAuth {
         let party = &self.0;
         let (method, config) = (ctx.request.method, &party.config);
         if method == Method::Get && ctx.uri == config.logout_uri.0.as_bytes() {
+            if is_foreign(ctx, None) {
+                return refuse_logout();
+            }
             return party.log_out(ctx);
         }
         let is_callback = ctx.uri == config.cas_callback_uri.path.as_bytes();

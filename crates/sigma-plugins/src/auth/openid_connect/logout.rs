@@ -44,7 +44,7 @@ impl Party {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let Some(sessions) = &self.sessions else { return Step::Next };
+        let Some(sessions) = &self.sessions else { return Step::status(500) };
         if let Some(session) = session.as_ref().filter(|_| self.config.revoke_tokens_on_logout) {
             self.revoke(session, metadata, env);
         }

@@ -51,6 +51,7 @@ use self::config::Config;
 use self::resume::{Renewals, Renewed};
 use self::session::Sessions;
 use self::store::Store;
+use super::origin::{is_foreign, refuse_logout};
 use super::tokens::{Algorithm, KeyRing, Known, Metadata, Provider};
 
 /// Knows users and programs by an OpenID provider.
@@ -212,6 +213,9 @@ impl Plugin for OpenidConnect {
         if let Some(sessions) = &party.sessions
             && sessions.is_logout(&party.config, ctx)
         {
+            if is_foreign(ctx, Some(party.config.discovery.as_str())) {
+                return refuse_logout();
+            }
             return party.log_out(ctx, env);
         }
         if party.is_provider(ctx) {

@@ -28,7 +28,7 @@ const HANDED_ON: Duration = Duration::from_secs(30);
 impl Party {
     /// The way of a browser: it has a session, or gets one.
     pub(super) fn recognise(self: &Arc<Self>, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let Some(sessions) = &self.sessions else { return Step::Next };
+        let Some(sessions) = &self.sessions else { return Step::status(500) };
         if self.is_callback(ctx) {
             return self.call_back(ctx, env);
         }
@@ -55,7 +55,7 @@ impl Party {
     }
 
     fn resume(self: &Arc<Self>, slot: Slot, mut session: Session, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let Some(sessions) = &self.sessions else { return Step::Next };
+        let Some(sessions) = &self.sessions else { return Step::status(500) };
         let now = env.unix_time().as_secs();
         if sessions.is_over(&session, now) {
             return self.unknown(Reason::Unknown, ctx, env);
@@ -119,7 +119,7 @@ impl Party {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let Some(sessions) = &self.sessions else { return Step::Next };
+        let Some(sessions) = &self.sessions else { return Step::status(500) };
         let tokens = match renewed {
             Some(Ok(tokens)) => tokens,
             Some(Err(error)) => {
@@ -152,7 +152,7 @@ impl Party {
         ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let Some(sessions) = &self.sessions else { return Step::Next };
+        let Some(sessions) = &self.sessions else { return Step::status(500) };
         if let Some(refused) = self.refuse(&session) {
             return refused;
         }

@@ -171,7 +171,7 @@ impl Store {
         env: &Env<'_>,
         then: impl FnOnce(RedisResult<Value>, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
-        let Store::Redis { target, .. } = self else { return Step::Next };
+        let Store::Redis { target, .. } = self else { return Step::status(500) };
         let connection = env.local.part(Connections::default).to(target);
         Step::wait(async move { connection.ask(&command).await }, then)
     }

@@ -46,7 +46,7 @@ use self::config::{Attributes, Binding, Config};
 use self::keys::{OwnKey, ProviderKeys};
 use self::login::Pending;
 use super::code_login::USER_VARIABLE;
-use super::origin::origin;
+use super::origin::{is_foreign, origin, refuse_logout};
 use super::session_cookie::{SessionCookie, with_cookies};
 use super::used_once::Used;
 use crate::log_throttle::LogThrottle;
@@ -245,6 +245,9 @@ impl Plugin for SamlAuth {
             return Arc::clone(party).call_back(session, ctx, env);
         }
         if ctx.uri == party.config.logout_uri.0.as_bytes() {
+            if is_foreign(ctx, None) {
+                return refuse_logout();
+            }
             return party.log_out(session, ctx, env);
         }
         if ctx.uri == party.config.logout_callback_uri.0.as_bytes() {
