@@ -26,6 +26,8 @@ pub struct Surroundings<'a> {
     pub router: RouterKind,
     /// The time in Unix seconds; 0 if it does not matter.
     pub now: i64,
+    /// The setting `trusted_addresses` names proxies.
+    pub trusts_proxies: bool,
 }
 
 fn no_effect(place: String, message: impl Into<String>, hint: &str) -> Problem {

@@ -407,6 +407,11 @@ impl Rules<'_> {
             // The schema refuses a value that is no router.
             router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
             now: self.options.now,
+            trusts_proxies: self
+                .root
+                .get("trusted_addresses")
+                .and_then(Value::as_array)
+                .is_some_and(|list| !list.is_empty()),
         };
         let found = stored::warnings(kind, id_of(item).as_deref(), item, &around);
         let found = found.into_iter().map(|problem| self.document.located(problem.within(pointer)));

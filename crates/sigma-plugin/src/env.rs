@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
+use sigma_config::cidr::CidrSet;
 
 use crate::Consumers;
 use crate::legacy::{Legacies, Legacy};
@@ -31,6 +32,8 @@ pub struct Env<'a> {
     pub consumers: &'a Consumers,
     /// The smallest port of the listeners with TLS, if there is one.
     pub https_port: Option<u16>,
+    /// The setting `trusted_addresses`.
+    pub trusted: Option<&'a CidrSet>,
     /// The time of day and unpredictable bytes.
     pub machine: &'a dyn Machine,
     /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
@@ -45,7 +48,8 @@ impl<'a> Env<'a> {
 
     /// One from which nothing can be called, at the beginning of time.
     pub fn new(node: &'a Arc<Node>, local: &'a Rc<Local>, consumers: &'a Consumers) -> Env<'a> {
-        Env { node, local, outbound: &Nowhere, consumers, https_port: None, machine: &Host, now_ms: 0 }
+        let (outbound, machine) = (&Nowhere, &Host);
+        Env { node, local, outbound, consumers, https_port: None, trusted: None, machine, now_ms: 0 }
     }
 }
 

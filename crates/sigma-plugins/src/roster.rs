@@ -285,7 +285,7 @@ mod tests {
     fn what_schema_and_plugin_warn_of_is_told_once() {
         let roster = Roster::new(kinds(), None);
         let (unknown, router) = (UnknownFields::Refuse, RouterKind::default());
-        let around = Surroundings { plugins: &roster, unknown, router, now: 0 };
+        let around = Surroundings { plugins: &roster, unknown, router, now: 0, trusts_proxies: false };
         let consumer =
             json!({"username": "a", "plugins": {"jwt-auth": {"key": "a", "secret": "b", "exp": 5}}});
         let found = stored::warnings(Kind::Consumer, Some("a"), &consumer, &around);

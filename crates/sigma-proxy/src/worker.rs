@@ -330,6 +330,7 @@ impl Worker {
             consumers: &view.snapshot.consumers,
             machine: &Host,
             https_port: view.snapshot.https_port,
+            trusted: Some(&view.snapshot.settings.trusted_addresses),
             now_ms: deadline::now_ms(),
         }
     }

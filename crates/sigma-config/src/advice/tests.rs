@@ -16,7 +16,13 @@ fn check(kind: Kind, value: Value, expected: &[(&str, &str)]) {
 #[track_caller]
 fn check_with(kind: Kind, value: &Value, router: RouterKind, expected: &[(&str, &str)]) {
     let now = 1_800_000_000;
-    let around = Surroundings { plugins: &NoPlugins, unknown: UnknownFields::Refuse, router, now };
+    let around = Surroundings {
+        plugins: &NoPlugins,
+        unknown: UnknownFields::Refuse,
+        router,
+        now,
+        trusts_proxies: false,
+    };
     let found = resource(kind, value.as_object().unwrap(), &around);
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), expected.len(), "{value}: {told:?}");

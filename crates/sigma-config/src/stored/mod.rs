@@ -21,7 +21,7 @@ pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
 pub use outline::{has_place, may_stand_in, outline};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
-pub use warnings::warnings;
+pub use warnings::{TRUSTS_ANY_PEER, warnings};
 
 use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;

@@ -98,7 +98,13 @@ pub(crate) fn pem(label: &str) -> String {
 }
 
 fn around(unknown: UnknownFields) -> Surroundings<'static> {
-    Surroundings { plugins: &TestPlugins, unknown, router: RouterKind::default(), now: 0 }
+    Surroundings {
+        plugins: &TestPlugins,
+        unknown,
+        router: RouterKind::default(),
+        now: 0,
+        trusts_proxies: false,
+    }
 }
 
 /// Every field that does not exist is refused, by a write and in a store, or is only warned of.

@@ -54,6 +54,9 @@ pub(super) fn refuse_unknown(subject: &Subject<'_>) -> Result<(), String> {
     if sentences.is_empty() { Ok(()) } else { Err(invalid(sentences.join("; "))) }
 }
 
+/// The code of the warning that a plugin believes any peer. It does not hold with the setting `trusted_addresses`.
+pub const TRUSTS_ANY_PEER: &str = "trusts_any_peer";
+
 /// The warnings about a resource that [`super::check`] accepts; they stop nothing.
 /// Pointers begin in the resource.
 pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundings<'_>) -> Vec<Problem> {
@@ -69,7 +72,11 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
     for (name, conf) in subject.plugins().filter(|(_, conf)| !is_disabled(conf)) {
         let place = member("plugins", name);
         let of_plugin = plugins.warnings(name, scope_of(kind, name, plugins), conf);
-        found.extend(of_plugin.into_iter().map(|problem| problem.within(&place)));
+        let of_plugin = of_plugin.into_iter().filter(|problem| {
+            // The setting stands in for the list that the plugin lacks.
+            !around.trusts_proxies || problem.code != TRUSTS_ANY_PEER
+        });
+        found.extend(of_plugin.map(|problem| problem.within(&place)));
     }
     if let (Kind::PluginMetadata, Some(name)) = (kind, subject.id()) {
         found.extend(plugins.warnings(name, PluginScope::Metadata, value));

@@ -139,6 +139,7 @@ pub(crate) async fn serve(
         ask(&mut state, running, roster);
         state.unknown_fields = settings.compat.unknown_fields;
         state.router = settings.router.http;
+        state.trusts_proxies = !settings.trusted_addresses.is_empty();
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }

@@ -408,7 +408,8 @@ impl Desired {
             Err(reason) => return Err((Some(value), reason)),
         };
         let router = self.config.settings.router.http;
-        let around = Surroundings { plugins, unknown, router, now: unix_seconds() };
+        let trusts_proxies = !self.config.settings.trusted_addresses.is_empty();
+        let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         let warnings = stored::warnings(key.kind, Some(&key.id), &value, &around);
         let place = key.to_string();
         Ok((resource, warnings.into_iter().map(|problem| problem.within(&place)).collect()))

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Confidential;
 use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
@@ -17,6 +20,7 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("key")),
+    warnings: Some(warnings),
     ..Descriptor::itself::<KeyAuth>()
 };
 
@@ -62,6 +66,16 @@ struct KeyAuth {
 
 impl Configuration for KeyAuth {}
 
+/// The warning that keys in the query reach nodes and their logs.
+fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
+    let hides = conf.get("hide_credentials") == Some(&Value::Bool(true));
+    if scope != PluginScope::Http || hides || conf.get("query").is_none() {
+        return Vec::new();
+    }
+    let message = "keys in the query string reach the nodes, their logs and the pages that they link to";
+    vec![Problem::new("query", "shown_key", message).hint("set `hide_credentials` to true, or use `header`")]
+}
+
 impl Scheme for KeyAuth {
     const PLUGIN: &str = "key-auth";
     const NAME: &str = "apikey";
@@ -99,5 +113,23 @@ impl Plugin for KeyAuth {
             ctx.hide_argument(&self.query);
         }
         self.policy.conclude(ctx, env, found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::warned;
+
+    #[test]
+    fn keys_in_the_query_are_warned_of() {
+        let check = |conf: Value, expected: &[&str]| {
+            assert_eq!(warned("key-auth", PluginScope::Http, &conf), expected, "{conf}");
+        };
+        check(json!({}), &[]);
+        check(json!({"query": "key"}), &["query"]);
+        check(json!({"query": "key", "hide_credentials": true}), &[]);
     }
 }

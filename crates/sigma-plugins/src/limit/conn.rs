@@ -25,7 +25,8 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     warnings: Some(|_, conf| {
-        [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat()
+        [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)]
+            .concat()
     }),
     build: |build| Ok(Arc::new(LimitConn::new(build)?)),
     flow: Some(sessions::FLOW),

@@ -129,6 +129,20 @@ pub(super) fn idle_rules(conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
+/// The warning that clients choose what they are counted by.
+pub(super) fn client_chosen(conf: &Value) -> Vec<Problem> {
+    let is_name = conf.get("key_type").and_then(Value::as_str).unwrap_or("var") == "var";
+    let key = conf.get("key").and_then(Value::as_str).filter(|_| is_name);
+    let Some((key, name)) = key.map(|key| (key, VarName::parse(key))) else { return Vec::new() };
+    if !matches!(name, VarName::Http(_) | VarName::Arg(_) | VarName::Cookie(_)) {
+        return Vec::new();
+    }
+    let message =
+        format!("a client escapes the limit: it chooses `{key}`, and can send another one each time");
+    let hint = "count by `remote_addr`, or by `consumer_name` behind a plugin that authenticates";
+    vec![Problem::new("key", "client_chosen", message).hint(hint)]
+}
+
 /// The keys of the counters of one limit.
 ///
 /// They follow the resource, and begin anew when the configuration changes. Three kinds of values

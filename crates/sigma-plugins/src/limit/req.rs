@@ -13,7 +13,7 @@ use sigma_plugin::{
 };
 
 use super::clock;
-use super::quota::{Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
 use crate::redis::{Connections, Policy, Script, Target, idle_settings, policies};
 
 /// The plugin.
@@ -22,7 +22,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     priority: 1001,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    warnings: Some(|_, conf| idle_settings(conf)),
+    warnings: Some(|_, conf| [quota::client_chosen(conf), idle_settings(conf)].concat()),
     build: |build| Ok(Arc::new(LimitReq::new(build)?)),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),

@@ -4,7 +4,11 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::cidr::CidrSet;
 use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_config::stored::TRUSTS_ANY_PEER;
 use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
@@ -26,6 +30,7 @@ pub(crate) static REAL_IP: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     variables: &[VariablePlace::guard("source", VariableForm::Name)],
+    warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<RealIp>()
 };
 
@@ -64,10 +69,13 @@ struct RealIp {
     /// send that field, the one of others is removed before plugins look.
     #[schemars(length(min = 1))]
     source: VarName,
-    /// Peers that may say so; without it, all.
+    /// Peers that may say so. Without it, those of the setting `trusted_addresses`; if that is empty, all.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,
+    /// Whether all peers are believed where neither this list nor the setting names any; true if left out, and false
+    /// with `profile: edge`. Sigma's own.
+    trust_any_peer: Option<bool>,
     /// For `X-Forwarded-For` and `Forwarded`: passes over trusted addresses from the right.
     #[schemars(extend("default" = false))]
     recursive: bool,
@@ -94,21 +102,55 @@ impl Configuration for RealIp {
     }
 }
 
+/// The warning that any client may choose its address.
+fn warnings(conf: &Value) -> Vec<Problem> {
+    if conf.get("trusted_addresses").is_some() || conf.get("trust_any_peer") == Some(&Value::Bool(false)) {
+        return Vec::new();
+    }
+    let message = "every client can choose its address: all peers are believed";
+    let hint = "name the proxies in front in `trusted_addresses`, here or in the settings";
+    vec![Problem::new("trusted_addresses", TRUSTS_ANY_PEER, message).hint(hint)]
+}
+
+/// The peers that are believed.
+#[derive(Clone, Copy)]
+enum Believed<'a> {
+    All,
+    Listed(&'a Networks),
+    /// Those of the setting.
+    Proxies(&'a CidrSet),
+    NoPeer,
+}
+
+impl Believed<'_> {
+    fn contains(self, addr: IpAddr) -> bool {
+        match self {
+            Believed::All => true,
+            Believed::Listed(list) => list.contains(addr),
+            Believed::Proxies(proxies) => proxies.contains(addr),
+            Believed::NoPeer => false,
+        }
+    }
+}
+
 impl RealIp {
-    fn trusts(&self, addr: Option<IpAddr>) -> bool {
-        match (&self.trusted_addresses, addr) {
-            (Some(trusted), Some(addr)) => trusted.contains(addr),
-            (Some(_), None) => false,
-            (None, _) => true,
+    fn believed<'a>(&'a self, env: &Env<'a>) -> Believed<'a> {
+        let proxies = env.trusted.filter(|proxies| !proxies.is_empty());
+        match (&self.trusted_addresses, self.trust_any_peer, proxies) {
+            (Some(list), ..) => Believed::Listed(list),
+            (None, Some(true), _) => Believed::All,
+            (None, _, Some(proxies)) => Believed::Proxies(proxies),
+            (None, None, None) => Believed::All,
+            (None, Some(false), None) => Believed::NoPeer,
         }
     }
 
-    fn told(&self, ctx: &Context) -> Option<Vec<u8>> {
+    fn told(&self, believed: Believed<'_>, ctx: &Context) -> Option<Vec<u8>> {
         let is_field = |name: &str| self.source == VarName::Http(name.to_owned());
         if is_field(FORWARDED) {
             let fields =
                 ctx.request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"forwarded"));
-            return self.chosen(fields.flat_map(|(_, line)| told_by(line)).collect());
+            return self.chosen(believed, fields.flat_map(|(_, line)| told_by(line)).collect());
         }
         if is_field(FORWARDED_FOR) {
             let mut lines: Vec<&[u8]> = ctx.request.headers.get_all(HeaderId::XForwardedFor).collect();
@@ -117,7 +159,7 @@ impl RealIp {
                 lines = lines.pop().into_iter().collect();
             }
             let items = lines.into_iter().flat_map(|line| line.split(|b| *b == b','));
-            return self.chosen(items.map(|item| item.trim_ascii().to_vec()).collect());
+            return self.chosen(believed, items.map(|item| item.trim_ascii().to_vec()).collect());
         }
         match ctx.get(&self.source)? {
             VarValue::Text(text) => Some(text.into_owned()),
@@ -128,15 +170,15 @@ impl RealIp {
 
     /// The client's among the addresses of a chain: the last one, the last one that is not trusted, or that which as
     /// many proxies as there are lead to.
-    fn chosen(&self, items: Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    fn chosen(&self, believed: Believed<'_>, items: Vec<Vec<u8>>) -> Option<Vec<u8>> {
         let mut items = items.into_iter().rev();
         if let Some(hops) = self.hops {
             return items.nth(hops - 1);
         }
-        let Some(trusted) = self.trusted_addresses.as_ref().filter(|_| self.recursive) else {
+        if !self.recursive || matches!(believed, Believed::All) {
             return items.next();
-        };
-        let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| trusted.contains(addr));
+        }
+        let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| believed.contains(addr));
         let mut first = None;
         for item in items {
             let goes_on = is_trusted(&item);
@@ -231,11 +273,13 @@ fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
 }
 
 impl Plugin for RealIp {
-    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        if !self.trusts(ctx.client.addr) {
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let believed = self.believed(env);
+        let is_believed = |addr: IpAddr| believed.contains(addr);
+        if !matches!(believed, Believed::All) && !ctx.client.addr.is_some_and(is_believed) {
             return Step::Next;
         }
-        match self.told(ctx).map(|told| parse(&told)) {
+        match self.told(believed, ctx).map(|told| parse(&told)) {
             None => complain("missing real address"),
             Some(Err(reason)) => complain(&reason),
             Some(Ok((addr, port))) => {
@@ -249,7 +293,8 @@ impl Plugin for RealIp {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
+    use sigma_plugin::Consumers;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
@@ -294,6 +339,38 @@ mod tests {
         check(conf("0.0.0.0/0", true), chain, "1.1.1.1 0");
         check(json!({"source": "arg_ip", "trusted_addresses": ["10.0.0.1"]}), "", "127.0.0.1 1000");
         check(json!({"source": "http_x_forwarded_for", "recursive": true}), chain, "10.0.0.1 0");
+    }
+
+    #[test]
+    fn setting_stands_in_for_the_list() {
+        let check = |conf: Value, trusted: &[&str], believes: bool| {
+            let plugin = entry("real-ip", conf.clone()).unwrap();
+            let mut case = Case::new("GET / HTTP/1.1\nHost: x\nX-Real-IP: 9.9.9.9");
+            let (node, local, consumers) = Default::default();
+            let trusted: CidrSet = serde_json::from_value(json!(trusted)).unwrap();
+            let env = Env { trusted: Some(&trusted), ..Env::new(&node, &local, &consumers) };
+            let _: &Consumers = &consumers;
+            plugin.plugin.rewrite(&mut case.ctx, &env);
+            assert_eq!(case.ctx.remote_addr().to_string() == "9.9.9.9", believes, "{conf} {trusted:?}");
+        };
+        let source = json!({"source": "http_x_real_ip"});
+        check(source.clone(), &[], true);
+        check(source.clone(), &["127.0.0.0/8"], true);
+        check(source, &["10.0.0.0/8"], false);
+        let any = |any: bool| json!({"source": "http_x_real_ip", "trust_any_peer": any});
+        check(any(true), &["10.0.0.0/8"], true);
+        check(any(false), &["127.0.0.1"], true);
+        check(any(false), &[], false);
+        let list = json!({"source": "http_x_real_ip", "trusted_addresses": ["10.0.0.1"]});
+        check(list, &["127.0.0.1"], false);
+    }
+
+    #[test]
+    fn belief_in_all_peers_is_warned_of() {
+        let check = |conf: Value, warns: bool| assert_eq!(!warnings(&conf).is_empty(), warns, "{conf}");
+        check(json!({"source": "http_x_real_ip"}), true);
+        check(json!({"source": "http_x_real_ip", "trusted_addresses": ["10.0.0.1"]}), false);
+        check(json!({"source": "http_x_real_ip", "trust_any_peer": false}), false);
     }
 
     #[test]

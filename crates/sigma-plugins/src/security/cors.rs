@@ -118,11 +118,20 @@ fn open_ends(conf: &Value) -> Vec<Problem> {
         sources.filter_map(move |(at, source)| Some((field, at, source.as_str()?)))
     });
     let open = sources.filter(|(.., source)| !source.ends_with('$'));
-    open.map(|(field, at, source)| {
+    let open = open.map(|(field, at, source)| {
         let message = format!("`{source}` also lets in origins that go on behind it");
         Problem::new(format!("{field}[{at}]"), "open_pattern", message).hint("end it with `$`")
-    })
-    .collect()
+    });
+    open.chain(every_origin(conf)).collect()
+}
+
+/// The warning that every page may read answers to the logins of its visitors.
+fn every_origin(conf: &Value) -> Option<Problem> {
+    let is_open = conf.get("allow_credential") == Some(&Value::Bool(true))
+        && conf.get("allow_origins").and_then(Value::as_str) == Some("**");
+    let message = "a page of any site can read answers with the cookies of its visitors";
+    let hint = "list the origins in `allow_origins`, or remove `allow_credential`";
+    is_open.then(|| Problem::new("allow_origins", "every_origin", message).hint(hint))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

@@ -8,9 +8,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::Confidential;
 use sigma_http::Method;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
@@ -22,6 +25,8 @@ pub(crate) static CSRF: Descriptor = Descriptor {
     priority: 2980,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
+    variables: &[VariablePlace::guard("session", VariableForm::Name)],
+    warnings: Some(|_, conf| warnings(conf)),
     ..Descriptor::itself::<Csrf>()
 };
 
@@ -59,6 +64,10 @@ struct Csrf {
     /// Seconds that a token lives; with 0 or less it lives for ever, and the cookie ends at once.
     #[schemars(extend("default" = 7200))]
     expires: i64,
+    /// The variable that names the session, e.g. `cookie_sid`: a token is good for that session alone. Without it a
+    /// token that a client got for itself is good for all. Sigma's own.
+    #[schemars(length(min = 1))]
+    session: Option<VarName>,
     /// The name of the cookie and of the field.
     #[schemars(extend("default" = "apisix-csrf-token"))]
     name: String,
@@ -73,6 +82,31 @@ impl Configuration for Csrf {
             return Ok(());
         }
         Err(format!("`{}` is no name of a cookie and a header field", self.name))
+    }
+}
+
+/// The warning that a token is good for every session.
+fn warnings(conf: &Value) -> Vec<Problem> {
+    if conf.get("session").is_some() {
+        return Vec::new();
+    }
+    let message =
+        "a token that a client got for itself is good for the sessions of others, if it can set their cookie";
+    let hint = "name the variable of the session in `session`, such as `cookie_sid`";
+    vec![Problem::new("session", "unbound_token", message).hint(hint)]
+}
+
+impl Csrf {
+    /// The key that the tokens of a request's session are signed with.
+    fn key(&self, ctx: &Context) -> String {
+        let key = self.key.reveal();
+        let Some(session) = &self.session else { return key.to_owned() };
+        let named = match ctx.get(session) {
+            Some(VarValue::Text(text)) => text,
+            _ => Default::default(),
+        };
+        // The length tells the session from the key.
+        format!("{key},session:{}:{}", named.len(), String::from_utf8_lossy(&named))
     }
 }
 
@@ -97,13 +131,13 @@ impl Token {
     }
 
     /// Why a token is not taken; None if it is.
-    fn fault(encoded: &[u8], csrf: &Csrf, now: f64) -> Option<&'static str> {
+    fn fault(encoded: &[u8], csrf: &Csrf, key: &str, now: f64) -> Option<&'static str> {
         let Ok(bytes) = STANDARD.decode(encoded) else { return Some("it is not Base64") };
         let Ok(token) = serde_json::from_slice::<Token>(&bytes) else { return Some("it is not a token") };
         if csrf.expires > 0 && now - token.expires > csrf.expires as f64 {
             return Some("it has expired");
         }
-        let expected = signature(token.random, token.expires, csrf.key.reveal());
+        let expected = signature(token.random, token.expires, key);
         match verify_slices_are_equal(expected.as_bytes(), token.sign.as_bytes()) {
             Ok(()) => None,
             Err(_) => Some("its signature is wrong"),
@@ -152,7 +186,7 @@ impl Plugin for Csrf {
         if verify_slices_are_equal(sent, kept).is_err() {
             return refuse("csrf token mismatch");
         }
-        match Token::fault(sent, self, env.unix_time().as_secs_f64().floor()) {
+        match Token::fault(sent, self, &self.key(ctx), env.unix_time().as_secs_f64().floor()) {
             None => Step::Next,
             Some(fault) => {
                 tracing::info!(fault, "csrf: the token is refused");
@@ -170,7 +204,7 @@ impl Plugin for Csrf {
         // A fraction with the 53 bits that it can hold; tokens of APISIX have 14 digits of it.
         let random = (u64::from_le_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64;
         let now = env.unix_time().as_secs();
-        let token = Token::new(random, now as f64, self.key.reveal()).encoded();
+        let token = Token::new(random, now as f64, &self.key(ctx)).encoded();
         let ends = now.saturating_add_signed(self.expires).min(LAST_SECOND);
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(ends));
         let field = format!("{}={token};path=/;SameSite=Lax;Expires={date}", self.name);
@@ -181,7 +215,6 @@ impl Plugin for Csrf {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
     use sigma_plugin::Entry;
 
     use super::*;
@@ -282,6 +315,30 @@ mod tests {
         for token in &forged {
             assert_eq!(post(&plugin, Some(token), Some(token)), unsigned, "{token}");
         }
+    }
+
+    #[test]
+    fn tokens_are_of_their_session() {
+        let plugin = plugin(&json!({"session": "cookie_sid"}));
+        let given = |session: &str| {
+            let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h{session}"));
+            case.respond(200, "");
+            case.header_filter(&plugin);
+            let field = case.answered("Set-Cookie");
+            field.split("apisix-csrf-token=").nth(1).unwrap().split(';').next().unwrap().to_owned()
+        };
+        let check = |token: &str, session: &str, passes: bool| {
+            let cookie = format!("Cookie: apisix-csrf-token={token}{session}");
+            let head = format!("POST / HTTP/1.1\nHost: h\napisix-csrf-token: {token}\n{cookie}");
+            let reply = Case::new(&head).run(&plugin, Phase::Access);
+            assert_eq!(reply.is_none(), passes, "{session}");
+        };
+        let (jacks, anonymous) = (given("\nCookie: sid=jack"), given(""));
+        check(&jacks, "; sid=jack", true);
+        check(&jacks, "; sid=jill", false);
+        check(&jacks, "", false);
+        check(&anonymous, "; sid=jack", false);
+        check(&anonymous, "", true);
     }
 
     #[test]

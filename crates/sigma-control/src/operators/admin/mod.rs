@@ -113,6 +113,8 @@ pub struct AdminState {
     pub unknown_fields: UnknownFields,
     /// How routes are chosen, for what is said of them.
     pub router: RouterKind,
+    /// The setting `trusted_addresses` names proxies.
+    pub trusts_proxies: bool,
     /// Whether stream routes may be written: no, while nothing listens for streams.
     pub has_streams: Arc<dyn Fn() -> bool + Send + Sync>,
     /// A client that stops in the middle of its body is waited for this long.
@@ -160,6 +162,7 @@ impl AdminState {
             trial: None,
             unknown_fields: UnknownFields::default(),
             router: RouterKind::default(),
+            trusts_proxies: false,
             has_streams: Arc::new(|| true),
             body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
             trusted: Trusted::default(),
@@ -225,7 +228,8 @@ impl AdminState {
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
         stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
         let (plugins, unknown) = (&*self.plugins, self.unknown_fields);
-        let around = Surroundings { plugins, unknown, router: self.router, now: unix_seconds() };
+        let (router, trusts_proxies) = (self.router, self.trusts_proxies);
+        let around = Surroundings { plugins, unknown, router, now: unix_seconds(), trusts_proxies };
         Ok(stored::warnings(kind, id, value, &around))
     }
 

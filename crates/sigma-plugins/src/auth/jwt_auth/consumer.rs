@@ -77,7 +77,7 @@ impl Configuration for Consumer {}
 /// What is to be said of a consumer's or credential's configuration as it is written.
 pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope != PluginScope::Consumer {
-        return Vec::new();
+        return super::warnings(conf);
     }
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let mut found = Vec::new();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use sigma_config::Problem;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{
@@ -98,6 +99,8 @@ struct Config {
     /// Claims that must be present, and in time. If empty, those that are present must be in time.
     #[schemars(extend("uniqueItems" = true))]
     claims_to_verify: Option<Vec<Claim>>,
+    /// Whether a token must have `exp`; false if left out, and true with `profile: edge`. Sigma's own.
+    require_exp: Option<bool>,
     /// Whom a token may be for: its claim `aud` must name one of these.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     audience: Option<Vec<String>>,
@@ -201,11 +204,25 @@ impl Config {
     fn check_claims(&self, token: &Token, grace_s: f64, env: &Env<'_>) -> Result<(), &'static str> {
         let now = env.unix_time().as_secs_f64().floor();
         token.in_time(self.claims_to_verify.as_deref().unwrap_or_default(), now, grace_s)?;
+        if self.require_exp == Some(true) {
+            token.in_time(&[Claim::Exp], now, grace_s)?;
+        }
         match &self.audience {
             Some(audience) if !is_for(&token.claims, audience) => Err("'aud' names somebody else"),
             _ => Ok(()),
         }
     }
+}
+
+/// The warning that tokens may have no end.
+fn warnings(conf: &Value) -> Vec<Problem> {
+    let claims = conf.get("claims_to_verify").and_then(Value::as_array);
+    let verifies = claims.is_some_and(|claims| claims.iter().any(|claim| claim == "exp"));
+    if verifies || conf.get("require_exp") == Some(&Value::Bool(true)) {
+        return Vec::new();
+    }
+    let message = "a token without `exp` is accepted forever";
+    vec![Problem::new("require_exp", "no_expiry", message).hint("set `require_exp` to true")]
 }
 
 struct JwtAuth(Arc<Config>);

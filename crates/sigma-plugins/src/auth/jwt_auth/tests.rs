@@ -432,3 +432,14 @@ fn fields_of_claims_are_nobody_elses() {
     assert!(case.run(&entry, Phase::Rewrite).is_none());
     assert_eq!((case.sent("x-consumer-username").as_deref(), case.sent("x-user")), (Some("jill"), None));
 }
+
+#[test]
+fn tokens_without_an_end_are_warned_of_and_can_be_refused() {
+    let check = |conf: Value, expected: &[&str]| {
+        assert_eq!(warned("jwt-auth", PluginScope::Http, &conf), expected, "{conf}");
+    };
+    check(json!({}), &["require_exp"]);
+    check(json!({"claims_to_verify": ["nbf"]}), &["require_exp"]);
+    check(json!({"claims_to_verify": ["exp"]}), &[]);
+    check(json!({"require_exp": true}), &[]);
+}

@@ -80,7 +80,8 @@ pub(super) struct Config {
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "apisix"))]
     pub(super) realm: String,
-    /// The path that ends a session.
+    /// The path that ends a session. A browser's request for a page of another site is answered 403. A copy of a
+    /// session in cookies stays good until it idles out; one in Redis ends.
     #[schemars(extend("default" = "/logout"))]
     pub(super) logout_path: String,
     /// Where the provider sends browsers back to: a URL or a path, which must lead to this route. If left out, the
@@ -437,5 +438,30 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         let message = "`session` has no effect with `bearer_only`: nobody logs in";
         found.push(Problem::new("session", "no_effect", message).hint("remove it"));
     }
+    found.extend(for_other_applications(conf));
+    if !on("bearer_only") && !on("use_pkce") && !on("use_nonce") {
+        let message = "a stolen code or ID token can be used in another login (RFC 9700 §2.1.1)";
+        found
+            .push(Problem::new("use_pkce", "no_pkce", message).hint("set `use_pkce` or `use_nonce` to true"));
+    }
     found
+}
+
+/// The warning that bearer tokens of the issuer for other applications are accepted.
+fn for_other_applications(conf: &Value) -> Option<Problem> {
+    let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
+    let has = |field: &str| conf.get(field).is_some_and(|value| !value.is_null());
+    let takes_tokens =
+        ["public_key", "introspection_endpoint"].into_iter().any(has) || on("bearer_only") || on("use_jwks");
+    let is_limited = has("claim_schema")
+        || conf.get("required_scopes").and_then(Value::as_array).is_some_and(|scopes| !scopes.is_empty());
+    let audience = conf.get("claim_validator").and_then(|claims| claims.get("audience"));
+    let demands = |field: &str| audience.and_then(|audience| audience.get(field)) == Some(&Value::Bool(true));
+    if !takes_tokens || is_limited || demands("required") && demands("match_with_client_id") {
+        return None;
+    }
+    let message = "a bearer token for another application of the issuer is accepted (RFC 8725 §3.9)";
+    let hint = "set `claim_validator: { audience: { required: true, match_with_client_id: true } }`, or \
+                `required_scopes`, or `claim_schema`";
+    Some(Problem::new("claim_validator", "any_audience", message).hint(hint))
 }

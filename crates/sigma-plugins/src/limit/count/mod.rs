@@ -68,7 +68,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let idle = idle.map(|field| {
         Problem::new(*field, "no_effect", "answers are not asked what they cost").hint("name `cost_header`")
     });
-    [quota::idle_rules(conf), idle_settings(conf), idle.collect()].concat()
+    [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle.collect()].concat()
 }
 
 const EXAMPLE: &str = r#"```yaml

@@ -521,3 +521,25 @@ fn settings_of_answers() {
     );
     assert_eq!(warned, ["cost_most"]);
 }
+
+#[test]
+fn limits_by_what_clients_choose_are_warned_of() {
+    for name in ["limit-count", "limit-req", "limit-conn"] {
+        let check = |key: &str, key_type: &str, expected: &[&str]| {
+            let conf = match name {
+                "limit-count" => json!({"count": 1, "time_window": 1}),
+                "limit-req" => json!({"rate": 1, "burst": 0}),
+                _ => json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1}),
+            };
+            let conf = crate::testing::merged(conf, &json!({"key": key, "key_type": key_type}));
+            let warned = crate::testing::warned(name, sigma_config::plugins::PluginScope::Http, &conf);
+            assert_eq!(warned, expected, "{name} {key}");
+        };
+        for chosen in ["http_x_forwarded_for", "arg_user", "cookie_session"] {
+            check(chosen, "var", &["key"]);
+        }
+        check("remote_addr", "var", &[]);
+        check("consumer_name", "var", &[]);
+        check("$remote_addr $http_host", "var_combination", &[]);
+    }
+}

@@ -306,7 +306,10 @@ fn who_the_gateway_is_must_be_possible_to_say() {
 #[test]
 fn what_is_doubtful_is_told() {
     let check = |more: Value, expected: &[&str]| {
-        assert_eq!(warned("openid-connect", PluginScope::Http, &conf(more)), expected);
+        // Each of these is without the warnings that are tested below.
+        let mut safe = json!({"use_pkce": true, "required_scopes": ["a"]});
+        safe.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(warned("openid-connect", PluginScope::Http, &conf(safe)), expected);
     };
     check(json!({}), &[]);
     check(json!({"discovery": "http://login.example/.well-known/openid-configuration"}), &["discovery"]);
@@ -320,4 +323,32 @@ fn what_is_doubtful_is_told() {
     check(json!({"client_rsa_private_key": "k"}), &["client_rsa_private_key"]);
     check(json!({"client_jwt_assertion_alg": "RS256"}), &["client_jwt_assertion_alg"]);
     check(json!({"bearer_only": true, "session": null, "par": {"enabled": true}}), &["par"]);
+}
+
+#[test]
+fn tokens_of_other_applications_and_stolen_codes_are_warned_of() {
+    let check = |more: Value, expected: &[&str]| {
+        assert_eq!(warned("openid-connect", PluginScope::Http, &conf(more)), expected);
+    };
+    check(json!({}), &["use_pkce"]);
+    check(json!({"use_nonce": true}), &[]);
+    check(json!({"use_pkce": true}), &[]);
+    let bearer = |more: Value| {
+        let mut bearer = json!({"bearer_only": true, "session": null, "use_jwks": true});
+        bearer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        bearer
+    };
+    check(bearer(json!({})), &["claim_validator"]);
+    check(
+        bearer(json!({"claim_validator": {"audience": {"match_with_client_id": true}}})),
+        &["claim_validator"],
+    );
+    check(bearer(json!({"required_scopes": []})), &["claim_validator"]);
+    let audience = json!({"claim_validator": {"audience": {"required": true, "match_with_client_id": true}}});
+    for remedy in
+        [audience, json!({"required_scopes": ["orders"]}), json!({"claim_schema": {"type": "object"}})]
+    {
+        check(bearer(remedy), &[]);
+    }
+    check(json!({"use_pkce": true, "use_jwks": true}), &["claim_validator"]);
 }
