@@ -17,7 +17,7 @@ use crate::plugins::{EnabledPlugins, PluginSchemas, PluginScope};
 use crate::problem::{Problem, closest, element, join, member};
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
 use crate::rules::Object;
-use crate::settings::{RouterKind, UnknownFields};
+use crate::settings::{Profile, RouterKind, UnknownFields};
 use crate::stored::{self, duplicate_global_plugin, nested_members, references, wrong_ssl_type};
 use crate::{ParseOptions, Surroundings, schema, wording};
 
@@ -36,7 +36,8 @@ pub(crate) struct Findings {
 pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut Findings) {
     let Some(root) = document.value.as_object() else { return };
     let (list, streams) = (list_of::<EnabledPlugin>(root, "plugins"), list_of(root, "stream_plugins"));
-    let plugins = &EnabledPlugins::new(options.plugins, list.as_deref(), streams.as_deref());
+    let plugins = EnabledPlugins::new(options.plugins, list.as_deref(), streams.as_deref());
+    let plugins = &plugins.with_profile(Profile::of_document(root));
     let unknown = unknown_fields(document);
     let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();

@@ -72,7 +72,7 @@ use document::Document;
 use plugins::{NoPlugins, PluginSchemas};
 use resources::{Resources, SECTIONS};
 use rules::Object;
-use settings::Settings;
+use settings::{Profile, Settings};
 
 /// Everything an operator wrote, checked.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -225,6 +225,11 @@ fn prepared(
     found.errors.extend(env::substitute(&mut document, options.env));
     translate_seed(&mut document, options, found)?;
     shorthand::expand(&mut document, found);
+    if let Some(root) = document.value.as_object_mut()
+        && let Some(profile) = Profile::of_document(root)
+    {
+        profile.fill_settings(root);
+    }
     Ok(document)
 }
 

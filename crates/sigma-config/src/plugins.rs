@@ -1,6 +1,7 @@
 //! The questions that the check of a configuration asks about plugins. The plugins themselves live
 //! above this crate; the binary passes their roster down.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
@@ -10,6 +11,7 @@ use crate::Problem;
 use crate::expr::Expr;
 use crate::kind::Kind;
 use crate::rules::before_body;
+use crate::settings::Profile;
 use crate::wording::{self, Unread};
 
 /// Where a plugin's configuration stands, which decides what it is checked against.
@@ -136,6 +138,7 @@ impl PluginSchemas for NoPlugins {
 /// The plugins of a build that an operator enabled; the others are unknown.
 pub struct EnabledPlugins<'a> {
     all: &'a dyn PluginSchemas,
+    profile: Option<Profile>,
     http: Option<BTreeSet<&'a str>>,
     stream: Option<BTreeSet<&'a str>>,
 }
@@ -168,7 +171,25 @@ impl<'a> EnabledPlugins<'a> {
         stream_plugins: Option<&'a [String]>,
     ) -> Self {
         let [http, stream] = enabled(plugins, stream_plugins);
-        EnabledPlugins { all, http, stream }
+        EnabledPlugins { all, profile: None, http, stream }
+    }
+
+    /// The same, with the defaults of a profile.
+    #[must_use]
+    pub fn with_profile(self, profile: Option<Profile>) -> Self {
+        EnabledPlugins { profile, ..self }
+    }
+
+    /// A configuration as the plugin reads it under the profile.
+    fn filled<'v>(&self, name: &str, scope: PluginScope, conf: &'v Value) -> Cow<'v, Value> {
+        match self.profile.filter(|_| scope == PluginScope::Http) {
+            None => Cow::Borrowed(conf),
+            Some(profile) => {
+                let mut filled = conf.clone();
+                profile.fill_plugin(name, &mut filled);
+                Cow::Owned(filled)
+            }
+        }
     }
 
     fn is_enabled(&self, name: &str, scope: PluginScope) -> bool {
@@ -202,7 +223,7 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
         match self.is_enabled(name, scope) {
-            true => self.all.check(name, scope, conf),
+            true => self.all.check(name, scope, &self.filled(name, scope, conf)),
             false => Err(PluginRefusal::Unknown),
         }
     }
@@ -212,7 +233,7 @@ impl PluginSchemas for EnabledPlugins<'_> {
     }
 
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
-        self.all.warnings(name, scope, conf)
+        self.all.warnings(name, scope, &self.filled(name, scope, conf))
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {

@@ -6,9 +6,11 @@ mod compat;
 mod http2;
 mod listener;
 mod operators;
+mod profile;
 mod shedding;
 mod timeouts;
 mod tolerance;
+mod via;
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -27,9 +29,11 @@ pub use listener::{Listener, StreamListener, default_listeners};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
+pub use profile::{DefaultOf, Profile, ProfileDefault, edge_markdown};
 pub use shedding::LoadShedding;
 pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
+pub use via::ViaName;
 
 /// Number of worker threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -334,6 +338,9 @@ impl fmt::Debug for DataEncryption {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
+    /// Defaults for the place of this gateway; see `docs/edge-profile.md`. A change needs a restart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
     /// Worker threads: a number or `auto`.
     #[schemars(with = "WorkersForm")]
     pub workers: Workers,
@@ -460,31 +467,6 @@ pub struct Settings {
     pub underscores_in_headers: Underscores,
 }
 
-/// A name of this gateway, as pseudonyms of RFC 9110 §7.6.3 are: a token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(transparent)]
-pub struct ViaName(String);
-
-impl ViaName {
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for ViaName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        if text.is_empty() || !text.bytes().all(token) {
-            let reason = format!("`{text}` is no name of a gateway: use letters, digits, `-`, `.` and `_`");
-            return Err(serde::de::Error::custom(reason));
-        }
-        Ok(ViaName(text))
-    }
-}
-
 /// The treatment of header fields with an underscore in their name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -512,6 +494,7 @@ pub enum UpstreamStatusHeader {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
+            profile: None,
             workers: Workers::default(),
             pin_workers: false,
             io: crate::io::Io::default(),

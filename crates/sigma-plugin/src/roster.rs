@@ -12,6 +12,7 @@ use sigma_config::id::Id;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
 use sigma_config::resources::Proto;
+use sigma_config::settings::Profile;
 use sigma_config::wording::{Unread, is_secret_reference};
 
 use self::known::{Checked, Known};
@@ -45,6 +46,8 @@ pub struct Roster {
     all: Arc<[Arc<dyn Kind>]>,
     /// What may be left out where it is not among the plugins.
     ignored: Box<[String]>,
+    /// Defaults that replace those of schemas.
+    profile: Option<Profile>,
     /// Those that requests may use, and those that sessions may; None for all.
     allowed: [Option<BTreeSet<Box<str>>>; 2],
 }
@@ -56,7 +59,20 @@ impl Roster {
         let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
         let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
-        Roster { plugins, all, ignored: Box::default(), allowed: [None, None] }
+        Roster { plugins, all, ignored: Box::default(), profile: None, allowed: [None, None] }
+    }
+
+    /// The same, with the defaults of a profile.
+    #[must_use]
+    pub fn with_profile(self, profile: Option<Profile>) -> Roster {
+        Roster { profile, ..self }
+    }
+
+    /// Adds the defaults of the profile to a configuration.
+    fn fill_profile(&self, name: &str, scope: PluginScope, conf: &mut Value) {
+        if let Some(profile) = self.profile.filter(|_| scope == PluginScope::Http) {
+            profile.fill_plugin(name, conf);
+        }
     }
 
     /// The same, of which requests, and sessions, may use those alone that are named for them; None for all.
@@ -96,7 +112,7 @@ impl Roster {
         // What is added at run time is for requests.
         let mut allowed = self.allowed.clone();
         allowed[0].iter_mut().for_each(|names| names.extend(added.iter().cloned()));
-        Roster { plugins, all: all.into(), ignored: self.ignored.clone(), allowed }
+        Roster { plugins, all: all.into(), ignored: self.ignored.clone(), profile: self.profile, allowed }
     }
 
     /// The same, with the names of plugins that may be left out where they are not among these.
@@ -179,6 +195,7 @@ impl Roster {
         }
         let mut filled = resolved;
         let meta = take_meta(&mut filled);
+        self.fill_profile(name, scope, &mut filled);
         let mut filled = match known.checked(scope) {
             Some(schema) => schema.filled(filled),
             None => filled,
@@ -268,6 +285,7 @@ impl Roster {
             return Vec::new();
         };
         take_meta(&mut conf);
+        self.fill_profile(name, scope, &mut conf);
         let metadata = match self.checked(name, PluginScope::Metadata) {
             Some(schema) if !metadata.is_null() => schema.filled(metadata),
             _ => Value::Null,
@@ -389,6 +407,7 @@ impl PluginSchemas for Roster {
         }
         let mut filled = conf.clone();
         take_meta(&mut filled);
+        self.fill_profile(name, scope, &mut filled);
         schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;
         let filled = schema.filled(filled);
         let own = match scope {
@@ -435,7 +454,9 @@ impl PluginSchemas for Roster {
 
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
         let Some(kind) = self.get(name) else { return Vec::new() };
-        let mut all = kind.warnings(scope, conf);
+        let mut filled = conf.clone();
+        self.fill_profile(name, scope, &mut filled);
+        let mut all = kind.warnings(scope, &filled);
         for child in self.children_of(name, scope, conf) {
             let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
             all.extend(found.map(|problem| problem.within(&child.place)));

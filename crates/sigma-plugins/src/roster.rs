@@ -136,7 +136,7 @@ mod tests {
     use sigma_config::crypt::{Keyring, mask_resource};
     use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
-    use sigma_config::settings::{RouterKind, UnknownFields};
+    use sigma_config::settings::{DefaultOf, Profile, RouterKind, UnknownFields};
     use sigma_config::wording::Unread;
     use sigma_config::{Surroundings, stored};
     use sigma_plugin::{Kind as _, Roster};
@@ -291,6 +291,43 @@ mod tests {
         let found = stored::warnings(Kind::Consumer, Some("a"), &consumer, &around);
         let places: Vec<&str> = found.iter().map(|problem| problem.pointer.as_str()).collect();
         assert_eq!(places, ["plugins.jwt-auth.exp"]);
+    }
+
+    #[test]
+    fn defaults_of_profiles_are_fields_of_plugins() {
+        let roster = Roster::new(kinds(), None);
+        for default in Profile::Edge.defaults() {
+            let DefaultOf::Plugin(name, path) = default.of else { continue };
+            let schema = roster.schema(name, PluginScope::Http).unwrap();
+            let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
+            let field = schema.pointer(&pointer).unwrap_or_else(|| panic!("{name} has no field {path}"));
+            let otherwise = field.get("default").map_or("–".to_owned(), Value::to_string);
+            assert_eq!(otherwise, default.otherwise, "{name}.{path}");
+        }
+    }
+
+    /// A plugin that is made and checked under a profile has its defaults, and the warnings about them end.
+    #[test]
+    fn profile_holds_for_configurations_of_plugins() {
+        let plain = Roster::new(kinds(), None);
+        let edge = Roster::new(kinds(), None).with_profile(Some(Profile::Edge));
+        let warned = |roster: &Roster, name: &str, conf: &Value| {
+            assert_eq!(roster.check(name, PluginScope::Http, conf), Ok(()), "{name}");
+            roster.warnings(name, PluginScope::Http, conf).len()
+        };
+        let provider = json!({
+            "discovery": "https://login.example/.well-known/openid-configuration", "client_id": "a",
+            "client_secret": "b", "session": {"secret": "0123456789abcdef"}, "use_jwks": true,
+        });
+        for (name, conf, plainly) in [
+            ("jwt-auth", json!({}), 1),
+            ("real-ip", json!({"source": "http_x_real_ip"}), 1),
+            ("openid-connect", provider, 2),
+        ] {
+            assert_eq!((warned(&plain, name, &conf), warned(&edge, name, &conf)), (plainly, 0), "{name}");
+        }
+        let own = json!({"require_exp": false});
+        assert_eq!(warned(&edge, "jwt-auth", &own), 1);
     }
 
     #[test]

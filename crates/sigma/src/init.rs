@@ -26,6 +26,11 @@ const HTTPS: &str = r#"
 #     -keyout server.key -out server.crt
 "#;
 
+const PROFILE: &str = r#"
+# Defaults for a gateway that the Internet reaches: docs/edge-profile.md lists them with their prices.
+profile: edge
+"#;
+
 const LISTENER: &str = r#"
 # Where clients connect.
 listeners:
@@ -83,7 +88,7 @@ upstreams:
 fn text(https: bool, admin: bool) -> String {
     let resources = if admin { ADMIN } else { RESOURCES };
     let (certificate, listener) = if https { (HTTPS, HTTPS_LISTENER) } else { ("", "") };
-    [HEAD, certificate, LISTENER, listener, PROCESS, resources].concat()
+    [HEAD, PROFILE, certificate, LISTENER, listener, PROCESS, resources].concat()
 }
 
 /// Writes the file, unless there is one.

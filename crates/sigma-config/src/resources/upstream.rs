@@ -173,8 +173,11 @@ pub struct UpstreamTls {
     /// Reference to an ssl of type `client` instead of the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert_id: Option<Id>,
-    /// Whether the certificate of a node must be valid, for the name that it is asked for.
-    pub verify: bool,
+    /// Whether the certificate of a node must be valid, for the name that it is asked for. With `profile: edge` the
+    /// default is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool", extend("default" = false))]
+    pub verify: Option<bool>,
     /// The authorities that may have issued it, in PEM; unset: those of `tls.trusted_certificates`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 128, max = 65536))]

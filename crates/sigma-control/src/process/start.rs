@@ -130,6 +130,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("admin", old.admin != new.admin),
         ("control", old.control != new.control),
         ("store", old.store != new.store),
+        ("profile", old.profile != new.profile),
         ("plugins", old.plugins != new.plugins),
         ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),
         ("plugin_attr", old.plugin_attr != new.plugin_attr),

@@ -20,13 +20,12 @@ impl Plugins {
     /// Of `built_in`, those that the settings allow. Within the runtime that their tasks are to run on.
     pub(crate) fn new(built_in: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
         let ignored = &settings.compat.ignored_plugins;
-        let all = Arc::new(Roster::new(built_in.iter().cloned(), None).ignoring(ignored));
+        let roster =
+            || Roster::new(built_in.iter().cloned(), None).ignoring(ignored).with_profile(settings.profile);
+        let all = Arc::new(roster());
         let enabled = match enabled(settings.plugins.as_deref(), settings.stream_plugins.as_deref()) {
             [None, None] => Arc::clone(&all),
-            names => {
-                let roster = Roster::new(built_in.iter().cloned(), None).ignoring(ignored);
-                Arc::new(roster.limited(&names))
-            }
+            names => Arc::new(roster().limited(&names)),
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let attributes = serde_json::Value::Object(settings.plugin_attr.clone());

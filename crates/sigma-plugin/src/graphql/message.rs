@@ -86,7 +86,7 @@ impl Message {
         }
     }
 
-    /// The message of any request: in the query string, or in a body of any type. None if there is none.
+    /// The message of any request: in the query string, or in a body of any type.
     ///
     /// # Errors
     /// Returns an error if servers could find different messages, or one that cannot be read here.
@@ -128,7 +128,7 @@ impl Message {
         }
         body.insert("query".to_owned(), json!(self.document));
         ctx.target = path_of(ctx.outgoing_target()).to_vec();
-        // The coding was that of the client's body.
+        // It describes the body of the client.
         ctx.request.headers.remove_name(b"Content-Encoding");
         ctx.request.headers.replace("Content-Type", b"application/json");
         ctx.body = Some(Value::Object(body).to_string().into_bytes());
@@ -178,7 +178,7 @@ impl Parts {
         Parts { place, found: Default::default(), is_stored: false }
     }
 
-    /// Those of a query string or a form.
+    /// Reads a query string or a form.
     fn of_arguments(query: &[u8], place: &'static str) -> Result<Parts, NoMessage> {
         let mut parts = Parts::new(place);
         for (name, value) in pairs(query) {
@@ -201,7 +201,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Adds a member; other names are none.
+    /// Adds a member. Other names are ignored.
     fn add(&mut self, name: &str, value: Value) -> Result<(), NoMessage> {
         let place = self.place;
         match member(name) {
@@ -274,7 +274,7 @@ fn of_variables(given: Option<Value>, place: &str) -> Result<Map<String, Value>,
     }
 }
 
-/// What a name stands for, to some server.
+/// The meaning of a name to some server.
 #[derive(Clone, Copy)]
 enum Member {
     At(usize),
@@ -296,7 +296,7 @@ fn is_like(name: &str, known: &str) -> bool {
     stem.chars().flat_map(char::to_uppercase).eq(known.chars().flat_map(char::to_uppercase))
 }
 
-/// The member that a name stands for, in a message.
+/// The name of a member, for error messages.
 fn shown(name: &str) -> &'static str {
     match member(name) {
         Some(Member::At(at)) => MEMBERS[at],

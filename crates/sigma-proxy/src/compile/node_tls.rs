@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sigma_config::checks::{Active, CheckType};
 use sigma_config::resources::{self, Scheme, Ssl, UpstreamTls};
-use sigma_config::settings::Settings;
+use sigma_config::settings::{Profile, Settings};
 use sigma_config::tls::AlpnProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
@@ -44,6 +44,8 @@ struct Inputs {
     client: Option<Arc<Ssl>>,
     probes: Option<Probes>,
     trusted: Option<PathBuf>,
+    /// The profile has nodes verified whose upstream says nothing of it.
+    verifies: bool,
 }
 
 /// Health probes over TLS.
@@ -102,6 +104,7 @@ impl NodeTls {
             client: client.cloned(),
             probes,
             trusted: settings.tls.trusted_certificates.clone(),
+            verifies: settings.profile.is_some_and(Profile::verifies_nodes),
         };
         if let Some(same) = before.filter(|before| before.inputs == inputs)
             && !client.is_some_and(|client| refers(client))
@@ -122,7 +125,7 @@ impl NodeTls {
 
 impl Inputs {
     fn requests(&self, pair: Option<&Pair>, sources: &mut Sources<'_>) -> Result<Requests, String> {
-        let verify = self.tls.as_ref().is_some_and(|tls| tls.verify);
+        let verify = self.tls.as_ref().and_then(|tls| tls.verify).unwrap_or(self.verifies);
         let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
             (Scheme::Grpcs, _) => &[AlpnProtocol::H2],

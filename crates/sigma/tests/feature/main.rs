@@ -23,6 +23,7 @@ mod discovery;
 mod docs;
 mod drain;
 mod dubbo;
+mod edge_profile;
 mod explain;
 mod fastcgi;
 mod go;

@@ -813,7 +813,6 @@ fn what_is_left_out_has_a_value() {
         &[
             ("/nodes/0/priority", json!(0)),
             ("/keepalive_pool", json!({ "size": 320, "idle_timeout": 60.0, "requests": 1000 })),
-            ("/tls/verify", json!(false)),
             ("/checks/active/type", json!("http")),
             ("/checks/active/timeout", json!(1.0)),
             ("/checks/active/concurrency", json!(10)),

@@ -1,0 +1,257 @@
+//! Profiles: sets of defaults. A profile changes defaults only; what a file or an object says wins.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A set of defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// For a gateway that the Internet reaches. `docs/edge-profile.md` lists the defaults and their prices.
+    Edge,
+}
+
+/// The place of a default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultOf {
+    /// A setting of the process, e.g. `limits.request_body_bytes`.
+    Setting(&'static str),
+    /// A field of each upstream: of objects, within routes and services, and within plugins.
+    Upstream(&'static str),
+    /// A plugin, and a field of its configuration on routes, services and the like.
+    Plugin(&'static str, &'static str),
+}
+
+/// One default of a profile.
+#[derive(Debug, Clone, Copy)]
+pub struct ProfileDefault {
+    /// The place that has it.
+    pub of: DefaultOf,
+    /// The value, as JSON.
+    pub value: &'static str,
+    /// The default without a profile, as the documentation shows it.
+    pub otherwise: &'static str,
+    /// The reason, and what it costs: one sentence each.
+    pub price: &'static str,
+}
+
+/// The field of upstreams that decides over the verification of nodes.
+const VERIFY: DefaultOf = DefaultOf::Upstream("tls.verify");
+
+/// The defaults of `edge`. To add one is to add a line here, and `cargo xtask docs`.
+const EDGE: &[ProfileDefault] = &[
+    ProfileDefault {
+        of: DefaultOf::Setting("limits.connections_per_address"),
+        value: "256",
+        otherwise: "0",
+        price: "One client cannot take all connections. More than 256 connections of users behind one address (NAT) \
+                are closed at once.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Setting("limits.request_body_bytes"),
+        value: "8388608",
+        otherwise: "0",
+        price: "A request cannot fill memory or a node's disk: 8 MiB hold JSON, forms and most pictures. Larger \
+                uploads are answered 413 until the limit is raised.",
+    },
+    ProfileDefault {
+        of: VERIFY,
+        value: "true",
+        otherwise: "false",
+        price: "Only the node itself gets the request. A node whose certificate is self-signed, expired or for \
+                another name is answered 502; name its authority in `tls.ca`, or write `tls: { verify: false }`.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("openid-connect", "claim_validator.audience.required"),
+        value: "true",
+        otherwise: "false",
+        price: "A bearer token must say for which application it is. Issuers that leave `aud` out need `false`.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("openid-connect", "claim_validator.audience.match_with_client_id"),
+        value: "true",
+        otherwise: "false",
+        price: "A token for another application of the same issuer is refused. An audience other than `client_id` \
+                needs `false` and a `claim_schema`.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("openid-connect", "use_pkce"),
+        value: "true",
+        otherwise: "false",
+        price: "A stolen code is of no use. The issuer must support PKCE with S256, as most do.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("openid-connect", "use_nonce"),
+        value: "true",
+        otherwise: "false",
+        price: "An ID token is of one login. The issuer must return `nonce`, as OpenID Connect demands.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("jwt-auth", "require_exp"),
+        value: "true",
+        otherwise: "–",
+        price: "A stolen token ends. Tokens without `exp` are refused.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("ldap-auth", "tls_verify"),
+        value: "true",
+        otherwise: "false",
+        price: "Passwords reach the directory alone. Its certificate must be valid where `use_tls` is on.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("http-logger", "ssl_verify"),
+        value: "true",
+        otherwise: "false",
+        price: "Logs reach their receiver alone. Its certificate must be valid.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("loki-logger", "ssl_verify"),
+        value: "true",
+        otherwise: "false",
+        price: "Logs reach their receiver alone. Its certificate must be valid.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("graphql-limit-count", "introspection_ssl_verify"),
+        value: "true",
+        otherwise: "false",
+        price: "Costs come from the schema of the server itself. Its certificate must be valid.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Plugin("real-ip", "trust_any_peer"),
+        value: "false",
+        otherwise: "–",
+        price: "A client cannot choose its address. Name the balancers in front in `trusted_addresses`.",
+    },
+];
+
+impl Profile {
+    /// The defaults of the profile.
+    #[must_use]
+    pub fn defaults(self) -> &'static [ProfileDefault] {
+        match self {
+            Profile::Edge => EDGE,
+        }
+    }
+
+    /// The profile that a document names. The schema refuses any other word.
+    pub(crate) fn of_document(root: &Map<String, Value>) -> Option<Profile> {
+        root.get("profile").and_then(|word| Profile::deserialize(word).ok())
+    }
+
+    /// Writes the defaults of settings into a document, where it says nothing of them.
+    pub(crate) fn fill_settings(self, root: &mut Map<String, Value>) {
+        for default in self.defaults() {
+            if let DefaultOf::Setting(path) = default.of {
+                fill(root, path, default.value);
+            }
+        }
+    }
+
+    /// Writes the defaults of a plugin into a configuration of it, where that says nothing of them.
+    pub fn fill_plugin(self, name: &str, conf: &mut Value) {
+        let Some(conf) = conf.as_object_mut() else { return };
+        for default in self.defaults() {
+            if let DefaultOf::Plugin(plugin, path) = default.of
+                && plugin == name
+            {
+                fill(conf, path, default.value);
+            }
+        }
+    }
+
+    /// Whether nodes whose upstream says nothing of it must have a valid certificate.
+    #[must_use]
+    pub fn verifies_nodes(self) -> bool {
+        self.defaults().iter().any(|default| default.of == VERIFY && default.value == "true")
+    }
+}
+
+/// Sets the member at a path, unless it is there. What is no object on the way stays, and the schema refuses it.
+fn fill(object: &mut Map<String, Value>, path: &str, value: &'static str) {
+    match path.split_once('.') {
+        Some((first, rest)) => {
+            let inner = object.entry(first).or_insert_with(|| Value::Object(Map::new()));
+            if let Some(inner) = inner.as_object_mut() {
+                fill(inner, rest, value);
+            }
+        }
+        None if !object.contains_key(path) => {
+            // A test parses all values.
+            object.insert(path.to_owned(), serde_json::from_str(value).unwrap_or_default());
+        }
+        None => {}
+    }
+}
+
+/// The page about the profile `edge`, in Markdown.
+#[must_use]
+pub fn edge_markdown() -> String {
+    let mut out = String::from(
+        "# The edge profile\n\n\
+         Many defaults are those of Apache APISIX, which suit a gateway inside a network. One line at the top of the \
+         file chooses defaults for a gateway that the Internet reaches:\n\n\
+         ```yaml\nprofile: edge\n```\n\n\
+         `sigma init` writes it. The profile changes defaults only: a value in the file, or in an object of the \
+         Admin API or etcd, wins. Objects stay as they were written; `sigma check --print` shows the settings in \
+         force. A change of the profile needs a restart.\n\n\
+         Objects that APISIX has written have its defaults written out, so the profile does not change them. \
+         `sigma check` and the Admin API warn of those that matter.\n\n\
+         | default of | value | without | reason and price |\n|---|---|---|---|\n",
+    );
+    for ProfileDefault { of, value, otherwise, price } in EDGE {
+        let place = match of {
+            DefaultOf::Setting(path) => format!("`{path}`"),
+            DefaultOf::Upstream(path) => format!("`{path}` of upstreams"),
+            DefaultOf::Plugin(name, path) => format!("`{path}` of [{name}](plugins/{name}.md)"),
+        };
+        let otherwise = if *otherwise == "–" { "–".to_owned() } else { format!("`{otherwise}`") };
+        out += &format!("| {place} | `{value}` | {otherwise} | {price} |\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn written_values_win() {
+        let filled = |mut root: Value| {
+            Profile::Edge.fill_settings(root.as_object_mut().unwrap());
+            root
+        };
+        assert_eq!(
+            filled(json!({})),
+            json!({"limits": {"connections_per_address": 256, "request_body_bytes": 8_388_608}})
+        );
+        let own = json!({"limits": {"connections_per_address": 0, "request_body_bytes": 1}});
+        assert_eq!(filled(own.clone()), own);
+        assert_eq!(filled(json!({"limits": 7})), json!({"limits": 7}));
+
+        let plugin = |name: &str, mut conf: Value| {
+            Profile::Edge.fill_plugin(name, &mut conf);
+            conf
+        };
+        assert_eq!(plugin("jwt-auth", json!({})), json!({"require_exp": true}));
+        assert_eq!(plugin("jwt-auth", json!({"require_exp": false})), json!({"require_exp": false}));
+        assert_eq!(plugin("key-auth", json!({})), json!({}));
+        let audience = json!({"claim_validator": {"audience": {"claim": "azp", "required": false}}});
+        let audience = plugin("openid-connect", audience);
+        assert_eq!(
+            audience["claim_validator"]["audience"],
+            json!({"claim": "azp", "required": false, "match_with_client_id": true})
+        );
+    }
+
+    #[test]
+    fn defaults_are_unique_json() {
+        for (at, default) in EDGE.iter().enumerate() {
+            assert!(serde_json::from_str::<Value>(default.value).is_ok(), "{default:?}");
+            assert!(EDGE[..at].iter().all(|other| other.of != default.of), "{default:?}");
+            assert!(default.price.ends_with('.'), "{default:?}");
+        }
+    }
+}
