@@ -574,7 +574,8 @@ impl Context {
         if let Some((_, verdict)) = self.verdicts.iter().find(|(known, _)| *known == key) {
             return *verdict;
         }
-        let verdict = entry.meta.filter.eval(self);
+        // A guard runs where its filter holds for one of several values.
+        let verdict = entry.meta.filter.may_hold(self);
         self.verdicts.push((key, verdict));
         verdict
     }

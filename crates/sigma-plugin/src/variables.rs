@@ -65,6 +65,20 @@ impl Variables for Context {
             _ => self.connection_variable(name),
         }
     }
+
+    fn each(&self, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) {
+        if let VarName::Other(field) = name
+            && let Some(field) = field.strip_prefix("post_arg_")
+        {
+            let is_form = self.request.headers.get(HeaderId::ContentType).is_some_and(body_fields::is_form);
+            let body = self.known_request_body().filter(|_| is_form);
+            each_argument(body.as_deref().unwrap_or_default(), field, visit);
+        } else if !each_repeated(&self.request, name, visit)
+            && let Some(value) = self.get(name)
+        {
+            visit(&value);
+        }
+    }
 }
 
 impl Context {
@@ -392,6 +406,30 @@ pub fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
         let at = pair.iter().position(|b| *b == b'=')?;
         Some((&pair[..at], &pair[at + 1..]))
     })
+}
+
+/// Visits each value of a variable that a request head can have several of; false for other variables.
+pub fn each_repeated(head: &RequestHead, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) -> bool {
+    match name {
+        VarName::Http(name) => {
+            let values = head.headers.find_variable(name.as_bytes());
+            values.for_each(|value| visit(&VarValue::Text(Cow::Borrowed(value))));
+        }
+        VarName::Cookie(name) => {
+            let named = cookies(&head.headers).filter(|(key, _)| *key == name.as_bytes());
+            named.for_each(|(_, value)| visit(&VarValue::Text(Cow::Borrowed(value))));
+        }
+        VarName::Arg(name) => each_argument(head.query().unwrap_or_default(), name, visit),
+        _ => return false,
+    }
+    true
+}
+
+/// Visits each value of an argument.
+fn each_argument(query: &[u8], name: &str, visit: &mut dyn FnMut(&VarValue<'_>)) {
+    for (_, value) in pairs(query).filter(|(key, _)| **key == *name.as_bytes()) {
+        visit(&value.map_or(VarValue::Bool(true), VarValue::Text));
+    }
 }
 
 /// The first query argument of this name.

@@ -1,19 +1,49 @@
 //! Evaluation. No allocation besides what the variables themselves need.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use serde_json::Value;
 
 use super::{Compare, Logic, Node, Test, VarName, VarValue, Variables};
 
-/// What becomes of a comparison whose variable is absent: whether it is undecided.
-pub(super) type Undecided = fn(&VarName) -> bool;
+/// How variables are read.
+pub(super) struct Reading<'v> {
+    variables: &'v dyn Variables,
+    /// The variables without which a comparison is undecided.
+    undecided: fn(&VarName) -> bool,
+    /// Each value of a variable counts; those that come to different results leave a comparison undecided.
+    takes_all: bool,
+    disagrees: Cell<bool>,
+}
+
+impl<'v> Reading<'v> {
+    /// One value of each variable. Without the place of an address a comparison with it is undecided.
+    pub(super) fn plain(variables: &'v dyn Variables) -> Reading<'v> {
+        let undecided = VarName::is_place;
+        Reading { variables, undecided, takes_all: false, disagrees: Cell::new(false) }
+    }
+
+    /// All values.
+    pub(super) fn of_all_values(
+        variables: &'v dyn Variables,
+        undecided: fn(&VarName) -> bool,
+    ) -> Reading<'v> {
+        Reading { variables, undecided, takes_all: true, disagrees: Cell::new(false) }
+    }
+
+    /// Whether a comparison came to different results for the values of its variable.
+    pub(super) fn disagrees(&self) -> bool {
+        self.disagrees.get()
+    }
+}
 
 impl Node {
-    /// Whether it holds; None where variables decide that are absent (Kleene's logic).
-    pub(super) fn decide(&self, variables: &dyn Variables, undecided: Undecided) -> Option<bool> {
+    /// Whether it holds; None where it is undecided (Kleene's logic).
+    pub(super) fn decide(&self, reading: &Reading<'_>) -> Option<bool> {
         let (stops_at, negated, operands) = match self {
-            Node::Compare(compare) => return compare.decide(variables, undecided),
+            Node::Compare(compare) => return compare.decide(reading),
             Node::Group(Logic::And, operands) => (false, false, operands),
             Node::Group(Logic::Or, operands) => (true, false, operands),
             Node::Group(Logic::NotAnd, operands) => (false, true, operands),
@@ -21,7 +51,7 @@ impl Node {
         };
         let mut result = Some(!stops_at);
         for operand in operands {
-            match operand.decide(variables, undecided) {
+            match operand.decide(reading) {
                 Some(holds) if holds == stops_at => return Some(stops_at != negated),
                 Some(_) => {}
                 None => result = None,
@@ -32,12 +62,44 @@ impl Node {
 }
 
 impl Compare {
-    fn decide(&self, variables: &dyn Variables, undecided: Undecided) -> Option<bool> {
-        let value = variables.get(&self.variable);
-        if value.is_none() && !self.test.asks_for_absence() && undecided(&self.variable) {
+    fn decide(&self, reading: &Reading<'_>) -> Option<bool> {
+        if reading.takes_all && self.variable.may_repeat() {
+            return self.decide_all(reading);
+        }
+        let value = reading.variables.get(&self.variable);
+        if value.is_none() && !self.test.asks_for_absence() && (reading.undecided)(&self.variable) {
             return None;
         }
         Some(self.test.holds(value.as_ref()) != self.negated)
+    }
+
+    /// The same for each value: a node may take the first, the last, any of them, or all as one text.
+    fn decide_all(&self, reading: &Reading<'_>) -> Option<bool> {
+        let (mut held, mut failed, mut count) = (false, false, 0);
+        let is_field = matches!(self.variable, VarName::Http(_));
+        reading.variables.each(&self.variable, &mut |value| {
+            count += 1;
+            let holds = self.test.holds(Some(value));
+            (held, failed) = (held || holds, failed || !holds);
+            // Lines of one name and items of one line are the same list (RFC 9110 §5.3).
+            if is_field && self.test.meets_item(value) {
+                let holds = self.test.is_positive();
+                (held, failed) = (held || holds, failed || !holds);
+            }
+        });
+        if count != 1 {
+            let value = reading.variables.get(&self.variable);
+            if value.is_none() && !self.test.asks_for_absence() && (reading.undecided)(&self.variable) {
+                return None;
+            }
+            let holds = self.test.holds(value.as_ref());
+            (held, failed) = (held || holds, failed || !holds);
+        }
+        if held && failed {
+            reading.disagrees.set(true);
+            return None;
+        }
+        Some(held != self.negated)
     }
 }
 
@@ -45,6 +107,22 @@ impl Test {
     /// Whether it is about the absence of a value itself.
     fn asks_for_absence(&self) -> bool {
         matches!(self, Test::Equal(Value::Null) | Test::NotEqual(Value::Null))
+    }
+
+    /// Whether it holds for what its constant is about, rather than for all else.
+    fn is_positive(&self) -> bool {
+        !matches!(self, Test::NotEqual(_))
+    }
+
+    /// Whether an item of a list with commas is what the constant is about.
+    fn meets_item(&self, value: &VarValue<'_>) -> bool {
+        let VarValue::Text(list) = value else { return false };
+        if !list.contains(&b',') {
+            return false;
+        }
+        let items = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty());
+        let mut values = items.map(|item| VarValue::Text(Cow::Borrowed(item)));
+        values.any(|item| self.holds(Some(&item)) == self.is_positive())
     }
 
     fn holds(&self, left: Option<&VarValue<'_>>) -> bool {

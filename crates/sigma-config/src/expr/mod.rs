@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::cidr::CidrSet;
 pub use body_field::BodyField;
+use eval::Reading;
 pub use variable::{VarName, VarValue, Variables};
 use window::Windows;
 
@@ -83,15 +84,44 @@ impl Expr {
     /// `["geoip_country_code", "==", "XX"]` nor its negation is true of an address that no database has.
     #[must_use]
     pub fn eval(&self, variables: &dyn Variables) -> bool {
-        self.root.decide(variables, VarName::is_place).unwrap_or(false)
+        self.root.decide(&Reading::plain(variables)).unwrap_or(false)
     }
 
-    /// As [`Expr::eval`], for guards: None where a variable decides that is absent, whichever it is. A
-    /// comparison with `null` asks for absence, and is decided.
+    /// Whether the condition holds, for rules that deny: whichever value of a repeated field, argument or cookie the
+    /// node takes. It is possible if it holds for one value and not for another.
+    #[must_use]
+    pub fn certainty(&self, variables: &dyn Variables) -> Certainty {
+        let reading = Reading::of_all_values(variables, VarName::is_place);
+        match self.root.decide(&reading) {
+            Some(true) => Certainty::Certain,
+            None if reading.disagrees() => Certainty::Possible,
+            Some(false) | None => Certainty::No,
+        }
+    }
+
+    /// Whether it is certain or possible that the condition holds; see [`Expr::certainty`].
+    #[must_use]
+    pub fn may_hold(&self, variables: &dyn Variables) -> bool {
+        self.certainty(variables) != Certainty::No
+    }
+
+    /// As [`Expr::eval`], for guards: None where a variable decides that is absent, whichever it is, or that has
+    /// several values of which it holds for some. A comparison with `null` asks for absence, and is decided.
     #[must_use]
     pub fn decide(&self, variables: &dyn Variables) -> Option<bool> {
-        self.root.decide(variables, |_| true)
+        self.root.decide(&Reading::of_all_values(variables, |_| true))
     }
+}
+
+/// Whether a condition holds for a request that may have several values of a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// For none of them.
+    No,
+    /// For some of them.
+    Possible,
+    /// For all of them.
+    Certain,
 }
 
 impl PartialEq for Expr {

@@ -241,3 +241,67 @@ fn absent_variables_leave_a_guard_undecided() {
     check(json!(["OR", ["arg_none", "~=", "x"], ["arg_name", "==", "jack"]]), Some(true));
     check(json!(["!OR", ["arg_none", "~=", "x"], ["arg_name", "==", "tom"]]), None);
 }
+
+/// One variable with several values.
+struct Repeated(&'static [&'static str]);
+
+impl Variables for Repeated {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let text = match name {
+            VarName::Http(_) => self.0.join(", "),
+            _ => (*self.0.first()?).to_owned(),
+        };
+        (!self.0.is_empty()).then(|| VarValue::Text(Cow::Owned(text.into_bytes())))
+    }
+
+    fn each(&self, _: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) {
+        self.0.iter().for_each(|value| visit(&VarValue::text(value)));
+    }
+}
+
+#[test]
+fn conditions_on_repeated_values_are_certain_only_if_all_agree() {
+    use Certainty::{Certain, No, Possible};
+    let check = |rule: Value, values: &'static [&'static str], expected: Certainty| {
+        let expr = Expr::parse(&json!([rule])).unwrap();
+        assert_eq!(expr.certainty(&Repeated(values)), expected, "{rule} {values:?}");
+        let decided = match expected {
+            No if values.is_empty() => return,
+            No => Some(false),
+            Certain => Some(true),
+            Possible => None,
+        };
+        assert_eq!(expr.decide(&Repeated(values)), decided, "{rule} {values:?}");
+    };
+    for name in ["arg_role", "http_x_role", "cookie_role"] {
+        check(json!([name, "==", "admin"]), &["admin"], Certain);
+        check(json!([name, "==", "admin"]), &["x"], No);
+        check(json!([name, "==", "admin"]), &["admin", "x"], Possible);
+        check(json!([name, "==", "admin"]), &["x", "admin"], Possible);
+        check(json!([name, "==", "admin"]), &["x", "y"], No);
+        check(json!([name, "==", "admin"]), &[], No);
+        check(json!([name, "~=", "admin"]), &["x", "y"], Certain);
+        check(json!([name, "~=", "admin"]), &["x", "admin"], Possible);
+        check(json!([name, "!", "==", "admin"]), &["x", "admin"], Possible);
+        check(json!([name, "in", ["admin", "root"]]), &["x", "root"], Possible);
+        check(json!([name, "~~", "^adm"]), &["x", "admin"], Possible);
+        check(json!([name, ">", 5]), &["1", "9"], Possible);
+        check(json!([name, "ipmatch", ["10.0.0.0/8"]]), &["1.1.1.1", "10.0.0.1"], Possible);
+        check(json!([name, "==", null]), &["x", "y"], No);
+        check(json!([name, "~=", null]), &["x", "y"], Certain);
+    }
+    // Fields: lines of one name and items of one line are the same list.
+    check(json!(["http_x_role", "==", "admin"]), &["x, admin"], Possible);
+    check(json!(["http_x_role", "~=", "admin"]), &["x,admin"], Possible);
+    check(json!(["http_x_role", "==", "a, b"]), &["a, b"], Certain);
+    check(json!(["http_x_role", "~~", "^Mozilla"]), &["Mozilla/5.0 (X11, like Gecko)"], Certain);
+    check(json!(["arg_role", "==", "admin"]), &["x,admin"], No);
+    // Operators of groups: what no value decides stays undecided.
+    let either = json!(["OR", ["http_a", "==", "1"], ["http_a", "==", "2"]]);
+    let expr = Expr::parse(&either).unwrap();
+    assert_eq!(expr.certainty(&Repeated(&["1", "3"])), Possible);
+    assert_eq!(
+        Expr::parse(&json!(["!OR", ["http_a", "==", "1"]])).unwrap().certainty(&Repeated(&["1", "3"])),
+        Possible
+    );
+}

@@ -100,6 +100,15 @@ impl VarName {
         }
     }
 
+    /// Whether a request can have several values of it.
+    pub(super) fn may_repeat(&self) -> bool {
+        match self {
+            VarName::Arg(_) | VarName::Cookie(_) | VarName::Http(_) => true,
+            VarName::Other(name) => name.starts_with("post_arg_"),
+            _ => false,
+        }
+    }
+
     /// Why the variable is absent whatever is asked, although its name is one of APISIX's.
     pub(super) fn why_absent(&self) -> Option<String> {
         let VarName::Other(name) = self else { return None };
@@ -226,4 +235,12 @@ impl<'a> VarValue<'a> {
 pub trait Variables {
     /// The value of `name`; `None` if it is absent.
     fn get(&self, name: &VarName) -> Option<VarValue<'_>>;
+
+    /// Visits each value of `name`: a header field, an argument and a cookie may be repeated, and nodes differ in
+    /// which one they take.
+    fn each(&self, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) {
+        if let Some(value) = self.get(name) {
+            visit(&value);
+        }
+    }
 }

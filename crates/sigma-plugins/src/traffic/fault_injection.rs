@@ -104,7 +104,7 @@ struct Share {
 impl Share {
     fn has(&self, ctx: &Context, env: &Env<'_>) -> bool {
         let sampled = self.percentage.is_none_or(|percentage| env.local.random() % 100 < percentage);
-        sampled && self.vars.as_ref().is_none_or(|vars| vars.iter().any(|vars| vars.eval(ctx)))
+        sampled && self.vars.as_ref().is_none_or(|vars| vars.iter().any(|vars| vars.may_hold(ctx)))
     }
 }
 
@@ -167,6 +167,24 @@ mod tests {
         check(json!({"http_status": 503, "vars": [rose, jack]}), 1000..=1000);
         check(json!({"http_status": 503, "vars": [rose]}), 0..=0);
         check(json!({"http_status": 503, "vars": []}), 0..=0);
+    }
+
+    #[test]
+    fn repeated_values_are_aborted_by_any_of_them() {
+        let entry = |name: &str| {
+            let conf = json!({"abort": {"http_status": 403, "vars": [[[name, "==", "admin"]]]}});
+            entry("fault-injection", conf).unwrap()
+        };
+        let check = |name: &str, target: &str, fields: &str, expected: bool| {
+            let mut case = Case::new(&format!("GET {target} HTTP/1.1\nHost: h\n{fields}"));
+            let found = case.run(&entry(name), Phase::Rewrite).is_some();
+            assert_eq!(found, expected, "{name} {target} {fields}");
+        };
+        check("arg_role", "/?role=x&role=admin", "", true);
+        check("arg_role", "/?role=admin&role=x", "", true);
+        check("arg_role", "/?role=x&role=y", "", false);
+        check("http_x_role", "/", "X-Role: x\nX-Role: admin", true);
+        check("cookie_role", "/", "Cookie: role=x; role=admin", true);
     }
 
     #[test]

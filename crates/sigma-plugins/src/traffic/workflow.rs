@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error};
 use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::described::schema_of;
-use sigma_config::expr::Expr;
+use sigma_config::expr::{Certainty, Expr};
 use sigma_config::problem::{element, member};
 use sigma_config::wording::Schema;
 use sigma_plugin::descriptor::Child;
@@ -214,6 +214,23 @@ impl Rule {
 struct Running(Arc<Entry>);
 
 impl Workflow {
+    /// The first rule that applies. Where a repeated field, argument or cookie leaves several possible, one that
+    /// refuses goes before the others.
+    fn rule(&self, ctx: &Context) -> Option<&Rule> {
+        let mut first = None;
+        for rule in &self.rules {
+            let certainty = rule.case.certainty(ctx);
+            let refuses = matches!(rule.action, Action::Return(_));
+            match certainty {
+                Certainty::No => {}
+                _ if refuses || (certainty == Certainty::Certain && first.is_none()) => return Some(rule),
+                Certainty::Certain => break,
+                Certainty::Possible => first = first.or(Some(rule)),
+            }
+        }
+        first
+    }
+
     fn running(&self, ctx: &mut Context) -> Option<Arc<Entry>> {
         ctx.kept::<_, Running>(self).map(|Running(entry)| Arc::clone(entry))
     }
@@ -221,7 +238,7 @@ impl Workflow {
 
 impl Plugin for Workflow {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let Some(rule) = self.rules.iter().find(|rule| rule.case.eval(ctx)) else { return Step::Next };
+        let Some(rule) = self.rule(ctx) else { return Step::Next };
         match &rule.action {
             Action::Return(status) => Step::json(*status, &json!({"error_msg": "rejected by workflow"})),
             Action::Run(entry) => {
@@ -283,6 +300,28 @@ mod tests {
         // What a rule lets pass no other one stops.
         let limit = json!(["limit-count", {"count": 1, "time_window": 9}]);
         check(json!([{"actions": [limit, ["return", {"code": 403}]]}, {"actions": code(403)}]), "passed");
+    }
+
+    #[test]
+    fn repeated_arguments_pass_no_rule_that_refuses() {
+        let check = |rules: Value, query: &str, expected: &str| {
+            let entry = entry("workflow", json!({"rules": rules})).unwrap();
+            let head = format!("GET /a?{query} HTTP/1.1\nHost: h\n");
+            assert_eq!(answer(&mut Case::new(HEAD), &entry, &head), expected, "{rules} {query}");
+        };
+        let is = |role: &str| json!([["arg_role", "==", role]]);
+        let refuse = json!([["return", {"code": 403}]]);
+        let limit = json!([["limit-count", {"count": 1, "time_window": 9}]]);
+        let rejected = "403 {\"error_msg\":\"rejected by workflow\"}";
+        let rules =
+            json!([{"case": is("staff"), "actions": limit}, {"case": is("guest"), "actions": refuse}]);
+        check(rules.clone(), "role=staff", "passed");
+        check(rules.clone(), "role=guest", rejected);
+        check(rules.clone(), "role=x&role=guest", rejected);
+        check(rules.clone(), "role=staff&role=guest", rejected);
+        check(rules.clone(), "role=guest&role=staff", rejected);
+        check(rules, "role=x&role=staff", "passed");
+        check(json!([{"case": is("x"), "actions": limit}, {"actions": refuse}]), "role=x&role=y", rejected);
     }
 
     #[test]

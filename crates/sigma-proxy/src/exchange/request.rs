@@ -14,7 +14,9 @@ use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Tls;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::graphql::{Chosen, NoMessage};
-use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process, proxied};
+use sigma_plugin::variables::{
+    argument, basic_user, cookie, each_repeated, host_name, joined, of_process, proxied,
+};
 
 use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
@@ -236,6 +238,14 @@ impl Variables for RequestView<'_> {
             VarName::Other(text) if text.starts_with("post_arg_") => self.field_of_body(name),
             VarName::Other(text) if text.starts_with("graphql_") => self.of_graphql(text),
             VarName::Other(name) => self.other(name),
+        }
+    }
+
+    fn each(&self, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) {
+        if !each_repeated(self.head, name, visit)
+            && let Some(value) = self.get(name)
+        {
+            visit(&value);
         }
     }
 }

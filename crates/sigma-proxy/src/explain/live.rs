@@ -283,7 +283,7 @@ fn running(entry: &Arc<Entry>, levels: &[Written<'_>], is_global: bool, viewed: 
         priority: entry.meta.priority.unwrap_or(entry.kind.priority()),
         phases: Phase::ALL.into_iter().filter(|phase| phases.contains(*phase)).collect(),
         left_out: None,
-        filter: (!entry.meta.filter.is_empty()).then(|| entry.meta.filter.eval(&viewed.request())),
+        filter: (!entry.meta.filter.is_empty()).then(|| entry.meta.filter.may_hold(&viewed.request())),
         conf: Arc::clone(&entry.conf),
         would: None,
         entry: Some(Arc::clone(entry)),

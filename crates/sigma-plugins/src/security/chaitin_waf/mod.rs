@@ -271,7 +271,7 @@ impl Plugin for ChaitinWaf {
         let matching = self.0.config.matching.as_deref().unwrap_or_default();
         let outcome = match detectors.settings.mode {
             Mode::Off => "off",
-            _ if !matching.is_empty() && !matching.iter().any(|Match(rule)| rule.eval(ctx)) => "no",
+            _ if !matching.is_empty() && !matching.iter().any(|Match(rule)| rule.may_hold(ctx)) => "no",
             _ => {
                 let waf = Arc::clone(&self.0);
                 let then = move |ctx: &mut Context, env: &Env<'_>, start| waf.ask(slot, ctx, env, &start);

@@ -78,9 +78,12 @@ HTTP/1.1 200 OK
 /// `vars`, `consumer: {names, groups, labels}`, all that stand there, and `claim: {path, values, separator}`, one
 /// of the claims that `jwt-auth` with `store_in_ctx` leaves, of which one value has to be among `values`.
 ///
-/// A value that is missing never grants: what would decide by a variable, claim or consumer that the request
-/// does not have is no match of an `ALLOW`, negated or not, and does not let pass a `DENY`. `["…", "==", null]`
-/// asks for absence. Metrics count by the resource that the rules stand in (`rbac_decisions_total`).
+/// A value that is missing never grants: what would decide by a variable, claim or consumer that the request does not
+/// have is no match of an `ALLOW`, negated or not, and does not let pass a `DENY`. `["…", "==", null]` asks for
+/// absence. A field, argument or cookie that a request has several times is any of its values, as nodes differ in
+/// which one they take: a rule of a `DENY` matches if one value meets it, a rule of an `ALLOW` if all do. Items of
+/// one field, parted by commas, are values as well. Metrics count by the resource that the rules stand in
+/// (`rbac_decisions_total`).
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["rules"]}, {"required": ["shadow_rules"]}]))]
 struct Config {

@@ -170,3 +170,43 @@ fn bad_configurations_are_refused() {
     );
     assert_ne!(refusal("rbac", &json!({"rules": {"action": "LOG", "policies": {}}})), "");
 }
+
+/// Which of several values a node takes is unknown: a rule that denies holds for any of them, one that allows for all.
+#[test]
+fn repeated_values_are_denied_by_any_and_allowed_by_all() {
+    let any = json!({"any": true});
+    let check = |action: &str, rule: Value, head: &str, expected: bool| {
+        let mut case = Case::new(head);
+        let rule = json!({"vars": [rule]});
+        assert_eq!(passes(action, &rule, &any, &mut case), expected, "{action} {rule} {head}");
+        let mut case = Case::new(head);
+        assert_eq!(passes(action, &any, &rule, &mut case), expected, "{action} {rule} {head}");
+    };
+    let head = |fields: &str| format!("GET / HTTP/1.1\nHost: h\n{fields}");
+    let role = json!(["http_x_role", "==", "admin"]);
+    for fields in [
+        "X-Role: admin",
+        "X-Role: admin\nX-Role: x",
+        "X-Role: x\nX-Role: admin",
+        "X-Role: x\nx-ROLE: admin",
+        "X-Role: x\nX_Role: admin",
+        "X-Role: x, admin",
+    ] {
+        check("DENY", role.clone(), &head(fields), false);
+    }
+    check("DENY", role.clone(), &head("X-Role: x\nX-Role: y"), true);
+    check("ALLOW", role.clone(), &head("X-Role: admin"), true);
+    check("ALLOW", role.clone(), &head("X-Role: admin\nX-Role: x"), false);
+    check("ALLOW", role, &head("X-Role: x\nX-Role: admin"), false);
+    check("ALLOW", json!(["http_x_role", "~=", "guest"]), &head("X-Role: x\nX-Role: guest"), false);
+    let argument = json!(["arg_role", "==", "admin"]);
+    for query in ["role=admin", "role=x&role=admin", "role=admin&role=x", "role&r%6fle=%61dmin"] {
+        check("DENY", argument.clone(), &format!("GET /?{query} HTTP/1.1\nHost: h"), false);
+    }
+    check("ALLOW", argument, "GET /?role=admin&role=x HTTP/1.1\nHost: h", false);
+    let cookie = json!(["cookie_role", "==", "admin"]);
+    for fields in ["Cookie: role=x; role=admin", "Cookie: role=x\nCookie: role=admin"] {
+        check("DENY", cookie.clone(), &head(fields), false);
+        check("ALLOW", cookie.clone(), &head(fields), false);
+    }
+}
