@@ -7,6 +7,7 @@ mod http2;
 mod listener;
 mod operators;
 mod profile;
+mod router;
 mod shedding;
 mod timeouts;
 mod tolerance;
@@ -30,6 +31,7 @@ pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
 pub use profile::{DefaultOf, Profile, ProfileDefault, edge_markdown};
+pub use router::{AmbiguousPaths, ForwardPath, Methods, Router};
 pub use shedding::LoadShedding;
 pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
@@ -292,20 +294,6 @@ pub enum RouterKind {
     RadixtreeUri,
     /// As `radixtree_uri`, with `:name` and `*name` parameters.
     RadixtreeUriWithParameter,
-}
-
-/// Router settings.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Router {
-    /// How routes are chosen.
-    pub http: RouterKind,
-    /// Remove one `/` at the end of the path before matching.
-    pub delete_uri_tail_slash: bool,
-    /// Cut `;parameters` from path segments before matching.
-    pub normalize_uri_like_servlet: bool,
-    /// Keep `%2F` in the path that routes are matched against.
-    pub match_uri_encoded_slash: bool,
 }
 
 /// Encryption of secret fields in the store, as APISIX does it: plugins name those fields; private keys and

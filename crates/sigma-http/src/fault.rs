@@ -46,6 +46,8 @@ macro_rules! fault_kinds {
 fault_kinds! {
     /// The request breaks the protocol.
     BadRequest Downstream "http_request_error";
+    /// The path is invalid, or a node may read it in another way than the routes.
+    BadPath Downstream "http_request_path_error" as "http_request_error";
     /// The request line is over its limit.
     UriTooLong Downstream "http_request_uri_too_long" as "http_request_error";
     /// The request head is over its limits.

@@ -60,6 +60,8 @@ pub struct RequestHead {
     /// The client's method, if [`RequestHead::set_method`] replaced it.
     replaced: Option<Method>,
     pub(crate) target: Range<u32>,
+    /// The client's target, if [`RequestHead::canonicalize`] replaced it.
+    sent_target: Option<Range<u32>>,
     pub(crate) authority: Range<u32>,
 }
 
@@ -71,6 +73,7 @@ impl RequestHead {
         self.method_range = 0..0;
         self.replaced = None;
         self.target = 0..0;
+        self.sent_target = None;
         self.authority = 0..0;
         self.form = TargetForm::Origin;
     }
@@ -106,6 +109,22 @@ impl RequestHead {
     /// Replaces path and query, which must be ones: no byte that ends a request line.
     pub fn set_path_and_query(&mut self, target: &[u8]) {
         self.target = self.headers.keep(target);
+    }
+
+    /// Replaces path and query by another spelling of the same: no byte that ends a request line.
+    pub fn canonicalize(&mut self, target: &[u8]) {
+        let sent = self.target.clone();
+        self.sent_target.get_or_insert(sent);
+        self.set_path_and_query(target);
+    }
+
+    /// Path and query in the client's own spelling: for signatures over them.
+    pub fn sent_path_and_query(&self) -> &[u8] {
+        match &self.sent_target {
+            Some(sent) if !sent.is_empty() => self.slice(sent),
+            Some(_) => b"/",
+            None => self.path_and_query(),
+        }
     }
 
     /// The path as it was sent, without the query.

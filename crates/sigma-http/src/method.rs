@@ -61,6 +61,12 @@ impl Method {
         }
     }
 
+    /// Whether a token that is no known method becomes one in capital letters. Some servers make that of it, so that a
+    /// rule on the method would not see which one the node serves.
+    pub fn is_miscased(token: &[u8]) -> bool {
+        Method::KNOWN.iter().any(|known| known.as_str().as_bytes().eq_ignore_ascii_case(token))
+    }
+
     /// The token of a known method; empty for [`Method::Other`].
     pub fn as_str(self) -> &'static str {
         match self {
@@ -90,5 +96,22 @@ impl Method {
                 | Method::Trace
                 | Method::Purge
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_methods_in_another_case_are_told_from_others() {
+        for known in Method::KNOWN {
+            let small = known.as_str().to_ascii_lowercase();
+            let mixed = format!("{}{}", &known.as_str()[..1], &small[1..]);
+            assert!([small, mixed].iter().all(|token| Method::is_miscased(token.as_bytes())), "{known:?}");
+        }
+        for other in ["", "BREW", "get2", "ge", "M-SEARCH"] {
+            assert!(!Method::is_miscased(other.as_bytes()), "{other}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::variables::host_name;
+use sigma_plugin::variables::{host_name, percent_encode_path};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Slot, Step,
 };
@@ -80,9 +80,11 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Asks an HTTP service whether a request may pass.
 ///
 /// A status below 300 lets it pass; any other is the answer. The service learns of the request by
-/// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri` and
-/// `X-Forwarded-For`. It is an upstream of the plugin's own: its name is resolved beforehand, and its
-/// connections are kept. An answer of more than 1 MiB counts as none.
+/// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri`, `X-Forwarded-Normal-Path` and
+/// `X-Forwarded-For`. `X-Forwarded-Uri` is the target as the client wrote it, or its canonical form with
+/// `router.forward_path: canonical`: a node gets the same, unless a plugin rewrites it. `X-Forwarded-Normal-Path` is
+/// the path that routes are matched against, percent-encoded. The service is an upstream of the plugin's own: its
+/// name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB counts as none.
 ///
 /// With `cache` each worker remembers what the service has said, 8192 answers at most or
 /// `plugin_attr.forward-auth.worker_decisions`, and requests that ask the same at the same time ask once.
@@ -259,11 +261,14 @@ impl Verifier {
     /// The fields of the call.
     fn fields(&self, ctx: &Context) -> Headers {
         let request = &ctx.request;
+        let mut normal_path = Vec::with_capacity(ctx.uri.len());
+        percent_encode_path(&ctx.uri, &mut normal_path);
         let mut fields: Vec<(&str, Vec<u8>)> = vec![
             ("X-Forwarded-Proto", if ctx.client.tls.is_some() { "https" } else { "http" }.into()),
             ("X-Forwarded-Method", request.method_token().to_vec()),
             ("X-Forwarded-Host", host_name(request.authority()).into_owned()),
-            ("X-Forwarded-Uri", target(ctx)),
+            ("X-Forwarded-Uri", request.path_and_query().to_vec()),
+            ("X-Forwarded-Normal-Path", normal_path),
             ("X-Forwarded-For", ctx.remote_addr().into_bytes()),
         ];
         if self.config.request_method == CallMethod::Post
@@ -278,9 +283,10 @@ impl Verifier {
         }
         for FieldName(name) in &self.config.request_headers {
             let is_set = fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
-            if let Some(value) = request.headers.find(name.as_bytes()).filter(|_| !is_set) {
-                fields.push((name, value.to_vec()));
-            }
+            // All of them: the node may take another one than the first.
+            let values =
+                request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
+            fields.extend(values.filter(|_| !is_set).map(|(_, value)| (&**name, value.to_vec())));
         }
         for (name, value) in fields {
             headers.append(name, &value);
@@ -370,16 +376,6 @@ impl Inquiry for Verifier {
         }
         Step::Next
     }
-}
-
-/// The normalised path and the query.
-fn target(ctx: &Context) -> Vec<u8> {
-    let mut target = ctx.uri.clone();
-    if let Some(query) = ctx.request.query() {
-        target.push(b'?');
-        target.extend_from_slice(query);
-    }
-    target
 }
 
 impl Plugin for ForwardAuth {
@@ -483,12 +479,18 @@ mod tests {
                 "X-Forwarded-Proto: http",
                 "X-Forwarded-Method: PUT",
                 "X-Forwarded-Uri: /a?b=1",
+                "X-Forwarded-Normal-Path: /a",
                 "X-Forwarded-For: 127.0.0.1",
                 "X-Forwarded-Host: mine",
                 "X-Arg: ",
                 "Authorization: x"
             ]
         );
+        let odd = Case::new("GET /admin%3fx//%61?y HTTP/1.1\nHost: h\nAuthorization: x\nAuthorization: y");
+        let fields = plugin.0.fields(&odd.ctx);
+        assert_eq!(fields.find(b"X-Forwarded-Uri"), Some(&b"/admin%3fx//%61?y"[..]));
+        let values: Vec<&[u8]> = fields.get_all(HeaderId::Authorization).collect();
+        assert_eq!(values, [b"x", b"y"], "the node gets both");
         let torn = Case::new("GET /?a=%0d%0aX-User:root HTTP/1.1\nHost: h");
         let fields = plugin.0.fields(&torn.ctx);
         assert_eq!(fields.find(b"X-User"), None);

@@ -25,6 +25,7 @@ mod request;
 mod response;
 mod sanitize;
 mod stage;
+mod target;
 mod told;
 mod transfer;
 mod tunnel;
@@ -35,7 +36,7 @@ mod websocket;
 
 use std::rc::Rc;
 
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead, TargetForm};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead};
 use sigma_observe::counters::Counter;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Client;
@@ -46,9 +47,8 @@ use sigma_wire::Downstream;
 
 use crate::challenges::Challenges;
 use crate::connection::{ConnectionInfo, Origin};
-use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
-use crate::snapshot::{Route, Snapshot, Target};
+use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};
 use local_reply::Draft;
 use request::RequestView;
@@ -58,7 +58,7 @@ use via::Onward;
 
 #[cfg(test)]
 pub(crate) use request::find;
-pub(crate) use request::{PeerText, Viewed, explain};
+pub(crate) use request::{PeerText, Viewed, accept, explain};
 pub(crate) use via::{OwnName, mark_pass};
 
 /// Largest head whose memory is kept for another exchange.
@@ -255,9 +255,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// What no route may serve.
     fn admit(&mut self) -> Result<(), Fault> {
         let head = &self.scratch.ctx.request;
-        if head.method == Method::Connect {
-            self.down.close_after();
-            return Err(Fault::new(FaultKind::MethodRefused, "CONNECT is not served"));
+        if let Err(fault) = target::check_method(head, &self.view.snapshot) {
+            if head.method == Method::Connect {
+                self.down.close_after();
+            }
+            return Err(fault);
         }
         let mut expectations = head.headers.get_all(HeaderId::Expect);
         if expectations.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
@@ -274,7 +276,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
     fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
         let Scratch { ctx, params, value, asks_body, .. } = &mut *self.scratch;
-        let path = normal_path(&ctx.request, snapshot)?;
+        target::canonicalize(&mut ctx.request, snapshot)?;
+        let path = target::normal_path(&ctx.request, snapshot)?;
         if snapshot.certificates.asks() {
             let host = host_name(ctx.request.authority());
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
@@ -319,7 +322,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             ctx.params.push(name, &path.matched()[range]);
         }
         if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite()) {
-            rewrite_target(rewrite, &path, ctx.request.query(), &mut ctx.target);
+            target::rewrite(rewrite, &path, ctx.request.query(), &mut ctx.target);
         }
         Ok(number)
     }
@@ -379,33 +382,6 @@ fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
 /// Where the request came from, for plugins.
 fn client(down: &websocket::Client<'_>, view: &View) -> Client {
     Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() }
-}
-
-fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalPath<'h>, Fault> {
-    if head.form == TargetForm::Asterisk {
-        // It is about the server as a whole: routed as the root, asked for as it is.
-        return Ok(NormalPath { uri: b"/"[..].into(), shown: None });
-    }
-    normalized(head.raw_path(), snapshot.uri_options)
-        .map_err(|_| Fault::new(FaultKind::BadRequest, "the path of the request target is invalid"))
-}
-
-/// The rewritten path, percent-encoded again, and the query as it was.
-fn rewrite_target(
-    rewrite: &crate::snapshot::Rewrite,
-    path: &NormalPath<'_>,
-    query: Option<&[u8]>,
-    out: &mut Vec<u8>,
-) {
-    let replaced = rewrite.regex.replace_all(&path.uri, &rewrite.replacement[..]);
-    if replaced.first() != Some(&b'/') {
-        out.push(b'/');
-    }
-    sigma_plugin::variables::percent_encode_path(&replaced, out);
-    if let Some(query) = query {
-        out.push(b'?');
-        out.extend_from_slice(query);
-    }
 }
 
 impl Origin {

@@ -25,7 +25,7 @@ const RETRY_AFTER_S: &str = "1";
 pub(super) fn status(kind: FaultKind) -> Option<u16> {
     Some(match kind {
         FaultKind::ClientGone | FaultKind::ResponseSendTimeout => return None,
-        FaultKind::BadRequest => 400,
+        FaultKind::BadRequest | FaultKind::BadPath => 400,
         FaultKind::NoRoute | FaultKind::NoService => 404,
         FaultKind::MethodRefused | FaultKind::MethodNotAllowed => 405,
         FaultKind::NotAcceptable => 406,

@@ -18,6 +18,7 @@ use sigma_plugin::variables::{
     argument, basic_user, cookie, each_repeated, host_name, joined, of_process, proxied,
 };
 
+use super::target;
 use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
 use crate::route::{Explanation, Request};
@@ -270,7 +271,7 @@ impl<'r> Viewed<'r> {
         origin: Origin,
         tls: Option<&'r Tls>,
     ) -> Result<Viewed<'r>, &'static str> {
-        let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
+        let path = target::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
         Ok(Viewed { head, path, origin, tls, geography: snapshot.geography.as_ref() })
     }
 
@@ -302,9 +303,19 @@ impl<'r> Viewed<'r> {
     /// The path that a route makes of it, and the query.
     pub(crate) fn rewritten(&self, rewrite: &crate::snapshot::Rewrite) -> String {
         let mut target = Vec::new();
-        super::rewrite_target(rewrite, &self.path, self.head.query(), &mut target);
+        target::rewrite(rewrite, &self.path, self.head.query(), &mut target);
         String::from_utf8_lossy(&target).into_owned()
     }
+}
+
+/// Makes the head that of a request as the exchange has it when it looks for a route.
+///
+/// # Errors
+/// Returns an error if the exchange would refuse the request before.
+pub(crate) fn accept(head: &mut RequestHead, snapshot: &Snapshot) -> Result<(), &'static str> {
+    target::check_method(head, snapshot)
+        .and_then(|()| target::canonicalize(head, snapshot))
+        .map_err(|fault| fault.reason)
 }
 
 /// Why each route does or does not serve the request with this head.
@@ -316,19 +327,23 @@ pub(crate) fn explain(
     snapshot: &Snapshot,
     config: &Config,
 ) -> Result<Vec<(String, Explanation)>, &'static str> {
-    let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
+    let mut head = head.clone();
+    accept(&mut head, snapshot)?;
+    let path = target::normal_path(&head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin::new(peer, None, 0, &Clock::new(0));
-    Ok(snapshot.explain(config, &RequestView::new(head, &path, origin)))
+    Ok(snapshot.explain(config, &RequestView::new(&head, &path, origin)))
 }
 
 /// The number of the route for the request with this head.
 #[cfg(test)]
 pub(crate) fn find(snapshot: &Snapshot, head: &RequestHead) -> Option<u32> {
-    let path = super::normal_path(head, snapshot).ok()?;
+    let mut head = head.clone();
+    accept(&mut head, snapshot).ok()?;
+    let path = target::normal_path(&head, snapshot).ok()?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin::new(peer, None, 0, &Clock::new(0));
-    match snapshot.router.find(&RequestView::new(head, &path, origin), &mut Default::default()) {
+    match snapshot.router.find(&RequestView::new(&head, &path, origin), &mut Default::default()) {
         crate::route::Outcome::Route(number) => Some(number),
         _ => None,
     }
@@ -355,7 +370,8 @@ mod tests {
         let text = b"GET /a%20b/../c?x=1&y HTTP/1.1\r\nHost: A.com:81\r\nAuthorization: Basic amFjazpw\r\n\
             Cookie: k=v\r\nX-A: 1\r\nX-A: 2\r\n\r\n";
         parse_request(text, &LIMITS, &mut head).expect("a request").expect("a whole one");
-        let path = normalized(head.raw_path(), UriOptions::default()).expect("a path");
+        let options = UriOptions { allows_ambiguous: true, ..UriOptions::default() };
+        let path = normalized(head.raw_path(), options).expect("a path");
         let peer = Peer::Ip(([10, 0, 0, 1], 5).into());
         let local = Some(([10, 0, 0, 2], 443).into());
         let origin = Origin::new(peer, local, 0, &Clock::new(0));

@@ -17,7 +17,7 @@ use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, RunPolicy};
 
 use super::parsed;
 use crate::connection::Origin;
-use crate::exchange::Viewed;
+use crate::exchange::{Viewed, accept};
 use crate::route::{Outcome, Params, RouteInput, Unserved};
 use crate::snapshot::{Route, Snapshot, Target, Upstream, number_of};
 
@@ -124,7 +124,8 @@ pub fn explain_live(
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str("\r\n");
-    let head = parsed(&text, question.fields.len() + 1)?;
+    let mut head = parsed(&text, question.fields.len() + 1)?;
+    accept(&mut head, snapshot)?;
     let client = question.client.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     let listener = number_of(&snapshot.listener_names, question.listener.as_deref());
     let origin = Origin { listener, ..Origin::new(Peer::Ip(client), None, 0, &Clock::new(0)) };

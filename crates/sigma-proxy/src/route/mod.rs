@@ -8,9 +8,11 @@
 //! `pattern` and `host` say how patterns are read, `tree` finds the keys that a path or host
 //! meets (`text` is how its nodes keep their labels), `candidates` orders what stands at a key,
 //! `candidate` holds the conditions that decide among them, `compile` puts routes in and takes
-//! them out, `normalize` makes the path that all of it is about, `explain` tells people why.
+//! them out, `normalize` makes the path that all of it is about, `ambiguous`
+//! refuses paths that nodes may read in another way, `explain` tells people why.
 //! Everything here is pure: no I/O, no clock, and no allocation in `find`.
 
+mod ambiguous;
 mod candidate;
 mod candidates;
 mod compile;

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use sigma_config::settings;
+use sigma_config::settings::{self, AmbiguousPaths, ForwardPath};
+use sigma_plugin::variables::percent_encode_path;
 
-/// What is done to the normalised path before matching.
+use super::ambiguous;
+
+/// How paths are normalised, and which are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UriOptions {
     /// Remove one `/` at the end.
@@ -14,6 +17,10 @@ pub struct UriOptions {
     pub like_servlet: bool,
     /// Show encoded slashes as `%2F` to the router.
     pub match_encoded_slash: bool,
+    /// Nodes get the normalised path.
+    pub is_canonical: bool,
+    /// Paths that a node may read with other segments pass.
+    pub allows_ambiguous: bool,
 }
 
 impl From<&settings::Router> for UriOptions {
@@ -22,6 +29,8 @@ impl From<&settings::Router> for UriOptions {
             delete_tail_slash: router.delete_uri_tail_slash,
             like_servlet: router.normalize_uri_like_servlet,
             match_encoded_slash: router.match_uri_encoded_slash,
+            is_canonical: router.forward_path == ForwardPath::Canonical,
+            allows_ambiguous: router.ambiguous_paths == AmbiguousPaths::Allow,
         }
     }
 }
@@ -39,6 +48,14 @@ pub enum BadPath {
     AboveRoot,
     /// A dot segment or an empty segment hidden behind `;parameters`.
     HiddenSegment,
+    /// `.` or `..`, in any spelling, in a path that the node gets as it was written.
+    DotSegment,
+    /// A dot segment for those who decode twice, drop blanks, or take a backslash for a slash.
+    DisguisedDots,
+    /// A backslash, or an encoded one with nothing on one side.
+    Backslash,
+    /// An encoded slash behind a semicolon.
+    EncodedSlash,
 }
 
 impl BadPath {
@@ -50,6 +67,10 @@ impl BadPath {
             BadPath::ZeroByte => "path has an encoded zero byte",
             BadPath::AboveRoot => "path leads above the root",
             BadPath::HiddenSegment => "path hides a dot segment or an empty segment behind a semicolon",
+            BadPath::DotSegment => "path has a dot segment",
+            BadPath::DisguisedDots => "path has a dot segment in disguise",
+            BadPath::Backslash => "path has a backslash in the place of a slash",
+            BadPath::EncodedSlash => "path has an encoded slash behind a semicolon",
         }
     }
 }
@@ -79,7 +100,16 @@ impl NormalPath<'_> {
 }
 
 /// Normalises a path as it was sent, without the query. A path that is normal already is borrowed.
+///
+/// # Errors
+/// Returns an error if no route may see the path.
 pub fn normalized(raw: &[u8], options: UriOptions) -> Result<NormalPath<'_>, BadPath> {
+    if is_ordinary(raw) {
+        return Ok(NormalPath { uri: Cow::Borrowed(without_tail(raw, options)), shown: None });
+    }
+    if !options.allows_ambiguous {
+        ambiguous::check(raw, options.is_canonical)?;
+    }
     let mut uri = if is_normal(raw) {
         Cow::Borrowed(raw)
     } else {
@@ -97,23 +127,66 @@ pub fn normalized(raw: &[u8], options: UriOptions) -> Result<NormalPath<'_>, Bad
             uri = Cow::Owned(cut);
         }
     }
-    if options.delete_tail_slash {
-        if uri.ends_with(b"/") {
-            uri = match uri {
-                Cow::Borrowed(path) => Cow::Borrowed(&path[..path.len() - 1]),
-                Cow::Owned(mut path) => {
-                    path.pop();
-                    Cow::Owned(path)
-                }
-            };
+    let uri = match uri {
+        Cow::Borrowed(path) => Cow::Borrowed(without_tail(path, options)),
+        Cow::Owned(path) => Cow::Owned(cut_tail(path, options)),
+    };
+    Ok(NormalPath { uri, shown: shown.map(|shown| cut_tail(shown, options)) })
+}
+
+/// The path to send in place of `raw`, which is without the query: the normalised path, percent-encoded. None if that
+/// is what was sent. It is its own canonical form.
+///
+/// # Errors
+/// Returns an error if no route may see the path.
+pub fn canonical(raw: &[u8], options: UriOptions) -> Result<Option<Vec<u8>>, BadPath> {
+    if is_ordinary(raw) && without_tail(raw, options).len() == raw.len() {
+        return Ok(None);
+    }
+    let path = normalized(raw, options)?;
+    let mut out = Vec::with_capacity(raw.len() + 8);
+    match path.shown {
+        None => percent_encode_path(&path.uri, &mut out),
+        // Only what was sent tells an encoded slash from an encoded `%2F`.
+        Some(_) => out = cut_tail(encoded_again(raw, options)?, options),
+    }
+    if out.is_empty() {
+        out.push(b'/');
+    }
+    Ok((out != raw).then_some(out))
+}
+
+/// The path decoded and encoded again, with encoded slashes as they are.
+fn encoded_again(raw: &[u8], options: UriOptions) -> Result<Vec<u8>, BadPath> {
+    let mut out = Vec::with_capacity(raw.len() + 8);
+    let (mut rest, mut is_cut) = (raw, false);
+    while let Some((byte, tail)) = next_byte(rest)? {
+        let is_encoded = rest[0] == b'%';
+        rest = tail;
+        match byte {
+            b'/' if !is_encoded => is_cut = false,
+            b';' if options.like_servlet => is_cut = true,
+            _ => {}
         }
-        if let Some(shown) = &mut shown
-            && shown.ends_with(b"/")
-        {
-            shown.pop();
+        match byte {
+            _ if is_cut => {}
+            b'/' if is_encoded => out.extend_from_slice(b"%2F"),
+            byte => percent_encode_path(&[byte], &mut out),
         }
     }
-    Ok(NormalPath { uri, shown })
+    Ok(out)
+}
+
+fn without_tail(path: &[u8], options: UriOptions) -> &[u8] {
+    match path {
+        [path @ .., b'/'] if options.delete_tail_slash => path,
+        path => path,
+    }
+}
+
+fn cut_tail(mut path: Vec<u8>, options: UriOptions) -> Vec<u8> {
+    path.truncate(without_tail(&path, options).len());
+    path
 }
 
 /// Writes the normal form of `raw` to `out`, which is emptied first: percent-escapes decoded,
@@ -158,7 +231,7 @@ fn close_segment(out: &mut Vec<u8>) -> Result<bool, BadPath> {
 }
 
 /// The next byte of a path, decoded, and what follows; `None` at the end of the path.
-fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
+pub(super) fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
     match text {
         [] | [b'?' | b'#', ..] => Ok(None),
         [b'%', rest @ ..] => {
@@ -174,6 +247,39 @@ fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
 
 fn hex(digit: u8) -> Result<u8, BadPath> {
     (digit as char).to_digit(16).map(|value| value as u8).ok_or(BadPath::BadEscape)
+}
+
+/// Bytes that may stand anywhere in a path that every reader takes for the same: they are neither escapes nor
+/// separators, and `percent_encode_path` leaves them alone.
+const PLAIN: [bool; 256] = {
+    let (mut plain, mut at) = ([false; 256], 0);
+    let others = b"-_~!$&'()*+,=:@";
+    while at < others.len() {
+        plain[others[at] as usize] = true;
+        at += 1;
+    }
+    at = 0;
+    while at < 256 {
+        plain[at] |= (at as u8).is_ascii_alphanumeric();
+        at += 1;
+    }
+    plain
+};
+
+/// Whether a path is normal, canonical and read alike by all: most are, and one look at each byte tells it.
+/// `/.name` is left to the others; it is rare.
+fn is_ordinary(raw: &[u8]) -> bool {
+    let mut after_slash = false;
+    for &byte in raw {
+        if PLAIN[usize::from(byte)] {
+            after_slash = false;
+        } else if (byte == b'/' || byte == b'.') && !after_slash {
+            after_slash = byte == b'/';
+        } else {
+            return false;
+        }
+    }
+    raw.first() == Some(&b'/')
 }
 
 /// Whether normalising would change nothing. `/.name` is taken for a change; it is rare.
@@ -248,8 +354,14 @@ fn without_parameters(uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
 mod tests {
     use super::*;
 
-    const PLAIN: UriOptions =
-        UriOptions { delete_tail_slash: false, like_servlet: false, match_encoded_slash: false };
+    /// As nginx reads paths; what is refused beside that is `ambiguous`'s.
+    const LENIENT: UriOptions = UriOptions {
+        delete_tail_slash: false,
+        like_servlet: false,
+        match_encoded_slash: false,
+        is_canonical: false,
+        allows_ambiguous: true,
+    };
 
     fn check(options: UriOptions, raw: &str, expected: Result<&str, BadPath>) {
         let found = normalized(raw.as_bytes(), options);
@@ -296,7 +408,7 @@ mod tests {
             ("/a;v=1/b", "/a;v=1/b"),
             ("/..;/a", "/..;/a"),
         ] {
-            check(PLAIN, raw, Ok(expected));
+            check(LENIENT, raw, Ok(expected));
         }
         for (raw, bad) in [
             ("", BadPath::NotAbsolute),
@@ -311,19 +423,61 @@ mod tests {
             ("/a/../../b", BadPath::AboveRoot),
             ("/a/%2e%2e/%2e%2e/b", BadPath::AboveRoot),
         ] {
-            check(PLAIN, raw, Err(bad));
+            check(LENIENT, raw, Err(bad));
+        }
+    }
+
+    const CANONICAL: UriOptions = UriOptions { is_canonical: true, allows_ambiguous: false, ..LENIENT };
+
+    #[test]
+    fn nodes_get_the_normalised_path_in_canonical_mode() {
+        let check = |options: UriOptions, raw: &str, expected: &str| {
+            let found = canonical(raw.as_bytes(), options).expect(raw);
+            let found = found.as_deref().unwrap_or(raw.as_bytes());
+            assert_eq!(found, expected.as_bytes(), "{raw} {options:?}");
+            let again = canonical(found, options).expect(raw);
+            assert_eq!(again, None, "{raw} {options:?}");
+        };
+        for (raw, expected) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a//b/", "/a/b/"),
+            ("/a/%2e%2E/b/./c", "/b/c"),
+            ("/%61%2fb", "/a/b"),
+            ("/a%3fb%23c%25d", "/a%3Fb%23c%25d"),
+            ("/a%c3%a4", "/a%C3%A4"),
+            ("/a|b\"", "/a%7Cb%22"),
+            ("/a;v=1/b", "/a;v=1/b"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/domain%5cuser", "/domain%5Cuser"),
+        ] {
+            check(CANONICAL, raw, expected);
+        }
+        let options = UriOptions { match_encoded_slash: true, ..CANONICAL };
+        for (raw, expected) in [
+            ("/group%2fname", "/group%2Fname"),
+            ("/a%252Fb%2Fc%20d", "/a%252Fb%2Fc%20d"),
+            ("/a%2F../b", "/b"),
+        ] {
+            check(options, raw, expected);
+        }
+        let options = UriOptions { like_servlet: true, delete_tail_slash: true, ..options };
+        for (raw, expected) in
+            [("/a;v=1/b;x/", "/a/b"), ("/a%3Bv/b%2Fc;d%2Fe/f", "/a/b%2Fc/f"), ("/", "/"), ("/a//", "/a")]
+        {
+            check(options, raw, expected);
         }
     }
 
     #[test]
     fn borrows_what_is_normal() {
-        let path = normalized(b"/a/b.html", PLAIN);
+        let path = normalized(b"/a/b.html", LENIENT);
         assert!(matches!(path, Ok(NormalPath { uri: Cow::Borrowed(_), shown: None })));
     }
 
     #[test]
     fn deletes_one_slash_at_the_end() {
-        let options = UriOptions { delete_tail_slash: true, ..PLAIN };
+        let options = UriOptions { delete_tail_slash: true, ..LENIENT };
         for (raw, expected) in [("/a/", "/a"), ("/a", "/a"), ("/", ""), ("/a//", "/a"), ("/a/%2e/", "/a")] {
             check(options, raw, Ok(expected));
         }
@@ -331,7 +485,7 @@ mod tests {
 
     #[test]
     fn cuts_servlet_parameters() {
-        let options = UriOptions { like_servlet: true, ..PLAIN };
+        let options = UriOptions { like_servlet: true, ..LENIENT };
         for (raw, expected) in
             [("/a;v=1/b;x", "/a/b"), ("/a/b", "/a/b"), ("/a/;x", "/a/"), ("/a%3Bx/", "/a/")]
         {
@@ -346,7 +500,7 @@ mod tests {
 
     #[test]
     fn shows_encoded_slashes_to_the_router_only() {
-        let options = UriOptions { match_encoded_slash: true, ..PLAIN };
+        let options = UriOptions { match_encoded_slash: true, ..LENIENT };
         for (raw, expected) in [
             ("/a%2Fb", "/a%2Fb"),
             ("/a%2fb%20c", "/a%2Fb c"),

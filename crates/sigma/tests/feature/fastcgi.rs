@@ -193,12 +193,13 @@ fn no_script_that_was_uploaded_is_named() {
     assert_eq!(files, ["/srv/index.php", "/srv/index.php"]);
     let split = json!({ "root": "/srv", "split_path_info": "^(.+\\.php)(.*)$" });
     let split = gateway(upstream(&[origin.port()], json!({ "fastcgi": split })));
-    for target in ["/upload.jpg/x.php", "/upload.jpg%2fx.php", "/a.php/upload/x.php", "/upload.jpg/%2e/x.php"]
-    {
+    for target in ["/upload.jpg/x.php", "/upload.jpg%2fx.php", "/a.php/upload/x.php"] {
         assert_eq!(get(&split, target).0, 404, "{target}");
     }
     assert_eq!(get(&split, "/upload.jpg/x.php%00.jpg").0, 400);
-    assert_eq!(get(&split, "/../x.php").0, 400);
+    for target in ["/../x.php", "/upload.jpg/%2e/x.php"] {
+        assert_eq!(get(&split, target).0, 400, "{target}");
+    }
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
 

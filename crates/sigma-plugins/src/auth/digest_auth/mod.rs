@@ -274,7 +274,7 @@ impl Verifier {
             return Err(invalid_header("the qop is not offered").into());
         }
         // The digest is of this method and this URI, so it must not be taken for another request.
-        if answer.uri != ctx.request.path_and_query() {
+        if answer.uri != ctx.request.sent_path_and_query() {
             return Err(invalid_header("the uri is not that of the request").into());
         }
         const UNKNOWN: &str = "failed to find user: invalid user";

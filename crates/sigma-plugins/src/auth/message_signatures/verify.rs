@@ -217,7 +217,7 @@ fn subject(ctx: &Context) -> Subject<'_> {
         method: ctx.request.method_token(),
         scheme,
         authority: ctx.request.authority(),
-        target: ctx.request.path_and_query(),
+        target: ctx.request.sent_path_and_query(),
         headers: &ctx.request.headers,
     }
 }

@@ -20,7 +20,6 @@ use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::{BodyRead, BodyStart};
-use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
@@ -94,11 +93,11 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Asks an authoriser by Envoy's gRPC protocol (`envoy.service.auth.v3.Authorization/Check`) whether a
 /// request may pass.
 ///
-/// It passes where the status of the answer is 0, and what `ok_response` says is done to the request and
-/// later to its answer; else `denied_response` is the answer, 403 if there is none. Metadata become
-/// variables: `ext_authz_user` for the member `user`. The path that the authoriser is told is the one that
-/// the route was found by, percent-encoded; fields of several values are joined by commas. It is an upstream of the
-/// plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB, one
+/// It passes where the status of the answer is 0, and what `ok_response` says is done to the request and later to its
+/// answer; else `denied_response` is the answer, 403 if there is none. Metadata become variables: `ext_authz_user`
+/// for the member `user`. The path that the authoriser gets is the target as the client wrote it, or its canonical
+/// form with `router.forward_path: canonical`; fields of several values are joined by commas. It is an upstream of
+/// the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB, one
 /// without a decision, and one that sets a field that cannot be set count as none.
 ///
 /// With `cache` each worker remembers what the authoriser has said, with all that it changes of a request, 8192
@@ -267,13 +266,8 @@ impl Authoriser {
 
     fn http(&self, ctx: &Context, body: Option<BodyStart>) -> HttpRequest {
         let request = &ctx.request;
-        let mut path = Vec::with_capacity(ctx.uri.len());
-        percent_encode_path(&ctx.uri, &mut path);
-        if let Some(query) = request.query() {
-            path.push(b'?');
-            path.extend_from_slice(query);
-        }
-        let (method, host, path) = (text(request.method_token()), text(request.authority()), text(&path));
+        let path = text(request.path_and_query());
+        let (method, host) = (text(request.method_token()), text(request.authority()));
         let pseudo =
             [(":method", &*method), (":authority", &host), (":path", &path), (":scheme", ctx.scheme())];
         let mut shown = self.shown(pseudo, ctx);

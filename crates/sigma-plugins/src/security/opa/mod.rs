@@ -257,6 +257,7 @@ impl Agent {
             "host": text(&ctx.host_name()),
             "port": ctx.client.local.map_or(0, |local| local.port()),
             "path": text(&ctx.uri),
+            "target": text(ctx.request.path_and_query()),
             "headers": headers,
             "query": query,
         });
@@ -326,6 +327,7 @@ impl Inquiry for Agent {
         told.part(&ctx.host_name());
         told.part(&ctx.client.local.map_or(0, |local| local.port()).to_le_bytes());
         told.part(&ctx.uri);
+        told.part(ctx.request.path_and_query());
         told.fields(&ctx.request.headers);
         told.part(ctx.request.query().unwrap_or_default());
         for (_, name) in &self.variables {

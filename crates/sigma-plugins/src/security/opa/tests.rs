@@ -60,6 +60,7 @@ fn what_an_agent_is_told() {
         "type": "http",
         "request": {
             "scheme": "http", "method": "GET", "host": "h.test", "port": 9080, "path": "/a b",
+            "target": "/a%20b?x=1&x=2&y&z=",
             "headers": {"host": "H.test:81", "x-a": ["1", "2"], "x-b": "3"},
             "query": {"x": ["1", "2"], "y": true, "z": ""},
         },

@@ -1,0 +1,73 @@
+//! The target and the method of a request: which are served, and the text that all behind it see.
+
+use sigma_config::settings::Methods;
+use sigma_http::{Fault, FaultKind, Method, RequestHead, TargetForm};
+use sigma_plugin::variables::percent_encode_path;
+
+use crate::route::normalize::{self, BadPath, NormalPath};
+use crate::snapshot::{Rewrite, Snapshot};
+
+/// Checks that the method is one that this gateway serves.
+///
+/// # Errors
+/// Returns an error if it is not.
+pub(super) fn check_method(head: &RequestHead, snapshot: &Snapshot) -> Result<(), Fault> {
+    match head.method {
+        Method::Connect => Err(Fault::new(FaultKind::MethodRefused, "CONNECT is not served")),
+        Method::Other if Method::is_miscased(head.method_token()) => {
+            Err(Fault::new(FaultKind::BadRequest, "the method is not in capital letters"))
+        }
+        Method::Other if snapshot.settings.router.methods == Methods::Known => {
+            Err(Fault::new(FaultKind::MethodRefused, "the method is unknown"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts the canonical path in the place of the path that was sent, where the settings say so.
+///
+/// # Errors
+/// Returns an error if no route may see the path.
+pub(super) fn canonicalize(head: &mut RequestHead, snapshot: &Snapshot) -> Result<(), Fault> {
+    if !snapshot.uri_options.is_canonical || head.form == TargetForm::Asterisk {
+        return Ok(());
+    }
+    let path = normalize::canonical(head.raw_path(), snapshot.uri_options).map_err(refusal)?;
+    if let Some(mut target) = path {
+        if let Some(query) = head.query() {
+            target.push(b'?');
+            target.extend_from_slice(query);
+        }
+        head.canonicalize(&target);
+    }
+    Ok(())
+}
+
+/// The path that routes are matched against.
+///
+/// # Errors
+/// Returns an error if no route may see the path.
+pub(super) fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalPath<'h>, Fault> {
+    if head.form == TargetForm::Asterisk {
+        // It is about the server as a whole: routed as the root, asked for as it is.
+        return Ok(NormalPath { uri: b"/"[..].into(), shown: None });
+    }
+    normalize::normalized(head.raw_path(), snapshot.uri_options).map_err(refusal)
+}
+
+fn refusal(bad: BadPath) -> Fault {
+    Fault::new(FaultKind::BadPath, bad.reason())
+}
+
+/// Writes the rewritten path, percent-encoded again, and the query as it was.
+pub(super) fn rewrite(rewrite: &Rewrite, path: &NormalPath<'_>, query: Option<&[u8]>, out: &mut Vec<u8>) {
+    let replaced = rewrite.regex.replace_all(&path.uri, &rewrite.replacement[..]);
+    if replaced.first() != Some(&b'/') {
+        out.push(b'/');
+    }
+    percent_encode_path(&replaced, out);
+    if let Some(query) = query {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+}
