@@ -110,7 +110,7 @@ pub(crate) type Errand = mpsc::Sender<()>;
 
 impl Erasure {
     /// Nothing has to be removed.
-    pub(crate) fn nothing() -> Erasure {
+    pub fn nothing() -> Erasure {
         Erasure(Vec::new())
     }
 
@@ -122,7 +122,7 @@ impl Erasure {
 
     /// Both.
     #[must_use]
-    pub(crate) fn and(mut self, other: Erasure) -> Erasure {
+    pub fn and(mut self, other: Erasure) -> Erasure {
         self.0.extend(other.0);
         self
     }

@@ -13,7 +13,8 @@ use sigma_cache::{Purge, Zones};
 use sigma_config::settings::Settings;
 use sigma_config::store::{StoreAccess, StoreKind};
 use sigma_plugin::cache::key_end;
-use sigma_plugin::variables::host_name;
+use sigma_plugin::variables::{host_name, percent_decoded};
+use sigma_proxy::route::normalize::normalize_path;
 
 use super::cache_disk::{Admission, Asking, STAMP_PERIOD};
 use crate::store::{Change, Event, Record, Store, StoreError, Transaction, Write};
@@ -78,20 +79,26 @@ impl PurgeOrder {
         if self.keys.iter().any(Vec::is_empty) {
             return Err("a key is the list of the values of its last parts, and has one at least".to_owned());
         }
-        let each = |urls: &[String]| urls.iter().map(|url| resource(url)).collect::<Result<Vec<_>, _>>();
+        let each = |urls: &[String], path: Path| {
+            urls.iter().map(|url| resource(url, path)).collect::<Result<Vec<_>, _>>()
+        };
         Ok(Purge {
             zone: self.zone.as_deref().map(Box::from),
             all: self.all,
-            resources: each(&self.urls)?.into_iter().collect(),
-            prefixes: each(&self.prefixes)?,
+            resources: each(&self.urls, normal)?.into_iter().collect(),
+            prefixes: each(&self.prefixes, |path| percent_decoded(path).into_owned())?,
             tags: self.tags.iter().map(|tag| tag.as_bytes().into()).collect(),
             keys: self.keys.iter().map(|values| key_end(values).into()).collect(),
         })
     }
 }
 
-/// A URL, with or without scheme and port, as answers know what they were asked for.
-fn resource(url: &str) -> Result<Box<[u8]>, String> {
+/// How a path is read.
+type Path = fn(&[u8]) -> Vec<u8>;
+
+/// A URL, with or without scheme and port, as answers know what they were asked for: with the path in its normal form,
+/// whichever way clients spell it.
+fn resource(url: &str, path_of: Path) -> Result<Box<[u8]>, String> {
     let named = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let (authority, rest) = named.split_at(named.find('/').unwrap_or(named.len()));
     let host = host_name(authority.as_bytes());
@@ -99,7 +106,17 @@ fn resource(url: &str) -> Result<Box<[u8]>, String> {
         return Err(format!("{url:?} is no URL: write host and path, such as shop.example/a?b=c"));
     }
     let rest = if rest.is_empty() { "/" } else { rest };
-    Ok([&host, rest.as_bytes()].concat().into())
+    let (path, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+    Ok([&host, &path_of(path.as_bytes())[..], query.as_bytes()].concat().into())
+}
+
+fn normal(path: &[u8]) -> Vec<u8> {
+    let mut normal = Vec::new();
+    match normalize_path(path, &mut normal) {
+        Ok(()) => normal,
+        // No request has it.
+        Err(_) => path.to_vec(),
+    }
 }
 
 /// Why an order was not carried out everywhere.
@@ -348,12 +365,12 @@ mod tests {
     #[test]
     fn orders_are_read() {
         let meant = order(json!({
-            "urls": ["https://Shop.Example:8443/a?b=c", "shop.example"],
+            "urls": ["https://Shop.Example:8443/a?b=c", "shop.example", "h//a%20b/%2e/c?x=%20"],
             "prefixes": ["shop.example/a"], "tags": ["red"], "keys": [["h", "/a"]], "zone": "z",
         }))
         .meant()
         .unwrap();
-        let resources = [&b"shop.example/a?b=c"[..], b"shop.example/"].map(Box::from);
+        let resources = [&b"shop.example/a?b=c"[..], b"shop.example/", b"h/a b/c?x=%20"].map(Box::from);
         assert_eq!(meant.resources, resources.into());
         assert_eq!((&meant.prefixes[..], meant.all), (&[b"shop.example/a"[..].into()][..], false));
         assert_eq!(*meant.keys[0], *b"h\x01\0\0\0\0\0\0\0/a\x02\0\0\0\0\0\0\0");

@@ -231,6 +231,8 @@ impl Inner {
             whole.extend(text);
             let key = hex::text(digest(&SHA256, &whole).as_ref());
             wish.key = key_end(std::slice::from_ref(&key));
+            // The text is in the key, whether it stands in the query string or in the body.
+            wish.content = Some(method.to_vec());
             ctx.keep(slot, Told(key));
         }
         ctx.cache = Some(Box::new(wish));

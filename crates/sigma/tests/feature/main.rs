@@ -9,6 +9,7 @@ mod answer_fields;
 mod balance;
 mod bodies;
 mod cache_disk;
+mod cache_keys;
 mod cache_slices;
 mod certificates;
 mod cli;

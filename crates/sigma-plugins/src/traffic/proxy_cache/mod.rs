@@ -6,6 +6,7 @@ pub(in crate::traffic) mod zones;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,6 +14,7 @@ use sigma_config::Problem;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisk, CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
+use sigma_plugin::variables::joined;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 pub(super) use zones::scaled;
@@ -93,11 +95,13 @@ struct Config {
     /// The zone; it has to be one of the strategy.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
-    /// What the key is made of: texts, and variables.
+    /// What the key is made of: texts, and variables. The target, the Host and the forwarded host and scheme that the
+    /// node gets are always part of it, and so are the method and the body of a POST.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")),
         extend("default" = ["$host", "$request_uri"]))]
     cache_key: Vec<String>,
-    /// The methods that are answered from what is kept.
+    /// The methods that are answered from what is kept. HEAD is answered from what GET has left. A POST with a body of
+    /// more than 64 KiB passes the cache.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["GET", "HEAD"]))]
     cache_method: Vec<CachedMethod>,
     /// The statuses that are kept.
@@ -176,14 +180,7 @@ enum CachedMethod {
     Head,
 }
 
-impl Configuration for Config {
-    fn check(&self) -> Result<(), String> {
-        match self.cache_key.iter().any(|part| part == "$request_method") {
-            true => Err("cache_key variable $request_method unsupported".to_owned()),
-            false => Ok(()),
-        }
-    }
-}
+impl Configuration for Config {}
 
 /// Fields that only the strategy `memory` has.
 const OF_MEMORY: [&str; 4] = ["cache_control", "cache_ttl", "cache_set_cookie", "max_resp_body_size"];
@@ -197,6 +194,9 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     });
     idle.collect()
 }
+
+/// The longest body of a POST whose answer is kept, in bytes: it is read before a node is asked.
+const BODY_MAX: usize = 64 << 10;
 
 struct ProxyCache(CacheOrder);
 
@@ -250,9 +250,36 @@ impl From<CachedMethod> for Method {
 
 impl Plugin for ProxyCache {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        ctx.cache = Some(Box::new(self.0.wish(ctx)));
-        Step::Next
+        let mut wish = Box::new(self.0.wish(ctx));
+        if ctx.request.method != Method::Post || !wish.rule.methods.contains(&Method::Post) {
+            ctx.cache = Some(wish);
+            return Step::Next;
+        }
+        Step::ReadStart {
+            limit: BODY_MAX,
+            then: Box::new(move |ctx, _, start| {
+                // A longer body passes the cache.
+                if start.is_whole {
+                    wish.content = Some(content(ctx, &start.bytes));
+                    ctx.cache = Some(wish);
+                }
+                Step::Next
+            }),
+        }
     }
+}
+
+/// What tells a POST with this body from others.
+fn content(ctx: &Context, body: &[u8]) -> Vec<u8> {
+    let mut content = b"POST".to_vec();
+    // They say how a server reads the body.
+    for name in ["content-type", "content-encoding"] {
+        let field = joined(&ctx.request.headers, name).unwrap_or_default();
+        content.extend_from_slice(&(field.len() as u64).to_le_bytes());
+        content.extend_from_slice(&field);
+    }
+    content.extend_from_slice(digest(&SHA256, body).as_ref());
+    content
 }
 
 #[cfg(test)]

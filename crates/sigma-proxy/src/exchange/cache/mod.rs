@@ -18,9 +18,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
+    Answered, Directives, Draft, Epoch, Erasure, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
     table_key,
 };
+use sigma_config::resources::PassHost;
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead, Side};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
 use sigma_plugin::variables::host_name;
@@ -31,6 +32,8 @@ use super::local_reply::LocalReply;
 use super::plan::Ended;
 use super::transfer::client_gone;
 use super::{Exchange, client};
+use crate::route::normalize::UriOptions;
+use crate::snapshot::Upstream;
 use crate::worker::Worker;
 use conditions::{ask_whether_good, has_validators};
 use present::{Wanted, hide, present};
@@ -56,6 +59,9 @@ pub(super) struct Turn {
     asked: Headers,
     /// What it asks for, to be forgotten by.
     resource: Vec<u8>,
+    /// The client's authority: for the node another one may stand in its place.
+    authority: Vec<u8>,
+    uri_options: UriOptions,
     /// Asks for all who want the same.
     lead: Option<Lead>,
     /// What was read from a disk.
@@ -109,17 +115,26 @@ impl Exchange<'_, '_> {
     /// Answers from what is kept; false if a node has to be asked, whose answer the turn is told of.
     pub(super) async fn answer_from_cache(&mut self) -> Result<bool, Fault> {
         let wish = self.scratch.ctx.cache.take().filter(|_| !self.asks_upgrade);
-        let Some(wish) = wish else { return Ok(false) };
+        let Some(mut wish) = wish else { return Ok(false) };
         let method = self.scratch.ctx.request.method;
         if matches!(method, Method::Get | Method::Head) && !self.request_length().is_empty() {
             // What is asked for is said by a body, which no key has.
             return Ok(false);
         }
+        let is_by_content = !matches!(method, Method::Get | Method::Head);
+        if is_by_content && wish.rule.methods.contains(&method) && wish.content.is_none() {
+            return Ok(false);
+        }
+        wish.complete(&self.scratch.ctx, self.own_host_of());
         let zone = self.worker.caches.zone(&wish.rule);
         if method == Method::Purge && wish.rule.purges {
-            let had_slices = zone.purge(&table_key(&wish.key));
-            let (was_kept, erasure) = zone.erase(&wish.key);
-            let was_kept = was_kept || had_slices;
+            let (mut was_kept, mut erasure) = (false, Erasure::nothing());
+            for key in wish.purged() {
+                was_kept |= zone.purge(&table_key(&key));
+                let (had_whole, erased) = zone.erase(&key);
+                was_kept |= had_whole;
+                erasure = erasure.and(erased);
+            }
             let status = if was_kept { 200 } else { 404 };
             if zone.shelf().is_some() {
                 // A disk that hangs on for longer has it forgotten in memory at least.
@@ -167,6 +182,17 @@ impl Exchange<'_, '_> {
     /// Makes a turn ready for a node's answer.
     fn prepare(&self, turn: &mut Turn) {
         turn.prepare(&self.scratch.ctx, self.now_s());
+        turn.uri_options = self.view.snapshot.uri_options;
+    }
+
+    /// The name of the upstream that a plugin chose, where it decides on the Host of its nodes; else empty.
+    fn own_host_of(&self) -> &str {
+        let Some(chosen) = self.scratch.ctx.upstream.as_deref() else { return "" };
+        let snapshot = &self.view.snapshot;
+        let upstream = snapshot.upstream_number(chosen).and_then(|number| snapshot.upstream(number));
+        let passes =
+            |upstream: &Upstream| upstream.pass_host == PassHost::Pass && upstream.members.is_empty();
+        if upstream.is_some_and(|upstream| passes(upstream)) { "" } else { chosen }
     }
 
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
@@ -244,6 +270,8 @@ impl Turn {
             zone,
             asked: Headers::default(),
             resource: Vec::new(),
+            authority: Vec::new(),
+            uri_options: UriOptions::default(),
             lead: None,
             fetched: None,
             stale: None,
@@ -263,6 +291,7 @@ impl Turn {
         self.began = now;
         self.asked.copy_from(&ctx.request.headers);
         self.resource = resource(ctx);
+        self.authority = ctx.request.authority().to_vec();
         self.validates = self.wish.rule.revalidates && self.stale.as_deref().is_some_and(has_validators);
     }
 
@@ -413,7 +442,7 @@ impl Turn {
         {
             // RFC 9111 §4.4.
             forget(&self.zone, &self.wish.key);
-            for key in neighbours::keys(&self.wish.rule.key, ctx) {
+            for key in neighbours::keys(&self.wish, &self.authority, self.uri_options, ctx) {
                 forget(&self.zone, &key);
             }
         }
@@ -449,7 +478,9 @@ impl Turn {
             is_isolated: self.wish.is_isolated,
             times: (self.began, now),
         };
-        let life = may_keep(&self.wish.rule, answered).filter(|_| self.keeps);
+        // A hook may have changed what the node gets after the key was made.
+        let keeps = self.keeps && self.wish.is_sent(ctx);
+        let life = may_keep(&self.wish.rule, answered).filter(|_| keeps);
         let least = self.wish.rule.least_uses;
         let refused = match life {
             None => lead,

@@ -1,10 +1,10 @@
 //! Other targets that an answer to what changes something names: they are forgotten as well (RFC 9111 §4.4).
 
-use sigma_http::is_target;
+use sigma_http::{HeaderId, is_target};
 use sigma_plugin::Context;
-use sigma_plugin::cache::CacheKey;
+use sigma_plugin::cache::CacheWish;
 
-use crate::route::normalize::normalize_path;
+use crate::route::normalize::{UriOptions, canonical, normalized};
 
 /// Where an answer says what else has changed.
 const FIELDS: [&[u8]; 2] = [b"Location", b"Content-Location"];
@@ -13,23 +13,41 @@ const FIELDS: [&[u8]; 2] = [b"Location", b"Content-Location"];
 const TARGET_MAX: usize = 8 << 10;
 
 /// The keys of what the answer in `ctx` names on the same origin. What is on another one is not this one's to change
-/// (RFC 9111 §4.4).
-pub(super) fn keys(key: &CacheKey, ctx: &mut Context) -> Vec<Vec<u8>> {
-    let targets: Vec<Vec<u8>> = FIELDS.iter().filter_map(|field| target(field, ctx)).collect();
+/// (RFC 9111 §4.4). `authority` is the client's.
+pub(super) fn keys(
+    wish: &CacheWish,
+    authority: &[u8],
+    options: UriOptions,
+    ctx: &mut Context,
+) -> Vec<Vec<u8>> {
+    let targets: Vec<Vec<u8>> = FIELDS.iter().filter_map(|field| target(field, authority, ctx)).collect();
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    // Keys are made of the request as the client sent it.
+    let sent = ctx.request.headers.get(HeaderId::Host).map(<[u8]>::to_vec);
+    ctx.request.headers.set(HeaderId::Host, authority);
     let mut keys = Vec::new();
     for target in targets {
-        let mut uri = Vec::new();
-        if normalize_path(&target, &mut uri).is_ok() {
-            keys.push(key.of_neighbour(ctx, uri, &target));
+        let (path, query) = target.split_at(target.iter().position(|b| *b == b'?').unwrap_or(target.len()));
+        // It names what clients ask for, in whichever way they do.
+        let options = UriOptions { allows_ambiguous: true, ..options };
+        let (Ok(normal), Ok(other)) = (normalized(path, options), canonical(path, options)) else { continue };
+        let uri = normal.uri.into_owned();
+        let other = other.map(|path| [&path, query].concat());
+        for spelled in std::iter::once(&target).chain(&other) {
+            keys.extend(wish.of_neighbour(ctx, uri.clone(), spelled));
         }
+    }
+    if let Some(sent) = sent {
+        ctx.request.headers.set(HeaderId::Host, &sent);
     }
     keys
 }
 
-fn target(field: &[u8], ctx: &Context) -> Option<Vec<u8>> {
+fn target(field: &[u8], authority: &[u8], ctx: &Context) -> Option<Vec<u8>> {
     let value = ctx.response.headers.find(field)?;
-    let own = Own { scheme: ctx.scheme(), authority: ctx.request.authority(), path: ctx.request.raw_path() };
-    own.resolve(value)
+    Own { scheme: ctx.scheme(), authority, path: ctx.request.raw_path() }.resolve(value)
 }
 
 /// What a reference is relative to.

@@ -297,7 +297,7 @@ impl Turn {
             is_isolated: self.wish.is_isolated,
             times: (self.began, now),
         };
-        let life = may_keep(&self.wish.rule, answered)?;
+        let life = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;
         let varies = !self.wish.rule.ignores.vary;
         Stored::new(&ctx.response, life, (&self.asked, &self.resource), varies)
     }

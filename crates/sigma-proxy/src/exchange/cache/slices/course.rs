@@ -145,7 +145,7 @@ impl Course {
     pub(super) fn turn(self: &Rc<Course>, number: u64, table: Option<SliceTable>) -> Turn {
         let (zone, whole) = (&self.zone, &self.wish.key);
         let id = table.as_ref().map_or(0, |table| table.id);
-        let wish = CacheWish { key: slice_key(whole, id, number), ..(*self.wish).clone() };
+        let wish = self.wish.under(slice_key(whole, id, number));
         let of = OfSlice {
             course: Rc::clone(self),
             number,
