@@ -31,7 +31,8 @@ pub fn cache_fields(input: &[u8]) {
     let wishes = Directives::of(&request);
     for rule in rules() {
         let times = (NOW - 3, NOW);
-        let answered = Answered { head: &head, request: &request, is_isolated: false, times };
+        let answered =
+            Answered { head: &head, request: &request, is_isolated: false, is_unnamed: false, times };
         let Some(life) = may_keep(&rule, answered) else { continue };
         assert!(!says(&answer, b"private") || rule.ignores.cache_control || targets(&answer));
         assert!(life.born <= NOW && (life.is_fresh(NOW) || rule.revalidates));

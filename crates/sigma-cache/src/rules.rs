@@ -15,13 +15,15 @@ pub struct Answered<'a> {
     pub request: &'a Headers,
     /// The key tells whose answer it is.
     pub is_isolated: bool,
+    /// The request is of a person without a name.
+    pub is_unnamed: bool,
     /// When the question was asked and the answer came, in seconds since 1970.
     pub times: (u64, u64),
 }
 
 /// How long an answer may be used again; None if it must not be kept.
 pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
-    let Answered { head, request, is_isolated, times } = answered;
+    let Answered { head, request, is_isolated, is_unnamed, times } = answered;
     let said = Said::of(rule, head);
     if said.must_understand && !is_understood(head.status) {
         return None;
@@ -40,6 +42,10 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     // What one may see others may not, unless it says so (RFC 9111 §3.5).
     let is_for_all = said.public || said.s_maxage.is_some() || said.must_revalidate;
     if request.has(HeaderId::Authorization) && !is_isolated && !is_for_all {
+        return None;
+    }
+    // The same without that field: a session is in a cookie, and a plugin has let it in.
+    if is_unnamed && !said.public && said.s_maxage.is_none() {
         return None;
     }
     if head.headers.find(b"Set-Cookie").is_some() && !rule.keeps_cookies {
@@ -95,7 +101,9 @@ mod tests {
         head.headers = headers(answer);
         let request = headers(request);
         let is_isolated = request.find(b"isolated").is_some();
-        let answered = Answered { head: &head, request: &request, is_isolated, times: (1000, 1000) };
+        let is_unnamed = request.find(b"unnamed").is_some();
+        let answered =
+            Answered { head: &head, request: &request, is_isolated, is_unnamed, times: (1000, 1000) };
         may_keep(rule, answered).is_some()
     }
 
@@ -131,6 +139,13 @@ mod tests {
             assert!(kept(&rule, &own, &[("Cache-Control", shared)], 200), "{shared}");
         }
         assert!(kept(&rule, &[own[0], ("isolated", "")], &[], 200));
+        let unnamed = [("unnamed", "")];
+        for (control, is_kept) in
+            [("max-age=60", false), ("must-revalidate", false), ("public", true), ("s-maxage=5", true)]
+        {
+            assert_eq!(kept(&rule, &unnamed, &[("Cache-Control", control)], 200), is_kept, "{control}");
+        }
+        assert!(!kept(&rule, &unnamed, &[], 200));
         // Wishes of a client count if the operator wants that.
         let no_store = [("Cache-Control", "no-store")];
         assert!(kept(&rule, &no_store, &[], 200));

@@ -402,7 +402,8 @@ impl Both {
             self.purge(asked.key);
         }
         let times = (self.now, self.now);
-        let answered = Answered { head: &head, request: &fields, is_isolated: false, times };
+        let answered =
+            Answered { head: &head, request: &fields, is_isolated: false, is_unnamed: false, times };
         let life = may_keep(&self.rule, answered);
         assert_eq!(life.is_some(), Model::may_keep(asked, given), "{asked:?} {given:?}");
         let Some(life) = life else { return };

@@ -59,6 +59,16 @@ pub trait PluginSchemas: Send + Sync {
     /// Whether it authenticates: such plugins are allowed in credentials.
     fn is_auth(&self, name: &str) -> bool;
 
+    /// Whether it lets requests in for persons, whose responses a cache has to keep apart.
+    fn identifies(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Whether it names those persons. Without names a cache stores only what is for all.
+    fn names_persons(&self, _name: &str) -> bool {
+        true
+    }
+
     /// Checks a configuration, the plugin's own rules included. `_meta` has been checked before,
     /// and is still in `conf`.
     ///
@@ -219,6 +229,14 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn is_auth(&self, name: &str) -> bool {
         self.all.is_auth(name)
+    }
+
+    fn identifies(&self, name: &str) -> bool {
+        self.all.identifies(name)
+    }
+
+    fn names_persons(&self, name: &str) -> bool {
+        self.all.names_persons(name)
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {

@@ -11,6 +11,7 @@ mod router;
 mod shedding;
 mod timeouts;
 mod tolerance;
+mod untrusted;
 mod via;
 
 use std::fmt;
@@ -35,6 +36,7 @@ pub use router::{AmbiguousPaths, ForwardPath, Methods, Router};
 pub use shedding::LoadShedding;
 pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
+pub use untrusted::UntrustedFields;
 pub use via::ViaName;
 
 /// Number of worker threads.
@@ -453,6 +455,9 @@ pub struct Settings {
     /// Header fields of requests with an underscore in their name. Those that some servers take for
     /// a field which the gateway sets (`X_Forwarded_For`) are dropped in any case.
     pub underscores_in_headers: Underscores,
+    /// Request fields that are removed, in any spelling (`X_Forwarded_Prefix`), unless a peer in `trusted_addresses`
+    /// sends them.
+    pub untrusted_fields: UntrustedFields,
 }
 
 /// The treatment of header fields with an underscore in their name.
@@ -532,6 +537,7 @@ impl Default for Settings {
             proxy_status: None,
             server_timing: false,
             underscores_in_headers: Underscores::Keep,
+            untrusted_fields: UntrustedFields::default(),
         }
     }
 }

@@ -30,8 +30,26 @@ pub struct Headers {
     fields: Vec<Field>,
     /// Bit per [`HeaderId`] that is present at least once.
     present: u64,
-    /// A name with an underscore was added.
-    underscored: bool,
+    /// A name with an underscore or a dot was added.
+    varied: bool,
+    /// Lines before this place are the sender's; those behind it were added since.
+    received: u32,
+}
+
+/// Whether two names are one to servers that take `_` and `.` for `-`, as CGI and its successors do; without case.
+pub fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
+    let folded = |byte: &u8| if matches!(byte, b'_' | b'.') { b'-' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| folded(one) == folded(other))
+}
+
+/// A name with `-` for each `_` and `.`.
+pub fn hyphenated(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|byte| if matches!(byte, b'_' | b'.') { b'-' } else { *byte }).collect()
+}
+
+/// Whether a name has a character that some servers take for `-`.
+pub(crate) fn is_varied(name: &[u8]) -> bool {
+    memchr::memchr2(b'_', b'.', name).is_some()
 }
 
 /// The fields that speak of one connection and its framing, and not of the message
@@ -52,7 +70,7 @@ impl Headers {
         self.arena.clear();
         self.fields.clear();
         self.present = 0;
-        self.underscored = false;
+        (self.varied, self.received) = (false, 0);
     }
 
     /// Takes over the bytes of a head whose lines were told by [`Headers::push_line`].
@@ -96,7 +114,7 @@ impl Headers {
                 ..*field
             });
         }
-        (self.present, self.underscored) = (other.present, other.underscored);
+        (self.present, self.varied, self.received) = (other.present, other.varied, 0);
     }
 
     /// Bytes of memory that the list holds.
@@ -108,17 +126,17 @@ impl Headers {
         &self.arena
     }
 
-    /// Registers a line by positions in the head. `underscored` is whether its name has an
-    /// underscore, which no known one has.
+    /// Registers a line by positions in the head. `varied` is whether its name has an underscore or a dot, which no
+    /// known one has.
     #[inline]
     pub(crate) fn push_line(
         &mut self,
-        (id, underscored): (HeaderId, bool),
+        (id, varied): (HeaderId, bool),
         line: std::ops::Range<usize>,
         name_len: usize,
         value: std::ops::Range<usize>,
     ) {
-        self.underscored |= underscored;
+        self.varied |= varied;
         self.present |= id.bit() & ALL_KNOWN;
         self.fields.push(Field {
             line: line.start as u32,
@@ -250,8 +268,8 @@ impl Headers {
         self.arena.extend_from_slice(value);
         let value = start..self.arena.len();
         self.arena.extend_from_slice(b"\r\n");
-        let underscored = id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
-        self.push_line((id, underscored), line..self.arena.len(), name.len(), value);
+        let varied = id == HeaderId::Other && is_varied(name);
+        self.push_line((id, varied), line..self.arena.len(), name.len(), value);
     }
 
     fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
@@ -261,8 +279,8 @@ impl Headers {
         self.arena.extend_from_slice(name);
         self.arena.extend_from_slice(LINE_COLON.as_bytes());
         parts.iter().for_each(|part| self.arena.extend_from_slice(part));
-        let underscored = id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
-        self.end_line((id, underscored), line, name.len());
+        let varied = id == HeaderId::Other && is_varied(name);
+        self.end_line((id, varied), line, name.len());
     }
 
     /// Ends the line that was begun at `line`, of which name, colon and value stand in the arena.
@@ -421,25 +439,69 @@ impl Headers {
         self.present &= !OF_CONNECTION;
     }
 
-    /// Removes the fields with an underscore in their name for which `unwanted` says so. It gets
-    /// the name with `-` in place of `_`, which is what many servers take both for.
-    pub fn remove_underscored(&mut self, unwanted: impl Fn(&[u8]) -> bool) {
-        if !self.underscored {
+    /// Removes the fields with an underscore or a dot in their name for which `unwanted` says so. It gets the name, and
+    /// the name with `-` in place of both, which is what many servers take all three for.
+    pub fn remove_varied(&mut self, unwanted: impl Fn(&[u8], &[u8]) -> bool) {
+        if !self.varied {
             return;
         }
-        let mut twin = Vec::new();
         for at in 0..self.fields.len() {
             let field = self.fields[at];
             let name = self.name_of(&field);
-            if field.id != HeaderId::Other || memchr::memchr(b'_', name).is_none() {
-                continue;
-            }
-            twin.clear();
-            twin.extend(name.iter().map(|b| if *b == b'_' { b'-' } else { *b }));
-            if unwanted(&twin) {
+            if field.id == HeaderId::Other && is_varied(name) && unwanted(name, &hyphenated(name)) {
                 self.fields[at].live = false;
             }
         }
+    }
+
+    /// All fields that there are now are the sender's; those that are added from now on are not.
+    pub fn mark_received(&mut self) {
+        self.received = self.arena.len() as u32;
+    }
+
+    /// Removes the sender's own fields for which `unwanted` says so; see [`Headers::mark_received`].
+    pub fn remove_received(&mut self, unwanted: impl Fn(HeaderId, &[u8]) -> bool) {
+        let (mut removed, mut left) = (0, 0);
+        for at in 0..self.fields.len() {
+            let field = self.fields[at];
+            if !field.live {
+                continue;
+            }
+            if field.line < self.received && unwanted(field.id, self.name_of(&field)) {
+                self.fields[at].live = false;
+                removed |= field.id.bit() & ALL_KNOWN;
+            } else {
+                left |= field.id.bit() & ALL_KNOWN;
+            }
+        }
+        if removed != 0 {
+            self.present = left;
+        }
+    }
+
+    /// Whether the sender has sent a field of this name, removed since or not; see [`Headers::mark_received`].
+    pub fn was_received(&self, name: &[u8]) -> bool {
+        let of_sender = |field: &&Field| field.line < self.received;
+        self.fields.iter().filter(of_sender).any(|field| self.name_of(field).eq_ignore_ascii_case(name))
+    }
+
+    /// The names of fields that were added since [`Headers::mark_received`].
+    pub fn added(&self) -> impl Iterator<Item = (HeaderId, &[u8])> {
+        let added = self.fields.iter().rev().take_while(|field| field.line >= self.received);
+        added.filter(|field| field.live).map(|field| (field.id, self.name_of(field)))
+    }
+
+    /// Removes the sender's fields that a server may take for one that was added since, because they differ from it in
+    /// `-`, `_` and `.` alone.
+    pub fn remove_twins_of_added(&mut self) {
+        let added_varied = self.added().any(|(id, name)| id == HeaderId::Other && is_varied(name));
+        if !self.varied && !added_varied {
+            return;
+        }
+        let names: Vec<Vec<u8>> = self.added().map(|(_, name)| name.to_vec()).collect();
+        self.remove_received(|_, sent| {
+            names.iter().any(|name| is_same_variable(name, sent) && !name.eq_ignore_ascii_case(sent))
+        });
     }
 
     /// Removes the fields for which `unwanted` says so, by their names as they were sent.
@@ -519,7 +581,7 @@ mod tests {
         assert_eq!(fields[0], (HeaderId::Host, &b"host"[..], &b"x"[..]));
         assert_eq!(fields[1], (HeaderId::Other, &b"a_b"[..], &b"1  2"[..]));
         assert_eq!(fields[2], (HeaderId::Cookie, &b"COOKIE"[..], &b"c"[..]));
-        h.remove_underscored(|twin| twin == b"a-b");
+        h.remove_varied(|_, twin| twin == b"a-b");
         assert_eq!(h.get(HeaderId::Host), Some(&b"x"[..]));
         assert_eq!(h.find(b"a_b"), None);
     }

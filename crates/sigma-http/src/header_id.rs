@@ -59,6 +59,7 @@ header_ids! {
     Traceparent "traceparent";
     Tracestate "tracestate";
     Baggage "baggage";
+    Proxy "Proxy";
 }
 
 impl HeaderId {

@@ -72,6 +72,8 @@ pub struct CacheKey {
     user: Option<VarName>,
     /// Consumers have answers of their own, unless the key tells whose it is.
     isolates: bool,
+    /// The operator says that responses are the same for all persons.
+    is_for_all: bool,
     /// The whole field is in the key.
     has_credential: bool,
     /// The consumer is, if there is one.
@@ -87,6 +89,7 @@ impl CacheKey {
             parts: parts(key),
             user: Some(VarName::parse("remote_user")),
             isolates: isolates && !IDENTITIES.into_iter().any(has),
+            is_for_all: !isolates,
             has_credential: has("http_authorization"),
             has_consumer: has("consumer_name"),
             has_post: methods.contains(&Method::Post),
@@ -128,18 +131,35 @@ impl CacheKey {
         }
     }
 
+    /// A key with the persons before it that plugins have marked, once all of them have run. Nothing else begins so:
+    /// the byte behind the persons is none that stands behind a consumer.
+    fn personal(&self, ctx: &Context, key: Vec<u8>) -> Vec<u8> {
+        if self.is_for_all || !ctx.personal.is_marked() {
+            return key;
+        }
+        let mut personal = ctx.personal.names().to_vec();
+        end_part(&mut personal, 0);
+        personal.push(if ctx.personal.is_unnamed() { UNNAMED } else { NAMED });
+        personal.extend_from_slice(&key);
+        personal
+    }
+
     /// The key that the same request would have for another path with query on the same host; `uri` is the path in its
     /// normal form.
     fn of_neighbour(&self, ctx: &mut Context, uri: Vec<u8>, target: &[u8]) -> Vec<u8> {
         let own_uri = std::mem::replace(&mut ctx.uri, uri);
         let own_target = ctx.request.path_and_query().to_vec();
         ctx.request.set_path_and_query(target);
-        let (key, _) = self.of(ctx);
+        let key = self.personal(ctx, self.of(ctx).0);
         ctx.request.set_path_and_query(&own_target);
         ctx.uri = own_uri;
         key
     }
 }
+
+/// Stand behind persons; consumers have 0 and 1 there.
+const NAMED: u8 = 2;
+const UNNAMED: u8 = 3;
 
 /// A place on a disk for answers, beside memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,6 +276,8 @@ pub struct CacheWish {
     outgoing: Outgoing,
     /// The key tells whose answer it is.
     pub is_isolated: bool,
+    /// The request is of a person without a name: only a response that says that it is for all is stored.
+    pub is_unnamed: bool,
     /// Nothing that is kept is used.
     pub is_bypassed: bool,
     /// The answer is not kept.
@@ -337,9 +359,20 @@ impl CacheOrder {
             content: None,
             outgoing: Outgoing::default(),
             is_isolated,
+            is_unnamed: false,
             is_bypassed: is_active(&self.bypass, ctx),
             is_kept_out: is_active(&self.no_store, ctx),
         }
+    }
+}
+
+impl CacheWish {
+    /// Adds the persons that plugins have marked. To be called when all plugins of the request have run: those behind
+    /// the one that has made the wish may mark some.
+    pub fn seal(&mut self, ctx: &Context) {
+        let key = std::mem::take(&mut self.key);
+        self.key = self.rule.key.personal(ctx, key);
+        self.is_unnamed = !self.rule.key.is_for_all && ctx.personal.is_unnamed();
     }
 }
 

@@ -8,7 +8,7 @@ use sigma_config::resources::Proto;
 
 use crate::meta::Meta;
 use crate::record::Interest;
-use crate::{Kind, Phase, PhaseSet, Plugin, RunPolicy};
+use crate::{Kind, OwnedFields, Phase, PhaseSet, Plugin, RunPolicy};
 
 /// A plugin with one configuration, on a route or on a stream route.
 pub struct Entry<P: ?Sized = dyn Plugin> {
@@ -26,6 +26,8 @@ pub struct Entry<P: ?Sized = dyn Plugin> {
     pub plugin: Arc<P>,
     /// The plugins that stand inside its configuration and that it was made with.
     pub children: Vec<Arc<Entry>>,
+    /// The request fields that it and its children set for nodes.
+    pub owned: OwnedFields,
 }
 
 impl<P: ?Sized> Entry<P> {
@@ -40,6 +42,11 @@ impl<P: ?Sized> Entry<P> {
 }
 
 impl Entry {
+    /// Whether it, or a plugin inside it, lets requests in for persons.
+    pub fn identifies(&self) -> bool {
+        self.kind.identifies() || self.children.iter().any(|child| child.identifies())
+    }
+
     /// Whether it wants to know how exchanges go: it logs, or its configuration names a variable that says so.
     fn interest(&self) -> Interest {
         if tells_course(&self.conf) || self.metadata.as_deref().is_some_and(tells_course) {
@@ -96,6 +103,7 @@ pub struct Chain {
     phases: [Box<[Arc<Entry>]>; Phase::ALL.len()],
     hooks: PhaseSet,
     interest: Interest,
+    owned: Option<Arc<OwnedFields>>,
 }
 
 impl Chain {
@@ -109,7 +117,9 @@ impl Chain {
         let phases = Phase::ALL.map(of);
         let hooks = entries.iter().fold(PhaseSet::default(), |hooks, entry| hooks.and(entry.kind.phases()));
         let interest = entries.iter().fold(Interest::default(), |all, entry| all.and(entry.interest()));
-        Chain { entries: entries.into_boxed_slice(), phases, hooks, interest }
+        let owned = OwnedFields::new(entries.iter().flat_map(|entry| entry.owned.iter().cloned()));
+        let owned = (!owned.is_empty()).then(|| Arc::new(owned));
+        Chain { entries: entries.into_boxed_slice(), phases, hooks, interest, owned }
     }
 
     /// The plugins that run in a phase, in order.
@@ -130,6 +140,13 @@ impl Chain {
     #[inline]
     pub fn interest(&self) -> Interest {
         self.interest
+    }
+
+    /// The request fields that its plugins set for nodes, whether they run for a request or are skipped; None for
+    /// none.
+    #[inline]
+    pub fn owned(&self) -> Option<&Arc<OwnedFields>> {
+        self.owned.as_ref()
     }
 
     /// All plugins, in order.
@@ -198,6 +215,7 @@ mod tests {
             protos: Vec::new(),
             plugin: Arc::new(Nothing),
             children: Vec::new(),
+            owned: OwnedFields::default(),
         })
     }
 
@@ -217,6 +235,7 @@ mod tests {
                 protos: Vec::new(),
                 plugin,
                 children: Vec::new(),
+                owned: OwnedFields::default(),
             };
             let expected = if expected { Interest::ALWAYS } else { Interest::default() };
             assert_eq!(Chain::new([Arc::new(entry)]).interest(), expected, "{text}");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sigma_config::resources;
 
-use crate::Entry;
 use crate::descriptor::inline_upstream_key;
 use crate::index::Index;
+use crate::{Context, Entry};
 
 /// A consumer, compiled.
 #[derive(Debug, Default)]
@@ -79,6 +79,35 @@ impl std::fmt::Debug for Identity {
         out.field("consumer", &self.consumer.name)
             .field("credential", &self.credential)
             .finish_non_exhaustive()
+    }
+}
+
+/// Names of the fields that tell a node who the request is from.
+pub(crate) const CONSUMER_FIELDS: [&str; 3] =
+    ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
+
+impl Context {
+    /// Binds the request to a consumer and tells the node. What the client claimed is removed.
+    pub fn attach(&mut self, identity: &Arc<Identity>) {
+        let consumer = Arc::clone(&identity.consumer);
+        let values = [Some(&*consumer.name), identity.credential.as_deref(), consumer.custom_id.as_deref()];
+        self.tell_consumer(values);
+        self.identity = Some(Arc::clone(identity));
+    }
+
+    /// Binds the request to the consumer that stands for everybody who is not known.
+    pub fn attach_anonymous(&mut self, consumer: &Arc<Consumer>) {
+        self.tell_consumer([Some(&*consumer.name), None, None]);
+        self.identity = Some(Arc::new(Identity::anonymous(Arc::clone(consumer))));
+    }
+
+    fn tell_consumer(&mut self, values: [Option<&str>; 3]) {
+        for (name, value) in CONSUMER_FIELDS.into_iter().zip(values) {
+            self.request.headers.remove_name(name.as_bytes());
+            if let Some(value) = value {
+                self.request.headers.append(name, value.as_bytes());
+            }
+        }
     }
 }
 

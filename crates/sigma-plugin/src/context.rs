@@ -17,7 +17,9 @@ use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
 use crate::dubbo::DubboCall;
 use crate::geography::Geography;
+use crate::owned::OwnedFields;
 use crate::pace::{Direction, Pace, Paces};
+use crate::personal::Personal;
 use crate::record::Record;
 use crate::{BodyFilter, Entry, Plugin, Reply, hex};
 
@@ -207,6 +209,8 @@ pub struct Context {
     pub host: Option<Vec<u8>>,
     /// Fields about the client that the node gets as they came: among X-Forwarded-For and X-Real-IP.
     pub untouched: Vec<HeaderId>,
+    /// The fields that plugins of this exchange own, where its body may end with trailers.
+    pub owned: Vec<Arc<OwnedFields>>,
     /// The upstream to use in place of the route's: `upstreams/1`, or a key made by
     /// [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,
@@ -238,6 +242,8 @@ pub struct Context {
     pub params: PathParams,
     /// The consumer that the request is from, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
+    /// What plugins have said of the person behind it.
+    pub personal: Personal,
     /// How many exchanges it was asked for within; 0 for what a client sent. See [`crate::Step::Ask`].
     pub within: u8,
     /// How it went.
@@ -272,9 +278,6 @@ impl RequestId {
     }
 }
 
-/// Names of the fields that tell a node who the request is from.
-const CONSUMER_FIELDS: [&str; 3] = ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
-
 impl Context {
     /// Makes it ready for another exchange, keeping its memory. The request head stays.
     pub fn begin(&mut self) {
@@ -283,6 +286,7 @@ impl Context {
         self.target.clear();
         self.host = None;
         self.untouched.clear();
+        self.owned.clear();
         self.upstream = None;
         self.body = None;
         self.request_body_limit = 0;
@@ -296,6 +300,7 @@ impl Context {
         self.route = None;
         self.params.clear();
         self.identity = None;
+        self.personal.clear();
         self.within = 0;
         self.record.clear();
         self.request_id = OnceCell::new();
@@ -320,6 +325,7 @@ impl Context {
         other.route.clone_from(&self.route);
         other.params = self.params.clone();
         other.identity.clone_from(&self.identity);
+        other.personal.clone_from(&self.personal);
         other.request_id.clone_from(&self.request_id);
         let texts = self.variables.iter().filter_map(|(name, held)| match held {
             Held::Text(text) => Some((name.clone(), Held::Text(text.clone()))),
@@ -327,29 +333,6 @@ impl Context {
         });
         other.variables.extend(texts);
         other.skipped.clone_from(&self.skipped);
-    }
-
-    /// Binds the request to a consumer and tells the node. What the client claimed is removed.
-    pub fn attach(&mut self, identity: &Arc<Identity>) {
-        let consumer = Arc::clone(&identity.consumer);
-        let values = [Some(&*consumer.name), identity.credential.as_deref(), consumer.custom_id.as_deref()];
-        self.tell_consumer(values);
-        self.identity = Some(Arc::clone(identity));
-    }
-
-    /// Binds the request to the consumer that stands for everybody who is not known.
-    pub fn attach_anonymous(&mut self, consumer: &Arc<Consumer>) {
-        self.tell_consumer([Some(&*consumer.name), None, None]);
-        self.identity = Some(Arc::new(Identity::anonymous(Arc::clone(consumer))));
-    }
-
-    fn tell_consumer(&mut self, values: [Option<&str>; 3]) {
-        for (name, value) in CONSUMER_FIELDS.into_iter().zip(values) {
-            self.request.headers.remove_name(name.as_bytes());
-            if let Some(value) = value {
-                self.request.headers.append(name, value.as_bytes());
-            }
-        }
     }
 
     /// From now on its bodies, or what passes in its tunnel, wait for `pace` as well.

@@ -14,7 +14,7 @@ use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Proto;
 
 use crate::places::VariablePlace;
-use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, Plugin, Resident, Step};
+use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +213,11 @@ pub struct Descriptor {
     /// Whether it decides who may pass without a consumer. In each phase such plugins, and those that authenticate, run
     /// before another plugin has a request body read into memory, whatever the priorities.
     pub guards: bool,
+    /// Whether it lets requests in for persons; see [`crate::Kind::identifies`]. Those that authenticate do so in any
+    /// case.
+    pub identifies: bool,
+    /// Whether it names the persons.
+    pub names_persons: bool,
     /// The schema of its plugin metadata.
     pub metadata_schema: Option<fn() -> Value>,
     /// The schema of what the setting `plugin_attr` may tell it once for the process.
@@ -237,6 +242,9 @@ pub struct Descriptor {
     pub upstreams_by_metadata: Option<fn(&Value, &Value) -> Vec<InlineUpstream>>,
     /// Plugins inside its configuration, which instances make with [`Build::child`].
     pub children: Option<fn(&Value) -> Vec<Child>>,
+    /// The request fields that it sets for nodes by a configuration whose defaults are filled in; see
+    /// [`crate::Kind::owned_fields`].
+    pub owned_fields: Option<fn(&Value) -> Vec<OwnedField>>,
     /// Makes an instance. Must neither block nor reach out.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
     /// How it takes part in stream routes; None if it does not.
@@ -287,6 +295,8 @@ impl Descriptor {
         auth: None,
         authenticates_by_children: false,
         guards: false,
+        identifies: false,
+        names_persons: true,
         metadata_schema: None,
         attributes: None,
         run_policy: RunPolicy::Both,
@@ -298,6 +308,7 @@ impl Descriptor {
         upstreams: None,
         upstreams_by_metadata: None,
         children: None,
+        owned_fields: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
         flow: None,
         resident: None,

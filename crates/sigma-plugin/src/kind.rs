@@ -7,10 +7,12 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 
+use crate::consumer::CONSUMER_FIELDS;
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
 use crate::places::VariablePlace;
 use crate::{
-    Bridge, Build, Context, Descriptor, Env, FileMember, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step,
+    Bridge, Build, Context, Descriptor, Env, FileMember, FlowPlugin, OwnedField, PhaseSet, Plugin, RunPolicy,
+    Step,
 };
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
@@ -65,6 +67,18 @@ pub trait Kind: Send + Sync {
         self.authenticates()
     }
 
+    /// Whether it lets requests in for persons. It marks each such request by [`Context::mark_personal`], or attaches a
+    /// consumer. A cache takes a request that it has let in without both, or [`Context::mark_unknown`], for one of a
+    /// person without a name.
+    fn identifies(&self) -> bool {
+        self.authenticates()
+    }
+
+    /// Whether it passes names to [`Context::mark_personal`].
+    fn names_persons(&self) -> bool {
+        true
+    }
+
     /// The field of a consumer's configuration that identifies the consumer; None if nothing does.
     fn identifying_field(&self) -> Option<&str> {
         None
@@ -115,6 +129,13 @@ pub trait Kind: Send + Sync {
 
     /// Plugins inside a configuration, which may be wrong.
     fn children(&self, _conf: &Value) -> Vec<Child> {
+        Vec::new()
+    }
+
+    /// The request fields that it sets for nodes by a configuration of a route, whose defaults are filled in. The
+    /// gateway removes what clients send in their place. Fields that are not known beforehand are claimed by
+    /// [`Context::claim`].
+    fn owned_fields(&self, _conf: &Value) -> Vec<OwnedField> {
         Vec::new()
     }
 
@@ -217,6 +238,14 @@ impl Kind for Descriptor {
         self.guards || self.authenticates()
     }
 
+    fn identifies(&self) -> bool {
+        self.identifies || self.authenticates()
+    }
+
+    fn names_persons(&self) -> bool {
+        self.names_persons
+    }
+
     fn identifying_field(&self) -> Option<&str> {
         self.auth.map(|auth| auth.attribute)
     }
@@ -257,6 +286,14 @@ impl Kind for Descriptor {
 
     fn children(&self, conf: &Value) -> Vec<Child> {
         self.children.map(|children| children(conf)).unwrap_or_default()
+    }
+
+    fn owned_fields(&self, conf: &Value) -> Vec<OwnedField> {
+        let mut fields = self.owned_fields.map(|fields| fields(conf)).unwrap_or_default();
+        if self.authenticates() {
+            fields.extend(CONSUMER_FIELDS.map(OwnedField::sole));
+        }
+        fields
     }
 
     fn endpoints(&self) -> &[Endpoint] {

@@ -20,6 +20,8 @@
 //! | [`body`] | changing a response body while it passes |
 //! | [`cache`] | having answers kept and used again |
 //! | [`outbound`] | calling other services |
+//! | [`owned`] | request fields that plugins set for nodes |
+//! | [`personal`] | whose response an exchange gets |
 //! | [`pace`] | slowing down what passes |
 //! | [`takeover`] | having a connection for itself |
 //! | [`dubbo`] | having a node asked in Dubbo |
@@ -61,7 +63,9 @@ pub mod legacy;
 pub mod machine;
 pub mod meta;
 pub mod outbound;
+pub mod owned;
 pub mod pace;
+pub mod personal;
 pub mod places;
 pub mod record;
 pub mod resident;
@@ -83,6 +87,7 @@ pub use env::{Env, Local, Node};
 pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
 pub use kind::Kind;
 pub use legacy::Legacy;
+pub use owned::{OwnedField, OwnedFields};
 pub use resident::{Resident, Residents};
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};

@@ -19,7 +19,7 @@ use self::known::{Checked, Known};
 use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node};
+use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
 
 /// Finds what other resources say for a plugin that is being made.
 pub trait Lookup {
@@ -212,7 +212,10 @@ impl Roster {
         let plugin = make(&*known.kind, &build).map_err(|reason| hidden(reason, &secrets))?;
         let (meta, conf) = (Meta::of(conf)?, Arc::clone(conf));
         let (children, protos) = (children.made.take(), children.protos.take());
-        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, protos, plugin, children })
+        let own = if scope == PluginScope::Http { known.kind.owned_fields(&filled) } else { Vec::new() };
+        let inner = children.iter().flat_map(|child| child.owned.iter().cloned());
+        let owned = OwnedFields::new(own.into_iter().chain(inner));
+        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, protos, plugin, children, owned })
     }
 
     /// Checks metadata whose references were resolved: without what they stand for, a plugin might guard less
@@ -391,6 +394,14 @@ impl PluginSchemas for Roster {
 
     fn is_auth(&self, name: &str) -> bool {
         self.get(name).is_some_and(|kind| kind.authenticates())
+    }
+
+    fn identifies(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|kind| kind.identifies())
+    }
+
+    fn names_persons(&self, name: &str) -> bool {
+        self.get(name).is_none_or(|kind| kind.names_persons())
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {

@@ -12,7 +12,7 @@ use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::resources::Proto;
 use sigma_config::wording::Schema;
 use sigma_http::h1::{HeadLimits, parse_request};
-use sigma_http::{Chunk, Fault, Frame};
+use sigma_http::{Chunk, Fault, Frame, HeaderId};
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{
     BodyFilter, Configuration, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames,
@@ -192,6 +192,7 @@ impl Case {
         let end = parse_request(text.as_bytes(), &limits, &mut self.ctx.request).unwrap();
         assert_eq!(end, Some(text.len()), "{head}");
         self.ctx.begin();
+        self.ctx.request.headers.mark_received();
         let path = self.ctx.request.raw_path().to_vec();
         self.ctx.uri = sigma_plugin::variables::percent_decoded(&path).into_owned();
         self.ctx.client.addr = Some(std::net::Ipv4Addr::LOCALHOST.into());
@@ -229,13 +230,22 @@ impl Case {
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         let ctx = &mut self.ctx;
+        // As the gateway does before the first plugin of a chain.
+        entry.owned.clear(&mut ctx.request.headers);
+        let added: Vec<Vec<u8>> = added(ctx);
         let step = match phase {
             Phase::Rewrite => entry.plugin.rewrite(ctx, &env),
             Phase::Access => entry.plugin.access(ctx, &env),
             _ => entry.plugin.before_proxy(ctx, &env),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(step.settled(ctx, &env, self.body.clone())).unwrap()
+        let reply = runtime.block_on(step.settled(ctx, &env, self.body.clone())).unwrap();
+        for name in self::added(ctx).iter().filter(|name| !added.contains(name)) {
+            let is_declared =
+                entry.owned.covers(name) || ctx.owned.iter().any(|claimed| claimed.covers(name));
+            assert!(is_declared, "{} does not declare {}", entry.name(), name.escape_ascii());
+        }
+        reply
     }
 
     /// What the header filter makes of the response that stands in the context.
@@ -309,6 +319,12 @@ impl Case {
     pub(crate) fn target(&self) -> String {
         text(self.ctx.outgoing_target())
     }
+}
+
+/// The names of fields that plugins have added, but for those that the gateway knows and cleans itself.
+fn added(ctx: &Context) -> Vec<Vec<u8>> {
+    let added = ctx.request.headers.added();
+    added.filter(|(id, _)| *id == HeaderId::Other).map(|(_, name)| name.to_vec()).collect()
 }
 
 /// Gives these frames, and then the end.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_token, is_value, token_len};
-use crate::header::Several;
+use crate::header::{Several, is_varied};
 use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
@@ -292,14 +292,14 @@ fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, 
     Ok(cr + 2)
 }
 
-/// The field name at `at`: its meaning and whether it has an underscore, and where its colon is.
+/// The field name at `at`: its meaning and whether it has an underscore or a dot, and where its colon is.
 fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), ParseError> {
     let broken = || Err(broken_name(bytes, at));
     let Some(colon) = find_near(b':', bytes, at) else { return broken() };
     let name = &bytes[at..colon];
     match HeaderId::of(name) {
         HeaderId::Other if name.len() <= usize::from(u16::MAX) && is_token(name) => {
-            Ok(((HeaderId::Other, memchr::memchr(b'_', name).is_some()), colon))
+            Ok(((HeaderId::Other, is_varied(name)), colon))
         }
         HeaderId::Other => broken(),
         known => Ok(((known, false), colon)),

@@ -3,7 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::owned::members;
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
 use crate::rewrite::fields::{frames, is_name};
 
@@ -13,6 +14,7 @@ pub(crate) static ATTACH_CONSUMER_LABEL: Descriptor = Descriptor {
     priority: 2399,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::BeforeProxy]),
+    owned_fields: Some(|conf| members(conf, "headers").map(OwnedField::sole).collect()),
     ..Descriptor::itself::<AttachConsumerLabel>()
 };
 
@@ -82,8 +84,6 @@ impl Plugin for AttachConsumerLabel {
             let labels = ctx.consumer().map_or(&[][..], |consumer| &consumer.labels);
             let value = labels.iter().find(|(key, _)| **key == **label).map(|(_, value)| value.clone());
             ctx.request.headers.remove_name(name.as_bytes());
-            // Some servers take `X_Team` for `X-Team`.
-            ctx.request.headers.remove_underscored(|twin| twin.eq_ignore_ascii_case(name.as_bytes()));
             // A label is any text, and not all texts can stand in a field.
             if let Some(value) = value.filter(|value| !value.bytes().any(|byte| byte.is_ascii_control())) {
                 ctx.request.headers.append(name, value.as_bytes());

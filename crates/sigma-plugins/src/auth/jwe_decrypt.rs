@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
@@ -10,7 +11,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::resources::Confidential;
 use sigma_plugin::descriptor::parsed;
-use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Auth, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
+};
 
 use super::tokens::object_of;
 use crate::rewrite::fields::{frames, is_name};
@@ -25,6 +28,7 @@ pub(crate) static JWE_DECRYPT: Descriptor = Descriptor {
         parse: |conf| Ok(Arc::new(Secret::new(&parsed(conf)?)?)),
         ..Auth::of::<Consumer>("key")
     }),
+    owned_fields: Some(owned_fields),
     ..Descriptor::itself::<JweDecrypt>()
 };
 
@@ -81,6 +85,16 @@ impl Configuration for JweDecrypt {
             return Err(format!("forward_header: the gateway itself sets `{}`", self.forward_header));
         }
         Ok(())
+    }
+}
+
+/// The field of the node's, which may be the token's as well.
+fn owned_fields(conf: &Value) -> Vec<OwnedField> {
+    let name = |member: &str| conf.get(member).and_then(Value::as_str).unwrap_or_default();
+    let (header, forward) = (name("header"), name("forward_header"));
+    match header.eq_ignore_ascii_case(forward) {
+        true => vec![OwnedField::judged(forward)],
+        false => vec![OwnedField::sole(forward)],
     }
 }
 
@@ -181,17 +195,18 @@ impl JweDecrypt {
 
 impl Plugin for JweDecrypt {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let headers = &mut ctx.request.headers;
-        let value = headers.find(self.header.as_bytes()).map(<[u8]>::to_vec);
+        let value = ctx.request.headers.find(self.header.as_bytes()).map(<[u8]>::to_vec);
         let Some(value) = value else {
             if self.strict {
                 return refuse(403, "missing JWE token in request");
             }
-            headers.remove_name(self.forward_header.as_bytes());
+            ctx.mark_unknown();
             return Step::Next;
         };
         match self.decrypted(&value, env) {
             Ok(text) => {
+                ctx.mark_personal("jwe-decrypt", Some(digest(&SHA256, &text).as_ref()));
+                let headers = &mut ctx.request.headers;
                 headers.remove_name(self.forward_header.as_bytes());
                 headers.append(&self.forward_header, &text);
                 Step::Next

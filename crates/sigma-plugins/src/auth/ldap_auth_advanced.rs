@@ -12,7 +12,7 @@ use sigma_config::Problem;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::{
-    Auth, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step,
+    Auth, Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
 };
 
 use crate::ldap::{
@@ -32,6 +32,7 @@ pub(crate) static LDAP_AUTH_ADVANCED: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("user_dn")),
     warnings: Some(|_, conf| warnings(conf)),
+    owned_fields: Some(|_| vec![OwnedField::sole(GROUPS)]),
     build: |build| Ok(Arc::new(LdapAuthAdvanced::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -213,10 +214,6 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 /// The field that names the user's groups to the node.
 const GROUPS: &str = "X-Authenticated-Groups";
 
-/// Fields that only this plugin may set.
-const OWN_FIELDS: [&str; 4] =
-    [GROUPS, "X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
-
 /// Most bytes of the field with the groups; nodes take no more than this in one line.
 const GROUPS_BYTES: usize = 8 << 10;
 
@@ -355,6 +352,7 @@ impl Shared {
         } else if self.config.consumer_required {
             return self.challenge("no consumer has this user_dn");
         }
+        ctx.mark_personal(NAME, Some(name.as_bytes()));
         match field_of(&groups) {
             Some(field) if field.is_empty() => {}
             Some(field) => ctx.request.headers.append(GROUPS, field.as_bytes()),
@@ -413,9 +411,6 @@ fn field_of(groups: &[String]) -> Option<String> {
 
 impl Plugin for LdapAuthAdvanced {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        for name in OWN_FIELDS {
-            ctx.request.headers.remove_name(name.as_bytes());
-        }
         let shared = &self.0;
         let Some((user, password)) = shared.credentials(ctx) else {
             return shared.challenge("no name and password");

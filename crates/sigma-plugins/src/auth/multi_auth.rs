@@ -7,13 +7,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::Headers;
 use sigma_plugin::descriptor::{Child, parsed};
+use sigma_plugin::personal::Personal;
 use sigma_plugin::step::End;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Entry, Env, Identity, Kind, Phase, PhaseSet, Plugin, Reply,
     ResponseStep, Slot, Step,
 };
 
-use super::jwt_auth::claimed_fields;
 use crate::log_throttle::LogThrottle;
 
 /// Asks other plugins who a request is from.
@@ -107,8 +107,6 @@ fn child(place: String, name: &str, conf: &Value) -> Child {
 
 struct MultiAuth {
     methods: Arc<[Arc<Entry>]>,
-    /// Fields in which one of them tells the node of the client. Whichever succeeds, they are not the client's.
-    owned: Vec<String>,
 }
 
 impl MultiAuth {
@@ -118,11 +116,7 @@ impl MultiAuth {
             let method = build.child(name, conf, &place)?;
             method.kind.authenticates().then_some(method).ok_or_else(|| not_supported(name))
         };
-        let owned = methods(build.conf).flat_map(|(_, _, conf)| claimed_fields(conf)).map(str::to_owned);
-        Ok(MultiAuth {
-            owned: owned.collect(),
-            methods: methods(build.conf).map(method).collect::<Result<_, _>>()?,
-        })
+        Ok(MultiAuth { methods: methods(build.conf).map(method).collect::<Result<_, _>>()? })
     }
 }
 
@@ -131,6 +125,7 @@ struct Before {
     headers: Headers,
     target: Vec<u8>,
     identity: Option<Arc<Identity>>,
+    personal: Personal,
 }
 
 impl Before {
@@ -139,6 +134,7 @@ impl Before {
             headers: ctx.request.headers.clone(),
             target: ctx.target.clone(),
             identity: ctx.identity.clone(),
+            personal: ctx.personal.clone(),
         }
     }
 
@@ -146,6 +142,7 @@ impl Before {
         ctx.request.headers.clone_from(&self.headers);
         ctx.target.clone_from(&self.target);
         ctx.identity.clone_from(&self.identity);
+        ctx.personal.clone_from(&self.personal);
     }
 }
 
@@ -218,7 +215,6 @@ impl Attempt {
 
 impl Plugin for MultiAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        self.owned.iter().for_each(|field| ctx.request.headers.remove_name(field.as_bytes()));
         let (slot, methods, before) = (Slot::from(self), Arc::clone(&self.methods), Before::of(ctx));
         Attempt { slot, methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(ctx, env)
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::outbound::Call;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
 use super::platform::{Called, Credentials, Function};
 use crate::service::warnings;
@@ -21,6 +21,7 @@ pub(crate) static AWS_LAMBDA: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(Function::upstreams),
+    owned_fields: Some(|_| [API_KEY, DATE, "Authorization"].map(OwnedField::shared).into()),
     warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
     build: |build| {
         let Config { function, authorization } = build.config()?;

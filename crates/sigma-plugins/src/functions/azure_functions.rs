@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_plugin::outbound::Call;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
 use super::platform::{Called, Credentials, Function};
 use crate::service::warnings;
@@ -20,6 +20,7 @@ pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     metadata_schema: Some(schema_of::<Metadata>),
     upstreams: Some(Function::upstreams),
+    owned_fields: Some(|_| [KEY, CLIENT].map(OwnedField::shared).into()),
     warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
     build: |build| {
         let Config { function, authorization } = build.config()?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::Context;
+use sigma_plugin::{Context, OwnedField};
 
 /// Fields that frame a message. What an operator said of them would tear it apart.
 const FRAMING: [HeaderId; 4] =
@@ -168,6 +168,20 @@ impl FieldRules {
             side(ctx).remove_name(name.as_bytes());
         }
     }
+}
+
+/// The request fields that a `headers` of a configuration adds, sets or removes.
+pub(super) fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, value) in headers.and_then(Value::as_object).into_iter().flatten() {
+        match value {
+            Value::Object(fields) => names.extend(fields.keys().map(String::as_str)),
+            Value::Array(lines) => names.extend(lines.iter().filter_map(Value::as_str)),
+            _ => names.push(name),
+        }
+    }
+    let name = |text: &str| text.split(':').next().unwrap_or_default().trim().to_owned();
+    names.into_iter().map(|text| OwnedField::shared(name(text))).collect()
 }
 
 /// Whether a field frames its message.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::client_chain::{ClientChain, escaped, pem, percent_encoded};
 use sigma_plugin::context::Tls;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
 pub(crate) static FORWARD_CLIENT_CERT: Descriptor = Descriptor {
@@ -16,6 +16,10 @@ pub(crate) static FORWARD_CLIENT_CERT: Descriptor = Descriptor {
     priority: 1006,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
+    owned_fields: Some(|_| {
+        let ids = [HeaderId::XForwardedClientCert, HeaderId::ClientCert, HeaderId::ClientCertChain];
+        ids.map(|id| OwnedField::shared(id.name())).into()
+    }),
     ..Descriptor::itself::<ForwardClientCert>()
 };
 

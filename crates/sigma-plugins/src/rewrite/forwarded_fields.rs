@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_http::HeaderId;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
 pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
@@ -13,6 +13,7 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     priority: 1007,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
+    owned_fields: Some(|_| vec![OwnedField::shared("Forwarded")]),
     ..Descriptor::itself::<ForwardedFields>()
 };
 

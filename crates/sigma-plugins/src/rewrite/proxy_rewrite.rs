@@ -12,7 +12,7 @@ use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::fields::{Added, FieldRules, Notation};
+use super::fields::{Added, FieldRules, Notation, changed_fields};
 use super::query_rules::{QueryRules, encode_component};
 use super::redirect::percent_encoded;
 use super::substitute::{NewTarget, Substitution};
@@ -23,6 +23,7 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     priority: 1008,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
+    owned_fields: Some(|conf| changed_fields(conf.get("headers"))),
     variables: &[
         VariablePlace::shown("uri", VariableForm::Template),
         VariablePlace::shown("headers.*", VariableForm::Template),

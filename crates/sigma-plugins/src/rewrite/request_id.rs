@@ -2,7 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
+use sigma_plugin::owned::texts;
+use sigma_plugin::{
+    Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, ResponseStep, Step,
+};
 
 use super::fields::{frames, is_name};
 
@@ -12,6 +15,7 @@ pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     priority: 12015,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    owned_fields: Some(|conf| texts(conf, "header_name").map(OwnedField::shared).collect()),
     ..Descriptor::itself::<RequestId>()
 };
 

@@ -9,9 +9,11 @@ use sigma_config::Problem;
 use sigma_config::expr::Expr;
 use sigma_config::problem::{element, member};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step,
+};
 
-use super::fields::{Added, FieldRules, Fields, Notation};
+use super::fields::{Added, FieldRules, Fields, Notation, changed_fields};
 use crate::traffic::turns::Entries;
 
 /// The plugin.
@@ -20,6 +22,7 @@ pub(crate) static TRAFFIC_LABEL: Descriptor = Descriptor {
     priority: 967,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    owned_fields: Some(owned_fields),
     warnings: Some(|_, conf| idle_rules(conf)),
     variables: &[
         VariablePlace::shown("rules.*.match", VariableForm::Condition),
@@ -118,6 +121,13 @@ fn idle_rules(conf: &Value) -> Vec<Problem> {
         }
     }
     problems
+}
+
+fn owned_fields(conf: &Value) -> Vec<OwnedField> {
+    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
+    let rules = list(conf, "rules").unwrap_or_default().into_iter();
+    let actions = rules.flat_map(|rule| list(&rule, "actions").unwrap_or_default());
+    actions.flat_map(|action| changed_fields(action.get("set_headers"))).collect()
 }
 
 struct TrafficLabel(Vec<(Expr, Arc<Entries<Option<FieldRules>>>)>);

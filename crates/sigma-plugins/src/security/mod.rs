@@ -9,6 +9,7 @@ mod inquiry;
 mod ip_restriction;
 mod oas_validator;
 mod opa;
+mod person;
 mod rbac;
 mod referer_restriction;
 mod refusal;

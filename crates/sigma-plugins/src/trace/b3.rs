@@ -1,6 +1,7 @@
 //! B3, the propagation of Zipkin: fields of their own for each value (`X-B3-TraceId` …), or one for all (`b3`).
 
 use sigma_http::Headers;
+use sigma_plugin::OwnedField;
 
 use super::ids::{SpanId, TraceId};
 
@@ -10,6 +11,11 @@ pub(crate) const SPAN: &str = "X-B3-SpanId";
 pub(crate) const PARENT: &str = "X-B3-ParentSpanId";
 pub(crate) const SAMPLED: &str = "X-B3-Sampled";
 pub(crate) const FLAGS: &str = "X-B3-Flags";
+
+/// The request fields of traces.
+pub(crate) fn owned_fields() -> Vec<OwnedField> {
+    [SINGLE, TRACE, SPAN, PARENT, SAMPLED, FLAGS].map(OwnedField::shared).into()
+}
 
 /// The id of a trace, which has 8 bytes or 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

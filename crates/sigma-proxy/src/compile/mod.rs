@@ -45,7 +45,7 @@ use sigma_plugin::{Chain, Consumers, Node, Roster};
 use crate::route::Router;
 use crate::route::normalize::UriOptions;
 use crate::snapshot::slots::{Numbers, Slots};
-use crate::snapshot::{Snapshot, Upstream};
+use crate::snapshot::{Snapshot, Untrusted, Upstream};
 
 use compiled::Compiled;
 use routes::Placed;
@@ -440,6 +440,7 @@ fn empty(
         geography: None,
         residents: Arc::default(),
         bridges: Arc::default(),
+        untrusted: Arc::new(Untrusted::new(&config.settings)),
     }
 }
 

@@ -391,6 +391,7 @@ impl Exchange<'_, '_> {
         }
         let length = self.scratch.framing.unwrap_or_default();
         let Scratch { ctx, upgrade, .. } = &mut *self.scratch;
+        ctx.request.headers.remove_twins_of_added();
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
         let rewritten = (!ctx.target.is_empty()).then_some(&ctx.target[..]);
         connection.send_head(&mut ctx.request, rewritten, length, upgrade);

@@ -247,9 +247,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let ctx = &mut self.scratch.ctx;
         ctx.client = client(&self.down, &self.view);
         ctx.record.connection_requests = self.down.request_number();
-        let Some(route) = route else { return };
-        ctx.route = Some(std::sync::Arc::clone(&route.facts));
-        ctx.record.watch(route.chain.interest());
+        if let Some(route) = route {
+            ctx.route = Some(std::sync::Arc::clone(&route.facts));
+            ctx.record.watch(route.chain.interest());
+        }
+        self.clear_owned();
     }
 
     /// What no route may serve.

@@ -116,7 +116,11 @@ fn run_until_stop<'e>(
 ) -> Option<Stop> {
     // Not a loop: what goes through several chains is fastest where it calls.
     entries.enumerate().skip(from).find_map(|(number, entry)| {
-        if !guards.admit(entry) || !ctx.admits(entry) {
+        if !guards.admit(entry) {
+            return None;
+        }
+        if !ctx.admits(entry) {
+            entry.owned.clear_judged(&mut ctx.request.headers);
             return None;
         }
         match hook(entry, phase, ctx, env) {
@@ -138,6 +142,7 @@ impl Exchange<'_, '_> {
         let end = self.run_chains(Phase::Access).await?;
         self.limit_body()?;
         self.count_bodies();
+        self.clear_judged();
         Ok(end)
     }
 
@@ -220,6 +225,7 @@ impl Exchange<'_, '_> {
         let merged = view.merged_chain(route, &consumer);
         self.scratch.ctx.record.watch(merged.interest());
         self.stage.merge(Rc::clone(&merged), &view);
+        self.clear_owned();
         let added: Vec<Arc<Entry>> = merged
             .phase(Phase::Rewrite)
             .iter()

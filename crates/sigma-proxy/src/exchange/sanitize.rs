@@ -3,9 +3,14 @@
 //! Later is too late: routes, conditions and plugins read fields, and what they and the gateway add
 //! must be neither forged nor taken away by the client.
 
-use sigma_config::settings::Underscores;
-use sigma_http::{HeaderId, HeaderIds, Headers};
+use std::sync::Arc;
 
+use sigma_config::settings::Underscores;
+use sigma_http::header::{hyphenated, is_same_variable};
+use sigma_http::{HeaderId, HeaderIds, Headers};
+use sigma_plugin::{Chain, Context};
+
+use super::stage::{Stage, chains};
 use super::{Exchange, upgrade};
 use crate::snapshot::Snapshot;
 
@@ -36,8 +41,34 @@ impl Exchange<'_, '_> {
         self.asks_upgrade = upgrade::is_asked_for(head, self.down.body_length());
         head.headers.remove_nominated();
         let drops_all = snapshot.settings.underscores_in_headers == Underscores::Drop;
-        head.headers.remove_underscored(|twin| drops_all || is_owned(HeaderId::of(twin), twin));
+        head.headers.remove_varied(|name, twin| {
+            (drops_all && name.contains(&b'_')) || is_owned(HeaderId::of(twin), twin)
+        });
+        head.headers.mark_received();
         self.sanitize_forwarded(snapshot);
+    }
+
+    /// Takes from the request the fields that plugins of the chains in force set for nodes. Without such plugins it
+    /// costs a look at each chain.
+    pub(super) fn clear_owned(&mut self) {
+        let Stage::Guided { merged, .. } = &self.stage else { return };
+        let may_have_trailers = !self.down.body_length().is_empty();
+        let ctx = &mut self.scratch.ctx;
+        let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
+        for owned in chains.filter_map(Chain::owned) {
+            owned.clear(&mut ctx.request.headers);
+            if may_have_trailers {
+                ctx.owned.push(Arc::clone(owned));
+            }
+        }
+    }
+
+    /// Takes from the request the fields that a plugin should have judged and replaced, and has not.
+    pub(super) fn clear_judged(&mut self) {
+        let Stage::Guided { merged, .. } = &self.stage else { return };
+        let headers = &mut self.scratch.ctx.request.headers;
+        let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
+        chains.filter_map(Chain::owned).for_each(|owned| owned.clear_judged(headers));
     }
 
     pub(super) fn peer_is_trusted(&self, snapshot: &Snapshot) -> bool {
@@ -49,9 +80,19 @@ impl Exchange<'_, '_> {
         let origin = self.down.origin();
         let trusted_peer = self.peer_is_trusted(snapshot);
         let scheme: &[u8] = if self.down.tls().is_some() { b"https" } else { b"http" };
-        let headers = &mut self.scratch.ctx.request.headers;
+        let may_have_trailers = !self.down.body_length().is_empty();
+        let Context { request, owned, .. } = &mut self.scratch.ctx;
+        let headers = &mut request.headers;
         if !trusted_peer {
             headers.remove_any(FORGED);
+            let untrusted = &*snapshot.untrusted;
+            headers.remove_any(untrusted.known);
+            if untrusted.has_others {
+                untrusted.all.clear(headers);
+                if may_have_trailers {
+                    owned.push(Arc::clone(&untrusted.all));
+                }
+            }
             // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
             if !snapshot.trusted().is_empty() {
                 headers.remove(HeaderId::XForwardedFor);
@@ -76,18 +117,20 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// Takes out of a request's trailers what its head was cleared of, or what only a head may say:
-/// a node that merges both would believe it.
-pub(super) fn clear_trailers(trailers: &mut Headers) {
+/// Takes out of a request's trailers what its head was cleared of, what plugins have set in it, and what only a head
+/// may say: a node that merges both would believe it.
+pub(super) fn clear_trailers(trailers: &mut Headers, ctx: &Context) {
     trailers.remove_where(|id, name| {
-        let twin: Vec<u8> = name.iter().map(|b| if *b == b'_' { b'-' } else { *b }).collect();
+        let twin = hyphenated(name);
         let by_twin = if id == HeaderId::Other { HeaderId::of(&twin) } else { id };
-        is_owned(by_twin, &twin)
+        let is_added = || ctx.request.headers.added().any(|(_, added)| is_same_variable(added, name));
+        is_owned(by_twin, &twin) || is_added()
     });
+    ctx.owned.iter().for_each(|owned| owned.clear_trailers(trailers));
 }
 
 /// Whether clients may not say it in another notation, or at another place, than where it is
-/// looked for: the name is given with `-` for `_`.
+/// looked for: the name is given with `-` for `_` and `.`.
 fn is_owned(id: HeaderId, name: &[u8]) -> bool {
     match id {
         HeaderId::Other => OWNED.iter().any(|owned| owned.as_bytes().eq_ignore_ascii_case(name)),
@@ -98,6 +141,7 @@ fn is_owned(id: HeaderId, name: &[u8]) -> bool {
         | HeaderId::Connection
         | HeaderId::Authorization
         | HeaderId::ProxyAuthorization
+        | HeaderId::Proxy
         | HeaderId::Cookie => true,
         id => is_forwarding(id),
     }
@@ -141,10 +185,11 @@ mod tests {
             "Authorization",
             "Cookie",
             "X_Other",
+            "x.consumer-username",
         ] {
             trailers.append(name, b"1");
         }
-        clear_trailers(&mut trailers);
+        clear_trailers(&mut trailers, &Context::default());
         assert_eq!(names(&trailers), ["Grpc-Status", "X-Checksum", "X_Other"]);
         assert!(!trailers.has(HeaderId::Authorization));
     }

@@ -197,7 +197,7 @@ impl Frames for Incoming<'_, '_, '_> {
                     copy.see(data);
                 }
             }
-            Frame::Trailers(trailers) => sanitize::clear_trailers(trailers),
+            Frame::Trailers(trailers) => sanitize::clear_trailers(trailers, ctx),
             Frame::End => {}
         }
         Poll::Ready(Ok(frame))

@@ -19,11 +19,12 @@ use sigma_config::Config;
 use sigma_config::cidr::CidrSet;
 use sigma_config::resources::{self, PriorityClass};
 use sigma_config::settings::{ListenPlace, Settings};
+use sigma_http::{HeaderId, HeaderIds};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::cache::CacheOrder;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::{Bridge, Chain, Consumers, Residents};
+use sigma_plugin::{Bridge, Chain, Consumers, OwnedField, OwnedFields, Residents};
 
 use crate::challenges::Challenges;
 use crate::compile::Sessions;
@@ -82,6 +83,33 @@ pub struct Snapshot {
     pub residents: Arc<Residents>,
     /// What plugins do in the place of nodes that speak no HTTP.
     pub(crate) bridges: Arc<[Bridge]>,
+    /// The fields that only trusted peers may send.
+    pub(crate) untrusted: Arc<Untrusted>,
+}
+
+/// The fields that only trusted peers may send.
+#[derive(Debug)]
+pub(crate) struct Untrusted {
+    /// Those that the gateway knows: a request without them costs one comparison.
+    pub(crate) known: HeaderIds,
+    /// All, with their other spellings.
+    pub(crate) all: Arc<OwnedFields>,
+    /// There are others than `known`.
+    pub(crate) has_others: bool,
+}
+
+impl Untrusted {
+    pub(crate) fn new(settings: &Settings) -> Untrusted {
+        let names = || settings.untrusted_fields.iter();
+        let ids: Vec<HeaderId> = names().map(|name| HeaderId::of(name.as_bytes())).collect();
+        Untrusted {
+            known: HeaderIds::of(&ids),
+            all: Arc::new(OwnedFields::new(names().map(OwnedField::sole))),
+            // A known name without a hyphen has no other spelling.
+            has_others: names()
+                .any(|name| HeaderId::of(name.as_bytes()) == HeaderId::Other || name.contains('-')),
+        }
+    }
 }
 
 /// A compiled route.

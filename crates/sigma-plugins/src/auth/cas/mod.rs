@@ -39,6 +39,7 @@ pub(crate) static CAS_AUTH: Descriptor = Descriptor {
     name: NAME,
     priority: 2597,
     example: EXAMPLE,
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     attributes: Some(schema_of::<Attributes>),
@@ -251,6 +252,8 @@ impl Plugin for CasAuth {
             if !party.sessions.renew(&party.fingerprint, ticket, env) {
                 return party.log_in(true, ctx);
             }
+            let name = digest(&SHA256, [&party.fingerprint[..], ticket].concat().as_bytes());
+            ctx.mark_personal("cas-auth", Some(name.as_ref()));
             // The node has no use for it, and could use it.
             remove_cookie(&mut ctx.request.headers, &party.session_cookie);
             return Step::Next;

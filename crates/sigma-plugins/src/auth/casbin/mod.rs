@@ -25,6 +25,7 @@ pub(crate) static AUTHZ_CASBIN: Descriptor = Descriptor {
     name: "authz-casbin",
     priority: 2560,
     example: EXAMPLE,
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| warnings(conf)),
@@ -163,19 +164,24 @@ impl AuthzCasbin {
 impl Plugin for AuthzCasbin {
     fn rewrite(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         let Some(enforcer) = &self.enforcer else { return Reply::new(503).text(Vec::new()).into() };
-        let headers = &ctx.request.headers;
-        let mut named =
-            headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(self.username.as_bytes()));
-        let user = named.next().map_or(&b"anonymous"[..], |(_, value)| value);
+        let fields = ctx.request.headers.iter();
+        let named = fields.filter(|(name, _)| name.eq_ignore_ascii_case(self.username.as_bytes()));
+        let users: Vec<Vec<u8>> = named.map(|(_, value)| value.to_vec()).collect();
+        let user = users.first().map_or(&b"anonymous"[..], Vec::as_slice);
         // Others would see another user than this one did.
-        let is_one = named.next().is_none();
+        let is_one = users.len() < 2;
         let texts = [user, &ctx.uri[..], ctx.request.method_token()].map(std::str::from_utf8);
         let allowed = match texts {
             [Ok(user), Ok(path), Ok(method)] => is_one && enforcer.allows([user, path, method]),
             // No text of a policy.
             _ => false,
         };
-        if allowed { Step::Next } else { Step::json(403, &json!({ "message": "Access Denied" })) }
+        if allowed {
+            ctx.mark_personal("authz-casbin", Some(user));
+            Step::Next
+        } else {
+            Step::json(403, &json!({ "message": "Access Denied" }))
+        }
     }
 }
 

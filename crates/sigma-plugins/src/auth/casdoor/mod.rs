@@ -31,6 +31,8 @@ pub(crate) static AUTHZ_CASDOOR: Descriptor = Descriptor {
     name: NAME,
     priority: 2559,
     example: EXAMPLE,
+    identifies: true,
+    names_persons: false,
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),
@@ -309,6 +311,8 @@ impl Plugin for AuthzCasdoor {
         match session {
             Some(Session::LoggedIn) => {
                 party.cookie.hide(ctx);
+                // Casdoor was not asked who it is.
+                ctx.mark_personal(NAME, None);
                 Step::Next
             }
             _ => party.log_in(ctx, env),

@@ -8,14 +8,15 @@ use serde_json::json;
 use sigma_config::resources::Confidential;
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Slot, Step,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, ResponseStep, Slot,
+    Step,
 };
 
 use super::super::answers;
 use super::super::form::Form;
 use super::{
-    Party, TOKEN_URL, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams, warnings,
-    with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams,
+    warnings, with_code,
 };
 use crate::asked_once::{Question, forget};
 use crate::decisions::{self, Key};
@@ -25,9 +26,11 @@ pub(crate) static DINGTALK_AUTH: Descriptor = Descriptor {
     name: "dingtalk-auth",
     priority: 2430,
     example: EXAMPLE,
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),
+    owned_fields: Some(|_| vec![OwnedField::sole(USER_FIELD)]),
     upstreams: Some(|conf| {
         Config::deserialize(conf).map_or_else(
             |_| Vec::new(),

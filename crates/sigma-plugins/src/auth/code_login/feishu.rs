@@ -8,14 +8,15 @@ use serde_json::json;
 use sigma_config::resources::Confidential;
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Slot, Step,
 };
 
 use super::super::answers;
 use super::super::session_cookie::with_cookies;
 use super::{
-    Party, TOKEN_URL, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams, warnings,
-    with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams,
+    warnings, with_code,
 };
 
 /// Knows users by Feishu.
@@ -23,9 +24,11 @@ pub(crate) static FEISHU_AUTH: Descriptor = Descriptor {
     name: "feishu-auth",
     priority: 2420,
     example: EXAMPLE,
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),
+    owned_fields: Some(|_| vec![OwnedField::sole(USER_FIELD)]),
     upstreams: Some(|conf| {
         Config::deserialize(conf).map_or_else(
             |_| Vec::new(),

@@ -10,6 +10,7 @@ mod feishu;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -60,12 +61,11 @@ struct Cookies(Vec<String>);
 type User = Map<String, Value>;
 
 impl Party {
-    /// Takes out what the client says of itself, and recognises a session.
+    /// Recognises a session.
     ///
     /// # Errors
     /// Returns an error, which is what is left to do, if there is none: the code of the request, or the answer.
     fn recognise(&self, ctx: &mut Context, env: &Env<'_>) -> Result<(), Result<String, Step>> {
-        ctx.request.headers.remove_name(USER_FIELD.as_bytes());
         if let Some(user) = self.cookie.read::<User>(ctx, env) {
             self.cookie.hide(ctx);
             self.tell(&user, ctx);
@@ -86,6 +86,7 @@ impl Party {
 
     fn tell(&self, user: &User, ctx: &mut Context) {
         let user = Value::Object(user.clone()).to_string();
+        ctx.mark_personal(self.name, Some(digest(&SHA256, user.as_bytes()).as_ref()));
         if self.tells_user {
             ctx.request.headers.append(USER_FIELD, STANDARD.encode(&user).as_bytes());
         }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use sigma_http::header::is_same_variable;
 use sigma_http::{HeaderId, Headers};
+use sigma_plugin::OwnedField;
 
 use crate::rewrite::fields::{frames, is_name};
 
@@ -70,8 +72,15 @@ impl ClaimFields {
     }
 }
 
-/// The fields that a configuration has written, for who runs the plugin in its own place.
-pub(in crate::auth) fn fields_of(conf: &Value) -> impl Iterator<Item = &str> {
-    let fields = conf.get("claims_to_headers").and_then(Value::as_object);
-    fields.into_iter().flat_map(Map::values).filter_map(Value::as_str)
+/// The fields that the node gets by this configuration.
+pub(super) fn owned_fields(conf: &Value) -> Vec<OwnedField> {
+    let header = conf.get("header").and_then(Value::as_str).unwrap_or_default();
+    let claims = conf.get("claims_to_headers").and_then(Value::as_object);
+    let fields = claims.into_iter().flat_map(Map::values).filter_map(Value::as_str);
+    // The token may come in the field of a claim.
+    let owned = |name| match is_same_variable(header.as_bytes(), str::as_bytes(name)) {
+        true => OwnedField::judged(name),
+        false => OwnedField::sole(name),
+    };
+    fields.map(owned).collect()
 }

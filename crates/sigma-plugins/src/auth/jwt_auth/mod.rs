@@ -10,6 +10,7 @@ mod consumer;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,7 +22,6 @@ use sigma_plugin::{
 };
 
 use self::claim_fields::ClaimFields;
-pub(super) use self::claim_fields::fields_of as claimed_fields;
 use self::consumer::Verifier;
 use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument, remove_cookie};
 use super::tokens::{Claim, Lookup, Token, is_for};
@@ -37,6 +37,7 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
         ..Auth::of::<consumer::Consumer>("key")
     }),
     warnings: Some(consumer::warnings),
+    owned_fields: Some(claim_fields::owned_fields),
     build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -192,6 +193,7 @@ impl Config {
         if let Err(detail) = self.check_claims(&token, verifier.grace_s(), env) {
             return refuse(failed(detail), ctx);
         }
+        self.mark(&token, ctx);
         if let Some(fields) = &self.claims_to_headers {
             fields.set(&token.claims, &mut ctx.request.headers);
         }
@@ -199,6 +201,17 @@ impl Config {
             ctx.set_variable("jwt_auth_payload", Value::Object(token.claims).to_string());
         }
         self.policy.conclude(ctx, env, Ok(identity))
+    }
+
+    /// One consumer may be an issuer, and its tokens those of many users.
+    fn mark(&self, token: &Token, ctx: &mut Context) {
+        match token.text_claim("sub") {
+            Some(sub) => ctx.mark_personal("jwt-auth", Some(sub.as_bytes())),
+            None if self.key_claim_name == "iss" => {
+                ctx.mark_personal("jwt-auth token", Some(digest(&SHA256, token.text()).as_ref()));
+            }
+            None => {}
+        }
     }
 
     fn check_claims(&self, token: &Token, grace_s: f64, env: &Env<'_>) -> Result<(), &'static str> {

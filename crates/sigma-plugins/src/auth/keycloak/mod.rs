@@ -14,6 +14,7 @@ mod permissions;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use serde::Deserialize;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::outbound::{Answer, Call, CallError};
@@ -31,6 +32,7 @@ pub(crate) static AUTHZ_KEYCLOAK: Descriptor = Descriptor {
     name: "authz-keycloak",
     priority: 2000,
     example: EXAMPLE,
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| config::warnings(conf)),
@@ -165,7 +167,11 @@ impl Party {
             }
             let mut call = party.post(&place, form, ctx);
             call.headers.append("Authorization", &credentials);
-            Step::wait(env.outbound.call(call), move |answer, _, _| party.settle(answer))
+            let person = digest(&SHA256, &credentials);
+            Step::wait(env.outbound.call(call), move |answer, ctx, _| {
+                ctx.mark_personal("authz-keycloak", Some(person.as_ref()));
+                party.settle(answer)
+            })
         };
         self.endpoint(Endpoint::Token, ctx, env, Box::new(then))
     }

@@ -161,6 +161,7 @@ impl Party {
         if let Some(refused) = refused {
             return refused;
         }
+        self.mark(claims.get("sub").and_then(Value::as_str), token, ctx);
         let told = Told { access_token: Some(token), user: Some(claims), ..Told::default() };
         told.tell(config, &mut ctx.request.headers);
         Step::Next

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 use sigma_config::wording;
 use sigma_http::{HeaderId, Headers};
-use sigma_plugin::{Reply, Step};
+use sigma_plugin::{OwnedField, Reply, Step};
 
 use super::super::tokens::object_of;
 use super::config::{AudienceValidator, Config};
@@ -13,11 +13,16 @@ use super::config::{AudienceValidator, Config};
 /// Fields that the node gets from here alone.
 const FIELDS: [&str; 5] = ["X-Access-Token", "X-Userinfo", "X-ID-Token", "X-Refresh-Token", "X-Raw-ID-Token"];
 
-/// Takes out what the client says of itself. True if it has sent an access token that way.
-pub(super) fn remove_claims(headers: &mut Headers) -> bool {
-    let offered = headers.find(FIELDS[0].as_bytes()).is_some();
-    FIELDS.iter().for_each(|field| headers.remove_name(field.as_bytes()));
-    offered
+/// The fields that the node gets by this configuration.
+pub(super) fn owned_fields(conf: &Value) -> Vec<OwnedField> {
+    let in_authorization = conf.get("access_token_in_authorization_header") == Some(&Value::Bool(true));
+    let authorization = in_authorization.then(|| OwnedField::shared("Authorization"));
+    FIELDS.map(OwnedField::sole).into_iter().chain(authorization).collect()
+}
+
+/// Whether the client has sent an access token in the field that is the gateway's.
+pub(super) fn has_offered_token(headers: &Headers) -> bool {
+    headers.was_received(FIELDS[0].as_bytes())
 }
 
 /// What is told of somebody.

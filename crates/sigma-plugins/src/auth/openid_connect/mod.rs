@@ -64,6 +64,8 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     guards: true,
     check: Some(clients::check),
     warnings: Some(|_, conf| config::warnings(conf)),
+    identifies: true,
+    owned_fields: Some(identity::owned_fields),
     build: |build| Ok(Arc::new(OpenidConnect::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -192,6 +194,15 @@ impl Party {
         }
     }
 
+    /// Marks a request as that of a user, or of a token whose user has no name.
+    fn mark(&self, sub: Option<&str>, token: &str, ctx: &mut Context) {
+        let name = match sub.filter(|sub| !sub.is_empty()) {
+            Some(sub) => self.digest("user", &[sub.as_bytes()]),
+            None => self.digest("token", &[token.as_bytes()]),
+        };
+        ctx.mark_personal("openid-connect", Some(&name));
+    }
+
     /// A digest of these parts, for this provider and client, and this purpose.
     fn digest(&self, purpose: &str, parts: &[&[u8]]) -> [u8; 32] {
         let mut digest = digest::Context::new(&SHA256);
@@ -208,7 +219,7 @@ impl Party {
 impl Plugin for OpenidConnect {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let party = &self.0;
-        let offered = identity::remove_claims(&mut ctx.request.headers);
+        let offered = identity::has_offered_token(&ctx.request.headers);
         let slot = Slot::from(self);
         if let Some(sessions) = &party.sessions
             && sessions.is_logout(&party.config, ctx)

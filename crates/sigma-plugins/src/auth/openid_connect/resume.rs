@@ -49,6 +49,7 @@ impl Party {
                 if let Some(sessions) = &self.sessions {
                     remove(&sessions.config.cookie_name, &mut ctx.request.headers);
                 }
+                ctx.mark_unknown();
                 Step::Next
             }
         }
@@ -174,6 +175,7 @@ impl Party {
         if let Some(sessions) = &self.sessions {
             remove(&sessions.config.cookie_name, &mut ctx.request.headers);
         }
+        self.mark(Some(&session.sub), &session.id, ctx);
         let told = Told {
             access_token: session.access_token.as_deref(),
             user: session.user.as_ref(),

@@ -58,6 +58,7 @@ pub(crate) static SAML_AUTH: Descriptor = Descriptor {
     name: NAME,
     priority: 2598,
     example: include_str!("example.md"),
+    identifies: true,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     attributes: Some(schema_of::<Attributes>),
@@ -226,6 +227,7 @@ impl Party {
         }
         self.cookie.hide(ctx);
         let User { name, session_index, attrs, issuer } = login.user;
+        ctx.mark_personal(&format!("saml-auth {issuer:?}"), Some(name.text.as_bytes()));
         ctx.set_variable_with(USER_VARIABLE, move || {
             let user = json!({
                 "authenticated": true, "name_id": name.text, "session_index": session_index, "attrs": attrs,

@@ -6,6 +6,7 @@ mod source;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
@@ -16,7 +17,9 @@ use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
+};
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
@@ -31,9 +34,10 @@ pub(crate) static UPSTREAM_AUTH: Descriptor = Descriptor {
     name: "upstream-auth",
     priority: -1900,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::BeforeProxy]),
+    phases: PhaseSet::of(&[Phase::Access, Phase::BeforeProxy]),
     warnings: Some(|_, conf| warnings(conf)),
     attributes: Some(schema_of::<Bound>),
+    owned_fields: Some(owned_fields),
     build: |build| Ok(Arc::new(UpstreamAuth(Arc::new(Shared::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
@@ -234,6 +238,31 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         }
     }
     found
+}
+
+/// The fields that the node gets by a configuration.
+fn owned_fields(conf: &Value) -> Vec<OwnedField> {
+    const AUTHORIZATION: &str = "Authorization";
+    let way = |name: &str| conf.get(name).filter(|way| !way.is_null());
+    let text =
+        |way: &Value, name: &str| way.get(name).and_then(Value::as_str).unwrap_or(AUTHORIZATION).to_owned();
+    let mut fields = vec![OwnedField::shared(AUTHORIZATION)];
+    let named = ["header", "client_credentials", "token_exchange", "token_relay"].into_iter();
+    for (kind, way) in named.filter_map(|name| Some((name, way(name)?))) {
+        let field = text(way, if kind == "header" { "name" } else { "header" });
+        // Others read `Authorization`, and the client's token may come in the field itself.
+        let is_read =
+            [AUTHORIZATION, &text(way, "from")].iter().any(|name| name.eq_ignore_ascii_case(&field));
+        fields.push(if is_read { OwnedField::shared(field) } else { OwnedField::judged(field) });
+    }
+    if way("aws_sigv4").is_some() {
+        let names = ["X-Amz-Date", "X-Amz-Content-Sha256", "X-Amz-Security-Token"];
+        fields.extend(names.map(OwnedField::shared));
+    }
+    if way("message_signature").is_some() {
+        fields.extend(["Content-Digest", "Signature-Input", "Signature"].map(OwnedField::shared));
+    }
+    fields
 }
 
 struct UpstreamAuth(Arc<Shared>);
@@ -485,6 +514,18 @@ impl Exchange {
 }
 
 impl Plugin for UpstreamAuth {
+    /// A node that gets a token made of the client's answers its owner, and a cache has to know before.
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let from = match &self.0.way {
+            Way::Exchanged(exchange) => &exchange.from,
+            Way::Relayed(relay) => &relay.from,
+            Way::Fixed(..) | Way::Own(..) | Way::Aws(_) | Way::Signed(_) => return Step::Next,
+        };
+        let name = self.subject(ctx, from).map(|token| digest(&SHA256, token.as_bytes()));
+        ctx.mark_personal("upstream-auth", name.as_ref().map(AsRef::as_ref));
+        Step::Next
+    }
+
     fn before_proxy(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         match &self.0.way {
             Way::Fixed(name, value) => {
@@ -530,13 +571,9 @@ fn bear(ctx: &mut Context, name: &FieldName, token: &str) -> Step {
     Step::Next
 }
 
-/// Sets a field, in place of whatever the client has sent there, also in the notation that many nodes take for
-/// the same.
+/// Sets a field, in place of whatever the client has sent there.
 fn replace(ctx: &mut Context, FieldName(name): &FieldName, value: &[u8]) {
-    let hyphenated = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    let own = |known: &[u8]| known.iter().map(hyphenated).eq(name.as_bytes().iter().map(hyphenated));
-    ctx.request.headers.remove_where(|_, known| own(known));
-    ctx.request.headers.append(name, value);
+    ctx.request.headers.replace(name, value);
 }
 
 /// The only token that the client has in this field.

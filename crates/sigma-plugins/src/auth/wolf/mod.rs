@@ -6,6 +6,7 @@ mod token;
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -15,8 +16,8 @@ use sigma_http::Method;
 use sigma_plugin::descriptor::{Endpoint, InlineUpstream};
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
-    Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Reply, ResponseStep,
-    Slot, Step,
+    Auth, Configuration, Context, Descriptor, Env, Identity, OwnedField, Phase, PhaseSet, Plugin, Reply,
+    ResponseStep, Slot, Step,
 };
 
 use self::service::{Question, Verdict};
@@ -38,6 +39,7 @@ pub(crate) static WOLF_RBAC: Descriptor = Descriptor {
         ..Auth::of::<WolfRbac>("appid")
     }),
     warnings: Some(warnings),
+    owned_fields: Some(|_| USER_FIELDS.map(|name| OwnedField::sole(format!("X-{name}"))).into()),
     endpoints: &[
         Endpoint {
             path: "/apisix/plugin/wolf-rbac/login",
@@ -254,8 +256,8 @@ impl Inquiry {
     /// What the answer comes to.
     fn settle(self, answer: Result<Answer, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
         let names = self.owner.config().user_fields();
-        // What the client says of itself is not what wolf says of it.
-        names.iter().for_each(|name| ctx.request.headers.remove_name(name.as_bytes()));
+        // Their prefix is the consumer's.
+        names.iter().for_each(|name| ctx.claim(OwnedField::sole(&**name)));
         let verdict = match answer.map_err(|error| format!("err:{error}")).and_then(Verdict::of) {
             Ok(verdict) => verdict,
             Err(error) => {
@@ -283,6 +285,9 @@ impl Inquiry {
         }
         match verdict.refusal() {
             None => {
+                // The consumer is an application, which many use.
+                let name = digest(&SHA256, self.token.secret.as_bytes());
+                ctx.mark_personal(NAME, Some(name.as_ref()));
                 ctx.attach(&self.owner.identity);
                 Step::Next
             }

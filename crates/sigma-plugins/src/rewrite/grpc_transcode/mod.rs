@@ -26,7 +26,8 @@ use sigma_http::{HeaderId, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Slot, Step, Transform,
+    BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, ResponseStep, Slot,
+    Step, Transform,
 };
 
 use self::answer::{Lines, Whole};
@@ -48,6 +49,7 @@ pub(crate) static GRPC_TRANSCODE: Descriptor = Descriptor {
     name: "grpc-transcode",
     priority: 506,
     example: EXAMPLE,
+    owned_fields: Some(|_| vec![OwnedField::shared("grpc-timeout")]),
     phases: PhaseSet::of(&[Phase::Access, Phase::RequestFilter, Phase::HeaderFilter, Phase::BodyFilter]),
     attributes: Some(schema_of::<Budget>),
     build: |build| Ok(Arc::new(GrpcTranscode(Arc::new(Transcoder::new(build)?)))),

@@ -18,13 +18,16 @@ use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::owned::texts;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::{BodyRead, BodyStart};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Slot, Step,
 };
 
 use super::inquiry::{self, Cache, Inquiry, Memory};
+use super::person::Person;
 use crate::decisions::{Bound, KeyOf};
 use crate::log_throttle::LogThrottle;
 use crate::service::warnings;
@@ -49,6 +52,10 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),
+    identifies: true,
+    owned_fields: Some(|conf| {
+        [ALLOWED].into_iter().chain(texts(conf, "upstream_headers")).map(OwnedField::sole).collect()
+    }),
     build: |build| Ok(Arc::new(ExtAuthz::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -223,10 +230,6 @@ impl Authoriser {
         env: &Env<'_>,
         body: Option<BodyStart>,
     ) -> Step {
-        ctx.request.headers.remove_name(ALLOWED.as_bytes());
-        for name in &self.config.upstream_headers {
-            ctx.request.headers.remove_name(name.as_bytes());
-        }
         inquiry::ask(self, slot, ctx, env, body)
     }
 
@@ -387,6 +390,10 @@ impl Inquiry for Authoriser {
         match verdict {
             Verdict::Refuse(reply) => Step::Reply(reply.clone()),
             Verdict::Pass(changes) => {
+                let mut person = Person::of(ctx);
+                person.add_request(ctx);
+                changes.granted().for_each(|part| person.add(part));
+                person.mark("ext-authz", ctx);
                 changes.apply(ctx);
                 if !changes.response.is_empty() {
                     ctx.keep(slot, ForClient(changes.response.clone()));
@@ -397,6 +404,7 @@ impl Inquiry for Authoriser {
                 Reply::new(self.config.status_on_error).text(Vec::new()).into()
             }
             Verdict::None => {
+                ctx.mark_unknown();
                 if self.config.failure_mode_allow_header_add {
                     ctx.request.headers.append(ALLOWED, b"true");
                 }

@@ -3,7 +3,7 @@
 use prost::Message;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::outbound::Answer;
-use sigma_plugin::{Context, Reply};
+use sigma_plugin::{Context, OwnedField, Reply};
 
 use super::super::inquiry::{self, Outcome, bytes_of, sets_cookie};
 use super::messages::{CheckResponse, DeniedHttpResponse, HeaderOption, Kind, OkHttpResponse, Struct, Value};
@@ -196,11 +196,28 @@ impl Changes {
         fields.chain(pairs).chain(names).sum()
     }
 
+    /// All that the authoriser has said of the request's sender.
+    pub(super) fn granted(&self) -> impl Iterator<Item = &[u8]> {
+        let fields = self.request.iter().flat_map(|field| [field.name.as_bytes(), &field.value]);
+        let pairs = self.arguments.iter().chain(&self.variables);
+        fields.chain(pairs.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]))
+    }
+
     /// Changes the request. What is told the client stays in `response`.
     pub(super) fn apply(&self, ctx: &mut Context) {
-        let headers = &mut ctx.request.headers;
-        self.removed.iter().for_each(|name| headers.remove_name(name.as_bytes()));
-        apply(&self.request, headers);
+        for name in &self.removed {
+            ctx.claim(OwnedField::sole(&**name));
+            ctx.request.headers.remove_name(name.as_bytes());
+        }
+        for Field { name, action, .. } in &self.request {
+            ctx.claim(match action {
+                Action::Set => OwnedField::sole(&**name),
+                Action::Append | Action::AddIfAbsent | Action::OverwriteIfPresent => {
+                    OwnedField::shared(&**name)
+                }
+            });
+        }
+        apply(&self.request, &mut ctx.request.headers);
         let replaced = self.arguments.iter().map(|(name, _)| name);
         for name in self.arguments_removed.iter().chain(replaced) {
             ctx.hide_argument(name);

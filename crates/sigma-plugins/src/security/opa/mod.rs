@@ -15,14 +15,16 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::owned::texts;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Slot, Step,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
 };
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
+use super::person::Person;
 use crate::decisions::{Bound, KeyOf};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
@@ -40,6 +42,9 @@ pub(crate) static OPA: Descriptor = Descriptor {
     variables: &[VariablePlace::guard("cache.key.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),
+    identifies: true,
+    // The policy may judge what the client has sent there.
+    owned_fields: Some(|conf| texts(conf, "send_headers_upstream").map(OwnedField::judged).collect()),
     build: |build| Ok(Arc::new(Opa::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -403,6 +408,10 @@ impl Inquiry for Agent {
             Verdict::Refusal(reply) => return reply.clone().into(),
             Verdict::None(status) => return Step::status(*status),
         };
+        let mut person = Person::of(ctx);
+        person.add_request(ctx);
+        fields.iter().flatten().for_each(|value| person.add(value));
+        person.mark("opa", ctx);
         for (name, values) in self.config.send_headers_upstream.iter().flatten().zip(fields) {
             // What the client says of itself is not what the policy says of it.
             ctx.request.headers.remove_name(name.as_bytes());

@@ -27,6 +27,7 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Ste
 use self::config::{Config, Metadata, Propagator, TraceIdSource};
 use self::export::Exporter;
 use self::spans::{Additional, Sampled};
+use super::b3;
 use super::ids::{SpanId, TraceId};
 use super::sampling::Sampler;
 use super::w3c::SpanContext;
@@ -45,6 +46,8 @@ pub(crate) static OPENTELEMETRY: Descriptor = Descriptor {
     metadata_schema: Some(schema_of::<Metadata>),
     variables: &[VariablePlace::shown("additional_attributes.*", VariableForm::Name)],
     warnings: Some(warnings),
+    // `traceparent` and its like are known to the gateway, and have no other spelling.
+    owned_fields: Some(|_| b3::owned_fields()),
     build: |build| Ok(Arc::new(Tracing::new(build)?)),
     ..Descriptor::of::<Config>()
 };

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::described::schema_of;
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, RunPolicy, Step,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, RunPolicy, Step,
 };
 
 use self::reporter::Reporter;
@@ -44,6 +44,7 @@ pub(crate) static SKYWALKING: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::Log]),
     run_policy: RunPolicy::PreferRoute,
     attributes: Some(schema_of::<Attributes>),
+    owned_fields: Some(|_| [sw8::SW8, sw8::CORRELATION].map(OwnedField::shared).into()),
     build: |build| Ok(Arc::new(Skywalking::new(build)?)),
     ..Descriptor::of::<Config>()
 };

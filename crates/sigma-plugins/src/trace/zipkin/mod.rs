@@ -42,6 +42,7 @@ pub(crate) static ZIPKIN: Descriptor = Descriptor {
     example: include_str!("example.md"),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::Access, Phase::HeaderFilter, Phase::Log]),
     attributes: Some(schema_of::<Attributes>),
+    owned_fields: Some(|_| b3::owned_fields()),
     build: |build| Ok(Arc::new(Zipkin::new(build)?)),
     ..Descriptor::of::<Config>()
 };

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use sigma_config::described::schema_of;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
+use sigma_plugin::owned::members;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
-    Transform,
+    BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Pieces, Plugin, ResponseStep,
+    Step, Transform,
 };
 use tokio::sync::oneshot;
 
@@ -47,6 +48,7 @@ pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
     }),
     variables: &[VariablePlace::shown("headers.*", VariableForm::Template)],
     attributes: Some(schema_of::<Attributes>),
+    owned_fields: Some(|conf| members(conf, "headers").map(OwnedField::shared).collect()),
     upstreams: Some(config::upstreams),
     build: |build| Ok(Arc::new(ProxyMirror(Arc::new(Mirror::new(build)?)))),
     ..Descriptor::of::<Config>()

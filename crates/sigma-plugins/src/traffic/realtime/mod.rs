@@ -21,7 +21,8 @@ use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step, StreamBody,
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
+    StreamBody,
 };
 
 use crate::log_throttle::LogThrottle;
@@ -42,6 +43,7 @@ pub(crate) static REALTIME: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     attributes: Some(schema_of::<Attributes>),
+    owned_fields: Some(|_| vec![OwnedField::shared("Connection-Id")]),
     warnings: Some(warnings),
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     build: |build| Ok(Arc::new(Realtime::new(build)?)),

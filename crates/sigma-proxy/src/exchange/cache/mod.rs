@@ -7,6 +7,7 @@ mod aside;
 mod conditions;
 mod neighbours;
 mod parts;
+mod persons;
 mod present;
 mod slices;
 mod told;
@@ -116,6 +117,8 @@ impl Exchange<'_, '_> {
     pub(super) async fn answer_from_cache(&mut self) -> Result<bool, Fault> {
         let wish = self.scratch.ctx.cache.take().filter(|_| !self.asks_upgrade);
         let Some(mut wish) = wish else { return Ok(false) };
+        self.mark_person();
+        wish.seal(&self.scratch.ctx);
         let method = self.scratch.ctx.request.method;
         if matches!(method, Method::Get | Method::Head) && !self.request_length().is_empty() {
             // What is asked for is said by a body, which no key has.
@@ -476,6 +479,7 @@ impl Turn {
             head: &ctx.response,
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
+            is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
         // A hook may have changed what the node gets after the key was made.
@@ -528,6 +532,7 @@ impl Turn {
             head: &ctx.response,
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
+            is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
         let life = may_keep(&self.wish.rule, answered);

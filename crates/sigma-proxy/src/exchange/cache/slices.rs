@@ -295,6 +295,7 @@ impl Turn {
             head: &ctx.response,
             request: &self.asked,
             is_isolated: self.wish.is_isolated,
+            is_unnamed: self.wish.is_unnamed,
             times: (self.began, now),
         };
         let life = may_keep(&self.wish.rule, answered).filter(|_| self.wish.is_sent(ctx))?;

@@ -1,0 +1,288 @@
+//! What of a request is a credential, so that logs and traces can hide it.
+
+use std::borrow::Cow;
+
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::HeaderId;
+use sigma_http::header::is_same_variable;
+
+use crate::Context;
+use crate::variables::percent_decoded;
+
+/// Shown in place of a credential, whatever its length.
+pub const MASK: &str = "***";
+
+/// A place of a message from which a plugin reads a credential, or where it puts one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A field of the request or the response.
+    Field(Box<str>),
+    /// A query argument.
+    Argument(Box<str>),
+}
+
+impl Credential {
+    /// A field.
+    pub fn field(name: impl Into<Box<str>>) -> Credential {
+        Credential::Field(name.into())
+    }
+
+    /// A query argument.
+    pub fn argument(name: impl Into<Box<str>>) -> Credential {
+        Credential::Argument(name.into())
+    }
+}
+
+/// The credentials of one or more plugins. Cookies and the fields of [`is_credential`] are none of them: they are
+/// hidden in any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    fields: Box<[Box<str>]>,
+    arguments: Box<[Box<str>]>,
+}
+
+/// Whether fields of this name are credentials whatever plugins there are.
+pub fn is_credential(name: &[u8]) -> bool {
+    matches!(
+        HeaderId::of(name),
+        HeaderId::Authorization | HeaderId::ProxyAuthorization | HeaderId::Cookie
+    ) || is_same_variable(name, b"set-cookie")
+        || is_same_variable(name, b"proxy-authorization")
+        || is_same_variable(name, b"authorization")
+}
+
+impl Credentials {
+    /// These credentials.
+    pub fn new(credentials: impl IntoIterator<Item = Credential>) -> Credentials {
+        let (mut fields, mut arguments) = (Vec::new(), Vec::new());
+        for credential in credentials {
+            let (list, name) = match credential {
+                Credential::Field(name) => (&mut fields, name),
+                Credential::Argument(name) => (&mut arguments, name),
+            };
+            if !name.is_empty() && !list.contains(&name) {
+                list.push(name);
+            }
+        }
+        Credentials { fields: fields.into(), arguments: arguments.into() }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.arguments.is_empty()
+    }
+
+    /// The credentials, one by one.
+    pub fn iter(&self) -> impl Iterator<Item = Credential> {
+        let fields = self.fields.iter().cloned().map(Credential::Field);
+        fields.chain(self.arguments.iter().cloned().map(Credential::Argument))
+    }
+
+    fn has_field(&self, name: &[u8]) -> bool {
+        self.fields.iter().any(|field| is_same_variable(field.as_bytes(), name))
+    }
+
+    fn has_argument(&self, name: &[u8]) -> bool {
+        self.arguments.iter().any(|argument| argument.as_bytes() == name)
+    }
+}
+
+/// Hides the credentials of one exchange.
+#[derive(Debug, Clone, Copy)]
+pub struct Masks<'c>(&'c [std::sync::Arc<Credentials>]);
+
+impl<'c> Masks<'c> {
+    /// Those of the plugins that take part in an exchange. Known when it is over; see [`Context::credentials`].
+    pub fn of(ctx: &'c Context) -> Masks<'c> {
+        Masks(&ctx.credentials)
+    }
+
+    /// Those of these plugins.
+    pub fn new(credentials: &'c [std::sync::Arc<Credentials>]) -> Masks<'c> {
+        Masks(credentials)
+    }
+
+    /// Whether a field of this name is hidden.
+    pub fn hides_field(&self, name: &[u8]) -> bool {
+        is_credential(name) || self.0.iter().any(|credentials| credentials.has_field(name))
+    }
+
+    /// Whether an argument of this name, decoded, is hidden.
+    pub fn hides_argument(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|credentials| credentials.has_argument(name))
+    }
+
+    /// The value of a field.
+    pub fn field<'v>(&self, name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
+        if self.hides_field(name) {
+            return Cow::Borrowed(MASK.as_bytes());
+        }
+        // The page before may have been asked for with a credential.
+        if name.eq_ignore_ascii_case(b"referer") { self.target(value) } else { Cow::Borrowed(value) }
+    }
+
+    /// A path with its query, or a URL.
+    pub fn target<'t>(&self, target: &'t [u8]) -> Cow<'t, [u8]> {
+        let Some(at) = target.iter().position(|byte| *byte == b'?') else { return Cow::Borrowed(target) };
+        match self.query(&target[at + 1..]) {
+            Cow::Borrowed(_) => Cow::Borrowed(target),
+            Cow::Owned(query) => Cow::Owned([&target[..=at], &query].concat()),
+        }
+    }
+
+    /// A query.
+    pub fn query<'q>(&self, query: &'q [u8]) -> Cow<'q, [u8]> {
+        let is_empty = self.0.iter().all(|credentials| credentials.arguments.is_empty());
+        if is_empty || !query.split(is_separator).any(|pair| self.hides_pair(pair)) {
+            return Cow::Borrowed(query);
+        }
+        let mut out = Vec::with_capacity(query.len());
+        for (at, pair) in query.split(is_separator).enumerate() {
+            if at > 0 {
+                out.push(b'&');
+            }
+            if self.hides_pair(pair) {
+                let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+                out.extend_from_slice(&pair[..end]);
+                out.push(b'=');
+                out.extend_from_slice(MASK.as_bytes());
+            } else {
+                out.extend_from_slice(pair);
+            }
+        }
+        Cow::Owned(out)
+    }
+
+    /// Whether a pair of a query has a credential as its value.
+    fn hides_pair(&self, pair: &[u8]) -> bool {
+        let at = pair.iter().position(|byte| *byte == b'=');
+        at.is_some_and(|at| self.hides_argument(&percent_decoded(&pair[..at])))
+    }
+}
+
+fn is_separator(byte: &u8) -> bool {
+    matches!(byte, b'&' | b'#')
+}
+
+/// The variables of an exchange as logs and traces show them.
+#[derive(Debug)]
+pub struct Masked<'c>(pub &'c Context);
+
+impl Masked<'_> {
+    /// The value of a variable in which credentials are hidden.
+    fn masked<'v>(&self, name: &str, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
+        let masks = Masks::of(self.0);
+        let shown = |value: &[u8]| Cow::Owned(value.to_vec());
+        let hidden = || Cow::Borrowed(MASK.as_bytes());
+        let of_field = ["sent_http_", "upstream_http_", "http_"].into_iter();
+        if let Some(field) = of_field.filter_map(|prefix| name.strip_prefix(prefix)).next() {
+            return match masks.hides_field(field.as_bytes()) {
+                true => hidden(),
+                false if field == "referer" => shown(&masks.target(&value)),
+                false => value,
+            };
+        }
+        match name {
+            "args" | "query_string" => shown(&masks.query(&value)),
+            "request_uri" | "real_request_uri" | "upstream_uri" | "request" | "request_line" => {
+                shown(&masks_of_line(masks, &value))
+            }
+            name if name.starts_with("cookie_") => hidden(),
+            name => match name.strip_prefix("arg_") {
+                Some(argument) if masks.hides_argument(argument.as_bytes()) => hidden(),
+                _ => value,
+            },
+        }
+    }
+}
+
+/// A request line, or a target alone.
+fn masks_of_line(masks: Masks<'_>, line: &[u8]) -> Vec<u8> {
+    // In a line the version stands behind the last space, and a target has none.
+    let end = line.iter().rposition(|byte| *byte == b' ').unwrap_or(line.len());
+    [&masks.target(&line[..end])[..], &line[end..]].concat()
+}
+
+impl Variables for Masked<'_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        match self.0.get(name)? {
+            VarValue::Text(value) => Some(VarValue::Text(self.masked(&name.to_string(), value))),
+            other => Some(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn ctx() -> Context {
+        let credentials =
+            [Credential::field("apikey"), Credential::argument("apikey"), Credential::field("X_Token")];
+        let mut ctx = Context::default();
+        ctx.credentials.push(Arc::new(Credentials::new(credentials)));
+        ctx
+    }
+
+    #[test]
+    fn arguments_that_are_credentials_are_masked() {
+        let ctx = ctx();
+        let check = |query: &str, expected: &str| {
+            let masks = Masks::of(&ctx);
+            assert_eq!(String::from_utf8_lossy(&masks.query(query.as_bytes())), expected);
+            let (target, expected) = (format!("/a?{query}"), format!("/a?{expected}"));
+            assert_eq!(String::from_utf8_lossy(&masks.target(target.as_bytes())), expected);
+        };
+        check("apikey=secret", "apikey=***");
+        check("a=1&apikey=secret&apikey=&b", "a=1&apikey=***&apikey=***&b");
+        check("%61pikey=secret", "%61pikey=***");
+        check("apikey", "apikey");
+        check("xapikey=1&apikeys=2", "xapikey=1&apikeys=2");
+        assert_eq!(Masks::new(&[]).query(b"apikey=secret"), &b"apikey=secret"[..]);
+    }
+
+    #[test]
+    fn fields_that_are_credentials_are_masked() {
+        let ctx = ctx();
+        let masks = Masks::of(&ctx);
+        for name in ["Authorization", "proxy_authorization", "cookie", "Set-Cookie", "ApiKey", "x-token"] {
+            assert_eq!(masks.field(name.as_bytes(), b"secret"), &b"***"[..], "{name}");
+        }
+        assert_eq!(masks.field(b"Host", b"secret"), &b"secret"[..]);
+        let referer = masks.field(b"Referer", b"https://h/?apikey=secret").into_owned();
+        assert_eq!(referer, b"https://h/?apikey=***");
+    }
+
+    #[test]
+    fn variables_are_masked() {
+        let mut ctx = ctx();
+        let head = b"GET /a?apikey=secret&b=1 HTTP/1.1\r\nHost: h\r\nApikey: secret\r\nCookie: a=secret\r\n\r\n";
+        let limits = sigma_http::h1::HeadLimits {
+            line_bytes: 1 << 10,
+            head_bytes: 1 << 12,
+            fields: 10,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
+        sigma_http::h1::parse_request(head, &limits, &mut ctx.request).unwrap();
+        ctx.uri = b"/a".to_vec();
+        let get = |name: &str| match Masked(&ctx).get(&VarName::parse(name)) {
+            Some(VarValue::Text(value)) => String::from_utf8_lossy(&value).into_owned(),
+            _ => String::new(),
+        };
+        for (name, expected) in [
+            ("request_uri", "/a?apikey=***&b=1"),
+            ("args", "apikey=***&b=1"),
+            ("request", "GET /a?apikey=***&b=1 HTTP/1.1"),
+            ("arg_apikey", "***"),
+            ("arg_b", "1"),
+            ("http_apikey", "***"),
+            ("http_cookie", "***"),
+            ("cookie_a", "***"),
+            ("http_host", "h"),
+        ] {
+            assert_eq!(get(name), expected, "{name}");
+        }
+    }
+}
