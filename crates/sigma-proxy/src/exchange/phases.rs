@@ -429,8 +429,9 @@ impl Exchange<'_, '_> {
     /// Counts the bodies that the exchange has in memory.
     pub(super) fn count_bodies(&mut self) {
         let body = self.scratch.ctx.body.as_ref().map_or(0, Vec::capacity);
-        let bytes = body + self.scratch.body.reading().capacity();
-        self.down.hold(bytes);
+        let read = self.scratch.body.reading();
+        let read = if read.is_empty() { 0 } else { read.capacity() };
+        self.down.hold(body + read);
     }
 
     /// Holds the request's body to the limit that a plugin has set, if one has.

@@ -72,6 +72,8 @@ pub struct ServerStream {
     body_received: u64,
     /// Most bytes of the request's body; 0 for any number.
     body_limit: u64,
+    /// Bytes of bodies that the exchange has in memory.
+    bodies_held: usize,
     head_sent: u64,
     body_sent: u64,
 }
@@ -91,6 +93,7 @@ impl ServerStream {
             head_received: 0,
             body_received: 0,
             body_limit,
+            bodies_held: 0,
             head_sent: 0,
             body_sent: 0,
         }
@@ -265,7 +268,10 @@ impl ServerStream {
     }
 
     pub(crate) fn hold(&mut self, bytes: usize) {
-        self.shared.mux.with(|codec| codec.hold(self.key, bytes));
+        if bytes != self.bodies_held {
+            self.bodies_held = bytes;
+            self.shared.mux.with(|codec| codec.hold(self.key, bytes));
+        }
     }
 
     pub(crate) fn limit_body(&mut self, bytes: u64) {
