@@ -28,7 +28,7 @@ fn node() -> Origin {
 
 fn gateway(origin: &Origin, cache: &str, settings: &str, upstream: &str) -> Gateway {
     let config = format!(
-        "listeners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: kept\n    uris: [\"/css/*\", \"/page\"]\n    \
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: kept\n    uris: [\"/css/*\", \"/page\"]\n    \
          {cache}\n    upstream: {{ {upstream}nodes: {nodes} }}\n  - id: open\n    uri: \"/*\"\n    upstream: {{ nodes: {nodes} }}\n",
         nodes = nodes(&[origin])
     );
