@@ -4,6 +4,7 @@
 //! Nothing may be lost by a reload or an upgrade. A kill loses what was in flight; nobody is refused meanwhile.
 
 mod client;
+mod hostile;
 mod http2;
 mod origin;
 mod outcome;
@@ -36,6 +37,15 @@ pub(crate) struct Options {
     /// Kills of a supervised gateway
     #[arg(long, default_value_t = 20)]
     kills: u32,
+    /// Instead of all that: floods of every kind at once, next to honest clients
+    #[arg(long)]
+    hostile: bool,
+    /// With `--hostile`: how long the floods last
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(10..=86_400))]
+    seconds: u64,
+    /// With `--hostile`: the most memory that the gateway may take
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    memory: u64,
     /// A Sigma binary to use instead of building one with the profile `release`
     #[arg(long, value_name = "FILE")]
     sigma: Option<PathBuf>,
@@ -54,6 +64,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     };
     let work = root.join("target/endure");
     fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    if options.hostile {
+        return hostile::run(&sigma, &work, Duration::from_secs(options.seconds), options.memory);
+    }
     let origin = Origin::start()?;
     let mut lost = phase(&sigma, &work, &origin, options, "reloads", |gateway| {
         for number in 0..options.reloads {
