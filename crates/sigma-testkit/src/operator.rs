@@ -37,7 +37,7 @@ impl Operator {
         let body = body.map(Value::to_string).unwrap_or_default();
         crate::secrets::note(&body);
         let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: operator\r\n{key}{fields}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{key}{fields}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let answer = Peer::connect(&self.address)?.with_deadline(DEADLINE * 4).ask(request);

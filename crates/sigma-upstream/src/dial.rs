@@ -180,9 +180,13 @@ fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
         // It was not even asked.
         return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
     }
-    tracing::debug!(%addr, %error, "no TLS session with a node");
-    match error.cause() {
+    let cause = error.cause();
+    if !matches!(cause, HandshakeCause::Certificate) {
+        tracing::debug!(%addr, %error, "no TLS session with a node");
+    }
+    match cause {
         HandshakeCause::Certificate => {
+            tracing::warn!(%addr, %error, "a node's certificate is not trusted: see `tls.ca` and `tls.verify` of its upstream");
             Fault::new(FaultKind::TlsCertificate, "the node's certificate is not trusted")
         }
         HandshakeCause::Alert => Fault::new(FaultKind::TlsAlert, "the node refused the TLS handshake"),

@@ -11,7 +11,7 @@ use crate::{PATIENCE, SIGMA};
 /// One request of an admin, as bytes.
 fn call(method: &str, target: &str, body: &str) -> String {
     format!(
-        "{method} {target} HTTP/1.1\r\nHost: operator\r\nX-API-KEY: {KEY}\r\nContent-Length: {}\r\n\r\n{body}",
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -60,7 +60,7 @@ fn doors(gateway: &Gateway) -> [(Address, &'static str); 3] {
 fn heads_are_waited_for_so_long_and_no_longer() {
     let gateway = start(&format!("{EMBEDDED}\noperators: {{ head_timeout_ms: 300 }}"));
     for (address, target) in doors(&gateway) {
-        for begin in ["", "GET ", &format!("GET {target} HTTP/1.1\r\nHost: operator\r\n")] {
+        for begin in ["", "GET ", &format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n")] {
             let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
             peer.send(begin).unwrap();
             peer.expect_closed().unwrap_or_else(|error| panic!("{target} after {begin:?}: {error:#}"));
@@ -123,12 +123,12 @@ fn refusals_can_be_read_by_who_still_writes() {
     assert_eq!(peer.ask(call("GET", "/apisix/admin/routes", "")).unwrap().status(), 200);
     // In chunks nobody knows before how much it is.
     let chunked = format!(
-        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: operator\r\nX-API-KEY: {KEY}\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n{large}\r\n0\r\n\r\n"
+        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n{large}\r\n0\r\n\r\n"
     );
     assert_eq!(peer.ask(chunked).unwrap().status(), 400);
     // Who waits to be asked sends nothing.
     let waits = format!(
-        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: operator\r\nX-API-KEY: {KEY}\r\nExpect: 100-continue\r\nContent-Length: 8388608\r\n\r\n"
+        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nExpect: 100-continue\r\nContent-Length: 8388608\r\n\r\n"
     );
     let mut peer = Peer::connect(&gateway.admin_address()).unwrap().with_deadline(PATIENCE);
     assert_eq!(peer.ask(waits).unwrap().status(), 400);
@@ -137,7 +137,7 @@ fn refusals_can_be_read_by_who_still_writes() {
     let mut peer = Peer::connect(&gateway.admin_address()).unwrap().with_deadline(PATIENCE);
     let sent = peer.send(call("PUT", "/apisix/admin/routes/1", &large));
     assert!(sent.is_err() || peer.read_to_close().is_ok());
-    let head = format!("GET /status/ready HTTP/1.1\r\nHost: operator\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    let head = format!("GET /status/ready HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     for (address, _) in doors(&gateway) {
         let answer = Peer::connect(&address).unwrap().ask(&head).unwrap();
         assert_eq!(answer.status(), 431);
@@ -165,7 +165,7 @@ fn the_control_api_shows_what_a_file_holds() {
     let origin = Origin::echo("a").unwrap();
     let gateway = crate::in_front_of(&origin, "control: { address: \"{control}\" }");
     let ask = |line: &str| {
-        let request = format!("{line} HTTP/1.1\r\nHost: operator\r\nContent-Length: 0\r\n\r\n");
+        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
         Peer::connect(&gateway.control_address()).unwrap().ask(request).unwrap()
     };
     let routes = ask("GET /v1/routes").json().unwrap();
