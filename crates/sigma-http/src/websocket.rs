@@ -1,6 +1,8 @@
 //! Frames of a WebSocket (RFC 6455 §5), as far as whoever passes them on has to know them: where each of them
 //! ends, and whether a side has said good-bye. Whoever ends one reads [`messages`].
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod messages;
 
 /// The endpoint goes away (RFC 6455 §7.4.1).

@@ -1,0 +1,169 @@
+//! Properties of the frames of a WebSocket: a function for the target in `fuzz/`, which panics where one is violated.
+
+use super::messages::{Kind, Reader, Said, Violation};
+use super::{Follower, Sender};
+
+/// All that was said, and why no more is read.
+type All = (Vec<Said>, Option<Violation>);
+
+/// A byte for the longest message, a byte for the length of pieces, and the bytes of a client. They are read the same in any
+/// pieces, and as a second reader reads it; a follower does not lose its place in it; nothing is longer than it may be.
+pub fn websocket(input: &[u8]) {
+    let [limit, piece, frames @ ..] = input else { return };
+    let (limit, piece) = (usize::from(*limit), usize::from(*piece).max(1));
+    let expected = whole(limit, frames);
+    for piece in [1, piece, frames.len().max(1)] {
+        assert_eq!(in_pieces(limit, frames, piece), expected, "in pieces of {piece}");
+    }
+    for said in &expected.0 {
+        match said {
+            Said::Message(kind, bytes) => {
+                assert!(bytes.len() <= limit);
+                assert!(*kind == Kind::Binary || str::from_utf8(bytes).is_ok());
+            }
+            Said::Ping(bytes) | Said::Pong(bytes) => assert!(bytes.len() <= 125),
+            Said::Close(_) => {}
+        }
+    }
+    follows(frames, piece, expected.1.is_none());
+}
+
+fn in_pieces(limit: usize, frames: &[u8], piece: usize) -> All {
+    let (mut reader, mut all) = (Reader::new(limit), Vec::new());
+    for mut piece in frames.chunks(piece) {
+        while !piece.is_empty() {
+            match reader.read(piece) {
+                Ok((taken, said)) => {
+                    assert!(
+                        taken > 0 && (said.is_some() || taken == piece.len()),
+                        "it stops behind a whole message"
+                    );
+                    piece = &piece[taken..];
+                    all.extend(said);
+                }
+                Err(violation) => return (all, Some(violation)),
+            }
+        }
+    }
+    (all, None)
+}
+
+/// A follower comes to the same places in any pieces, and loses its place only where a reader does as well.
+fn follows(frames: &[u8], piece: usize, is_read: bool) {
+    let mut followers = [1, piece].map(|piece| {
+        let mut follower = Follower::new(Sender::Client);
+        frames.chunks(piece).for_each(|piece| follower.pass(piece));
+        follower
+    });
+    let [first, second] = &mut followers;
+    let places = |follower: &Follower| (follower.is_between(), follower.is_lost(), follower.is_closed());
+    assert_eq!(places(first), places(second));
+    assert!(!is_read || !first.is_lost(), "frames that are read are frames to a follower");
+}
+
+/// Reads the frames by RFC 6455 §5.2 in one go, from a slice that has all of them.
+fn whole(limit: usize, mut rest: &[u8]) -> All {
+    let (mut all, mut message): (Vec<Said>, Option<(Kind, Vec<u8>)>) = (Vec::new(), None);
+    loop {
+        let held = message.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        let frame = match frame(rest, limit - held, message.is_some()) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return (all, None),
+            Err(violation) => return (all, Some(violation)),
+        };
+        rest = frame.rest;
+        match said(&frame, &mut message) {
+            Ok(said) => all.extend(said),
+            Err(violation) => return (all, Some(violation)),
+        }
+    }
+}
+
+struct Frame<'f> {
+    first: u8,
+    payload: Vec<u8>,
+    rest: &'f [u8],
+}
+
+/// The next frame; None if it is not whole.
+fn frame(bytes: &[u8], room: usize, is_within: bool) -> Result<Option<Frame<'_>>, Violation> {
+    let [first, second, ..] = *bytes else { return Ok(None) };
+    if second < 0x80 {
+        return Err(Violation::Protocol);
+    }
+    let (number, head) = match second & 0x7f {
+        126 => (bytes.get(2..4), 4),
+        127 => (bytes.get(2..10), 10),
+        _ => (Some(&bytes[1..2]), 2),
+    };
+    let (Some(number), Some(mask)) = (number, bytes.get(head..head + 4)) else { return Ok(None) };
+    let length = match head {
+        2 => u64::from(second & 0x7f),
+        _ => number.iter().fold(0, |length, byte| length << 8 | u64::from(*byte)),
+    };
+    let is_control = first & 0x08 != 0;
+    let is_known = match first & 0x0f {
+        0 => is_within,
+        1 | 2 => !is_within,
+        8..=10 => first & 0x80 != 0 && length <= 125,
+        _ => false,
+    };
+    if !is_known || first & 0x70 != 0 || length > u64::MAX / 2 {
+        return Err(Violation::Protocol);
+    }
+    if !is_control && length > room as u64 {
+        return Err(Violation::TooLong);
+    }
+    let body = &bytes[head + 4..];
+    let Some(payload) = usize::try_from(length).ok().and_then(|length| body.get(..length)) else {
+        return Ok(None);
+    };
+    let rest = &body[payload.len()..];
+    let payload = payload.iter().enumerate().map(|(at, byte)| byte ^ mask[at % 4]).collect();
+    Ok(Some(Frame { first, payload, rest }))
+}
+
+fn said(frame: &Frame<'_>, message: &mut Option<(Kind, Vec<u8>)>) -> Result<Option<Said>, Violation> {
+    let payload = frame.payload.clone();
+    match frame.first & 0x0f {
+        8 => return close(&payload).map(Some),
+        9 => return Ok(Some(Said::Ping(payload))),
+        10 => return Ok(Some(Said::Pong(payload))),
+        1 => *message = Some((Kind::Text, payload)),
+        2 => *message = Some((Kind::Binary, payload)),
+        _ => {
+            if let Some((_, bytes)) = message {
+                bytes.extend(payload);
+            }
+        }
+    }
+    if frame.first & 0x80 == 0 {
+        return Ok(None);
+    }
+    match message.take() {
+        Some((Kind::Text, bytes)) if str::from_utf8(&bytes).is_err() => Err(Violation::Text),
+        message => Ok(message.map(|(kind, bytes)| Said::Message(kind, bytes))),
+    }
+}
+
+fn close(payload: &[u8]) -> Result<Said, Violation> {
+    let code = match payload {
+        [] => return Ok(Said::Close(None)),
+        [_] => return Err(Violation::Protocol),
+        [high, low, ..] => u16::from(*high) << 8 | u16::from(*low),
+    };
+    let is_sent = (1000..5000).contains(&code) && !matches!(code, 1004..=1006 | 1015..=2999);
+    if !is_sent {
+        return Err(Violation::Protocol);
+    }
+    str::from_utf8(&payload[2..]).map_err(|_| Violation::Text)?;
+    Ok(Said::Close(Some(code)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_holds_for_the_seeds() {
+        sigma_testkit::for_inputs_of("websocket", super::websocket);
+    }
+}
