@@ -217,6 +217,9 @@ pub struct AccessLog {
     pub sample_one_in: u32,
     /// Whether all that end with a fault, or with a status from 500 on, have one nevertheless.
     pub sample_errors: bool,
+    /// Whether lines show credentials: `Authorization`, cookies, and what the plugins of a route read as one, such as
+    /// the argument `apikey`. Unset: `***` takes their place.
+    pub log_credentials: bool,
     /// Bytes buffered per worker before a line is handed to the writer.
     pub buffer_bytes: u32,
     /// Longest time that a line stays in the buffer.
@@ -236,6 +239,7 @@ impl Default for AccessLog {
             stream_if: None,
             sample_one_in: 1,
             sample_errors: true,
+            log_credentials: false,
             buffer_bytes: 65_536,
             flush_ms: 3_000,
         }

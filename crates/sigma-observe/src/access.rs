@@ -217,10 +217,21 @@ impl AccessFormat {
         })
     }
 
+    /// The same, in whose lines the values for which `is_credential` says so are hidden.
+    #[must_use]
+    pub fn hiding(self, is_credential: impl Fn(&Field) -> bool) -> AccessFormat {
+        let Form::Text { segments, end } = self.0 else { return self };
+        let hidden = |Segment { before, field }: Segment| match is_credential(&field) {
+            true => Segment { before, field: Field::Credential(Box::new(field)) },
+            false => Segment { before, field },
+        };
+        AccessFormat(Form::Text { segments: segments.into_iter().map(hidden).collect(), end })
+    }
+
     /// Whether any value is a [`Field::Variable`].
     pub fn asks_for_variables(&self) -> bool {
         let Form::Text { segments, .. } = &self.0 else { return false };
-        segments.iter().any(|segment| matches!(segment.field, Field::Variable(_)))
+        segments.iter().any(|segment| matches!(segment.field, Field::Variable(_) | Field::Credential(_)))
     }
 
     /// Appends one line with its newline to `out`.

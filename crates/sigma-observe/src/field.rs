@@ -97,6 +97,8 @@ pub enum Field {
     Fault,
     /// Any other variable that an exchange has, by its name.
     Variable(Box<str>),
+    /// A value that is a credential: a line shows only that there is one.
+    Credential(Box<Field>),
 }
 
 /// Names and fields; a field's own name stands before its aliases.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sigma_config::id::Id;
 use sigma_config::resources::Proto;
 
+use crate::credentials::Credentials;
 use crate::meta::Meta;
 use crate::record::Interest;
 use crate::{Kind, OwnedFields, Phase, PhaseSet, Plugin, RunPolicy};
@@ -28,6 +29,8 @@ pub struct Entry<P: ?Sized = dyn Plugin> {
     pub children: Vec<Arc<Entry>>,
     /// The request fields that it and its children set for nodes.
     pub owned: OwnedFields,
+    /// The credentials that it and its children read or set.
+    pub credentials: Credentials,
 }
 
 impl<P: ?Sized> Entry<P> {
@@ -104,6 +107,7 @@ pub struct Chain {
     hooks: PhaseSet,
     interest: Interest,
     owned: Option<Arc<OwnedFields>>,
+    credentials: Option<Arc<Credentials>>,
 }
 
 impl Chain {
@@ -119,7 +123,9 @@ impl Chain {
         let interest = entries.iter().fold(Interest::default(), |all, entry| all.and(entry.interest()));
         let owned = OwnedFields::new(entries.iter().flat_map(|entry| entry.owned.iter().cloned()));
         let owned = (!owned.is_empty()).then(|| Arc::new(owned));
-        Chain { entries: entries.into_boxed_slice(), phases, hooks, interest, owned }
+        let credentials = Credentials::new(entries.iter().flat_map(|entry| entry.credentials.iter()));
+        let credentials = (!credentials.is_empty()).then(|| Arc::new(credentials));
+        Chain { entries: entries.into_boxed_slice(), phases, hooks, interest, owned, credentials }
     }
 
     /// The plugins that run in a phase, in order.
@@ -147,6 +153,12 @@ impl Chain {
     #[inline]
     pub fn owned(&self) -> Option<&Arc<OwnedFields>> {
         self.owned.as_ref()
+    }
+
+    /// The credentials that its plugins read or set; None for none.
+    #[inline]
+    pub fn credentials(&self) -> Option<&Arc<Credentials>> {
+        self.credentials.as_ref()
     }
 
     /// All plugins, in order.
@@ -216,6 +228,7 @@ mod tests {
             plugin: Arc::new(Nothing),
             children: Vec::new(),
             owned: OwnedFields::default(),
+            credentials: Credentials::default(),
         })
     }
 
@@ -236,6 +249,7 @@ mod tests {
                 plugin,
                 children: Vec::new(),
                 owned: OwnedFields::default(),
+                credentials: Credentials::default(),
             };
             let expected = if expected { Interest::ALWAYS } else { Interest::default() };
             assert_eq!(Chain::new([Arc::new(entry)]).interest(), expected, "{text}");

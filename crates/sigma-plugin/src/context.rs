@@ -15,6 +15,7 @@ pub use crate::body_copy::BodyCopy;
 use crate::cache::CacheWish;
 use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
+use crate::credentials::Credentials;
 use crate::dubbo::DubboCall;
 use crate::geography::Geography;
 use crate::owned::OwnedFields;
@@ -211,6 +212,8 @@ pub struct Context {
     pub untouched: Vec<HeaderId>,
     /// The fields that plugins of this exchange own, where its body may end with trailers.
     pub owned: Vec<Arc<OwnedFields>>,
+    /// The credentials of its plugins, which logs and traces hide. Empty until the exchange is over.
+    pub credentials: Vec<Arc<Credentials>>,
     /// The upstream to use in place of the route's: `upstreams/1`, or a key made by
     /// [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,
@@ -287,6 +290,7 @@ impl Context {
         self.host = None;
         self.untouched.clear();
         self.owned.clear();
+        self.credentials.clear();
         self.upstream = None;
         self.body = None;
         self.request_body_limit = 0;

@@ -9,8 +9,7 @@ use sigma_http::header::is_same_variable;
 use crate::Context;
 use crate::variables::percent_decoded;
 
-/// Shown in place of a credential, whatever its length.
-pub const MASK: &str = "***";
+pub use sigma_config::crypt::MASK;
 
 /// A place of a message from which a plugin reads a credential, or where it puts one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,10 +42,8 @@ pub struct Credentials {
 
 /// Whether fields of this name are credentials whatever plugins there are.
 pub fn is_credential(name: &[u8]) -> bool {
-    matches!(
-        HeaderId::of(name),
-        HeaderId::Authorization | HeaderId::ProxyAuthorization | HeaderId::Cookie
-    ) || is_same_variable(name, b"set-cookie")
+    matches!(HeaderId::of(name), HeaderId::Authorization | HeaderId::ProxyAuthorization | HeaderId::Cookie)
+        || is_same_variable(name, b"set-cookie")
         || is_same_variable(name, b"proxy-authorization")
         || is_same_variable(name, b"authorization")
 }
@@ -258,7 +255,8 @@ mod tests {
     #[test]
     fn variables_are_masked() {
         let mut ctx = ctx();
-        let head = b"GET /a?apikey=secret&b=1 HTTP/1.1\r\nHost: h\r\nApikey: secret\r\nCookie: a=secret\r\n\r\n";
+        let head =
+            b"GET /a?apikey=secret&b=1 HTTP/1.1\r\nHost: h\r\nApikey: secret\r\nCookie: a=secret\r\n\r\n";
         let limits = sigma_http::h1::HeadLimits {
             line_bytes: 1 << 10,
             head_bytes: 1 << 12,

@@ -13,6 +13,7 @@ use sigma_config::id::Id;
 use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Proto;
 
+use crate::credentials::Credential;
 use crate::places::VariablePlace;
 use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Step};
 
@@ -245,6 +246,8 @@ pub struct Descriptor {
     /// The request fields that it sets for nodes by a configuration whose defaults are filled in; see
     /// [`crate::Kind::owned_fields`].
     pub owned_fields: Option<fn(&Value) -> Vec<OwnedField>>,
+    /// The credentials that it reads or sets by such a configuration; see [`crate::Kind::credentials`].
+    pub credentials: Option<fn(&Value) -> Vec<Credential>>,
     /// Makes an instance. Must neither block nor reach out.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
     /// How it takes part in stream routes; None if it does not.
@@ -309,6 +312,7 @@ impl Descriptor {
         upstreams_by_metadata: None,
         children: None,
         owned_fields: None,
+        credentials: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
         flow: None,
         resident: None,

@@ -8,6 +8,7 @@ use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 
 use crate::consumer::CONSUMER_FIELDS;
+use crate::credentials::Credential;
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream, MakeResident};
 use crate::places::VariablePlace;
 use crate::{
@@ -136,6 +137,13 @@ pub trait Kind: Send + Sync {
     /// gateway removes what clients send in their place. Fields that are not known beforehand are claimed by
     /// [`Context::claim`].
     fn owned_fields(&self, _conf: &Value) -> Vec<OwnedField> {
+        Vec::new()
+    }
+
+    /// The credentials that it reads from requests, or sets in them or in responses, by a configuration of a route
+    /// whose defaults are filled in. Logs and traces hide them. `Authorization`, `Proxy-Authorization` and cookies are
+    /// hidden in any case.
+    fn credentials(&self, _conf: &Value) -> Vec<Credential> {
         Vec::new()
     }
 
@@ -294,6 +302,10 @@ impl Kind for Descriptor {
             fields.extend(CONSUMER_FIELDS.map(OwnedField::sole));
         }
         fields
+    }
+
+    fn credentials(&self, conf: &Value) -> Vec<Credential> {
+        self.credentials.map(|credentials| credentials(conf)).unwrap_or_default()
     }
 
     fn endpoints(&self) -> &[Endpoint] {

@@ -14,6 +14,7 @@
 //! | [`env`] | what a hook may use: counters, background work, consumers |
 //! | [`chain`] | how the plugins of a route run, in which order |
 //! | [`consumer`] | who a request is from |
+//! | [`credentials`] | what logs and traces hide |
 //! | [`machine`] | time and unpredictable bytes |
 //! | [`counter`] | numbers that all workers share |
 //! | [`legacy`] | what a process leaves to the one that takes its place |
@@ -46,6 +47,7 @@ pub mod client_chain;
 pub mod consumer;
 pub mod context;
 pub mod counter;
+pub mod credentials;
 pub mod descriptor;
 pub mod docs;
 pub mod dubbo;

@@ -16,6 +16,7 @@ use sigma_config::settings::Profile;
 use sigma_config::wording::{Unread, is_secret_reference};
 
 use self::known::{Checked, Known};
+use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
@@ -215,7 +216,11 @@ impl Roster {
         let own = if scope == PluginScope::Http { known.kind.owned_fields(&filled) } else { Vec::new() };
         let inner = children.iter().flat_map(|child| child.owned.iter().cloned());
         let owned = OwnedFields::new(own.into_iter().chain(inner));
-        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, protos, plugin, children, owned })
+        let own = if scope == PluginScope::Http { known.kind.credentials(&filled) } else { Vec::new() };
+        let inner = children.iter().flat_map(|child| child.credentials.iter());
+        let credentials = Credentials::new(own.into_iter().chain(inner));
+        let kind = Arc::clone(&known.kind);
+        Ok(Entry { kind, meta, conf, metadata, protos, plugin, children, owned, credentials })
     }
 
     /// Checks metadata whose references were resolved: without what they stand for, a plugin might guard less

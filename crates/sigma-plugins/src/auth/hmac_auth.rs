@@ -13,6 +13,7 @@ use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
@@ -30,6 +31,7 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     name: "hmac-auth",
     priority: 2530,
     example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::field("Signature")]),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth {
         parse: |conf| Ok(Arc::new(Signatory::new(parsed(conf)?)?)),

@@ -10,7 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::resources::Confidential;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
+use sigma_plugin::owned::texts;
 use sigma_plugin::{
     Auth, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
 };
@@ -23,6 +25,10 @@ pub(crate) static JWE_DECRYPT: Descriptor = Descriptor {
     name: "jwe-decrypt",
     priority: 2509,
     example: EXAMPLE,
+    credentials: Some(|conf| {
+        let names = texts(conf, "header").chain(texts(conf, "forward_header"));
+        names.map(Credential::field).collect()
+    }),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth {
         parse: |conf| Ok(Arc::new(Secret::new(&parsed(conf)?)?)),

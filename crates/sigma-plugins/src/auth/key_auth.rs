@@ -9,6 +9,8 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_config::resources::Confidential;
+use sigma_plugin::credentials::Credential;
+use sigma_plugin::owned::texts;
 use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
 use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument};
@@ -18,6 +20,10 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     name: "key-auth",
     priority: 2500,
     example: EXAMPLE,
+    credentials: Some(|conf| {
+        let fields = texts(conf, "header").map(Credential::field);
+        fields.chain(texts(conf, "query").map(Credential::argument)).collect()
+    }),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth::of::<Consumer>("key")),
     warnings: Some(warnings),

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
@@ -19,6 +20,7 @@ pub(crate) static AWS_LAMBDA: Descriptor = Descriptor {
     name: "aws-lambda",
     priority: -1899,
     example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::field(API_KEY)]),
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(Function::upstreams),
     owned_fields: Some(|_| [API_KEY, DATE, "Authorization"].map(OwnedField::shared).into()),

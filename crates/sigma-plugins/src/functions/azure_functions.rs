@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
 
@@ -17,6 +18,7 @@ pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
     name: "azure-functions",
     priority: -1900,
     example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::field(KEY)]),
     phases: PhaseSet::of(&[Phase::Access]),
     metadata_schema: Some(schema_of::<Metadata>),
     upstreams: Some(Function::upstreams),

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::resources::Confidential;
 use sigma_config::template::Template;
+use sigma_plugin::credentials::Masked;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node};
 use tokio::sync::OnceCell;
@@ -169,7 +170,7 @@ impl Index {
         let mut name = Vec::new();
         for part in &self.0 {
             match part {
-                Part::Text(template) => drop(template.render(ctx, &mut name)),
+                Part::Text(template) => drop(template.render(&Masked(ctx), &mut name)),
                 Part::Time(format) => name.extend_from_slice(format.text(unix_s).as_bytes()),
             }
         }

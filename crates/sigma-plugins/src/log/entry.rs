@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
+use sigma_plugin::credentials::{Masked, Masks};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     BodyFilter, Context, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step, Transform, variables,
@@ -49,6 +50,9 @@ pub(crate) struct Formats {
     pub(super) log_format: Option<LogFormat>,
     /// Fields that join the usual ones, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
+    /// Shows credentials: `Authorization`, cookies, and what the plugins of the route read as one. Unless it is true,
+    /// `***` takes their place.
+    log_credentials: Option<bool>,
 }
 
 /// The configuration that loggers have in common.
@@ -124,6 +128,8 @@ pub(super) struct Shape {
     format: Option<LogFormat>,
     /// Joins them.
     extra: LogFormat,
+    /// Credentials are shown.
+    shows_credentials: bool,
 }
 
 impl Shape {
@@ -132,13 +138,14 @@ impl Shape {
         Shape {
             format: LogFormat::in_force(own.log_format, shared.log_format),
             extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
+            shows_credentials: own.log_credentials.or(shared.log_credentials).unwrap_or_default(),
         }
     }
 
     /// The entry of a format; None if the usual fields are in force.
     pub(super) fn formatted(&self, ctx: &Context, bodies: Bodies<'_>) -> Option<Map<String, Value>> {
         let mut out = Map::new();
-        self.format.as_ref()?.fill(ctx, bodies, &mut out);
+        self.fill(self.format.as_ref()?, ctx, bodies, &mut out);
         if let Some(route) = &ctx.route {
             out.insert("route_id".into(), (*route.id).into());
             route.service_id.as_deref().map(|id| out.insert("service_id".into(), id.into()));
@@ -149,10 +156,22 @@ impl Shape {
     /// Adds what joins the usual fields and replaces none of them.
     pub(super) fn extend(&self, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         let mut extra = Map::new();
-        self.extra.fill(ctx, bodies, &mut extra);
+        self.fill(&self.extra, ctx, bodies, &mut extra);
         for (name, value) in extra {
             out.entry(name).or_insert(value);
         }
+    }
+
+    fn fill(&self, format: &LogFormat, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+        match self.shows_credentials {
+            true => format.fill(ctx, bodies, out),
+            false => format.fill(&Masked(ctx), bodies, out),
+        }
+    }
+
+    /// The fields of an entry without a format.
+    pub(super) fn usual(&self, ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>) -> Map<String, Value> {
+        usual(ctx, env, bodies, (!self.shows_credentials).then(|| Masks::of(ctx)))
     }
 
     fn shows_request_body(&self) -> bool {
@@ -198,7 +217,8 @@ impl<S: Sink> Logger<S> {
             return entry;
         }
         let shown = self.request.as_ref().is_some_and(|expr| expr.eval(ctx));
-        let mut out = usual(ctx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies });
+        let mut out =
+            self.shape.usual(ctx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies });
         self.shape.extend(ctx, bodies, &mut out);
         out
     }
@@ -258,14 +278,14 @@ pub(super) fn started_ms(ctx: &Context, env: &Env<'_>) -> u64 {
     (env.unix_time().as_millis() as u64).saturating_sub(elapsed)
 }
 
-/// The fields of an entry without a format.
-pub(super) fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>) -> Map<String, Value> {
+/// The fields of an entry without a format. Without `masks` credentials are shown.
+fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, masks: Option<Masks<'_>>) -> Map<String, Value> {
     let (record, mut out) = (&ctx.record, Map::new());
     let latency = record.elapsed_ms().unwrap_or_default();
-    out.insert("request".into(), request(ctx, bodies.request));
+    out.insert("request".into(), request(ctx, bodies.request, masks));
     let mut response = json!({
         "status": record.status,
-        "headers": fields(&ctx.response.headers),
+        "headers": fields(&ctx.response.headers, masks),
         "size": record.bytes_sent,
     });
     if let Some(body) = bodies.response.filter(|body| !body.is_empty()) {
@@ -301,16 +321,18 @@ pub(super) fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>) -> Map<Str
     out
 }
 
-fn request(ctx: &Context, body: Option<&str>) -> Value {
-    let uri = text_of(&ctx.request_uri());
+fn request(ctx: &Context, body: Option<&str>, masks: Option<Masks<'_>>) -> Value {
+    let uri = ctx.request_uri();
+    let uri = masks.map_or(Cow::Borrowed(&uri[..]), |masks| masks.target(&uri));
+    let uri = text_of(&uri);
     let port = ctx.client.local.map_or(0, |addr| addr.port());
     let mut request = json!({
         "url": format!("{}://{}:{port}{uri}", ctx.scheme(), text_of(&ctx.host_name())),
         "uri": uri,
         "method": text_of(ctx.request.method_token()),
-        "headers": fields(&ctx.request.headers),
+        "headers": fields(&ctx.request.headers, masks),
         // Without arguments that were credentials and are hidden.
-        "querystring": arguments(ctx.outgoing_query().unwrap_or_default()),
+        "querystring": arguments(ctx.outgoing_query().unwrap_or_default(), masks),
         "size": ctx.record.bytes_received,
     });
     if let Some(body) = body.filter(|body| !body.is_empty()) {
@@ -320,12 +342,17 @@ fn request(ctx: &Context, body: Option<&str>) -> Value {
 }
 
 /// Header fields, names in lower case; several of one name are a list.
-fn fields(headers: &Headers) -> Value {
+fn fields(headers: &Headers, masks: Option<Masks<'_>>) -> Value {
     let pairs = headers.iter().take(MAX_FIELDS);
-    grouped(pairs.map(|(name, value)| (text_of(&name.to_ascii_lowercase()), text_of(value).into())))
+    grouped(pairs.map(|(name, value)| {
+        let value = masks.map_or(Cow::Borrowed(value), |masks| masks.field(name, value));
+        (text_of(&name.to_ascii_lowercase()), text_of(&value).into())
+    }))
 }
 
-fn arguments(query: &[u8]) -> Value {
+fn arguments(query: &[u8], masks: Option<Masks<'_>>) -> Value {
+    let query = masks.map_or(Cow::Borrowed(query), |masks| masks.query(query));
+    let query = &query[..];
     let pairs = variables::pairs(query).take(MAX_FIELDS);
     grouped(
         pairs

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_plugin::credentials::Masked;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Session};
 
@@ -41,6 +42,16 @@ impl Subject for Context {
 
     fn upstream_attempts(&self) -> Option<Value> {
         self.record.shown_attempts()
+    }
+}
+
+impl Subject for Masked<'_> {
+    fn upstream_times(&self, time: UpstreamTime) -> Vec<f64> {
+        self.0.upstream_times(time)
+    }
+
+    fn upstream_attempts(&self) -> Option<Value> {
+        self.0.upstream_attempts()
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_config::template::Template;
+use sigma_plugin::credentials::Masked;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
 
@@ -189,15 +190,15 @@ impl Event {
 
     fn of(&self, ctx: &Context, started_ms: u64) -> Value {
         let mut event = json!({
-            "transaction_id": text_of(&self.transaction.rendered(ctx)),
-            "external_subscription_id": text_of(&self.subscription.rendered(ctx)),
+            "transaction_id": text_of(&self.transaction.rendered(&Masked(ctx))),
+            "external_subscription_id": text_of(&self.subscription.rendered(&Masked(ctx))),
             "code": self.code,
             "timestamp": started_ms as f64 / 1000.0,
         });
         if let Some(properties) = &self.properties {
             let property = |(name, written, template): &(String, String, Template)| {
                 let mut value = Vec::new();
-                let value = match template.render(ctx, &mut value) {
+                let value = match template.render(&Masked(ctx), &mut value) {
                     0 => written.clone(),
                     _ => text_of(&value),
                 };

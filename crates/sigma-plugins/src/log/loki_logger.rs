@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sigma_config::template::Template;
+use sigma_plugin::credentials::Masked;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
@@ -157,7 +158,7 @@ impl Label {
 
     fn of(&self, ctx: &Context) -> String {
         let mut value = Vec::new();
-        if self.value.render(ctx, &mut value) == 0 {
+        if self.value.render(&Masked(ctx), &mut value) == 0 {
             return self.text.clone();
         }
         let mut value = text_of(&value);

@@ -126,7 +126,7 @@ fn event(shape: &Shape, ctx: &Context, env: &Env<'_>) -> Value {
     let body = entry::request_body(ctx);
     let bodies = Bodies { request: body.as_deref(), response: None };
     let event = shape.formatted(ctx, bodies).unwrap_or_else(|| {
-        let mut event = usual(entry::usual(ctx, env, Bodies::default()));
+        let mut event = usual(shape.usual(ctx, env, Bodies::default()));
         shape.extend(ctx, bodies, &mut event);
         event
     });

@@ -13,6 +13,8 @@ use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::Confidential;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
+use sigma_plugin::owned::texts;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
@@ -24,6 +26,7 @@ pub(crate) static CSRF: Descriptor = Descriptor {
     name: "csrf",
     priority: 2980,
     example: EXAMPLE,
+    credentials: Some(|conf| texts(conf, "name").map(Credential::field).collect()),
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     variables: &[VariablePlace::guard("session", VariableForm::Name)],
     warnings: Some(|_, conf| warnings(conf)),

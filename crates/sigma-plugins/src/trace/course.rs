@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use sigma_plugin::credentials::Masks;
 use sigma_plugin::record::{Attempt, Record, Wait};
 use sigma_plugin::{Context, Env};
 
@@ -152,13 +153,17 @@ pub(crate) fn target(ctx: &Context) -> Vec<u8> {
     let mut target = ctx.uri.clone();
     if let Some(query) = ctx.request.query() {
         target.push(b'?');
-        target.extend_from_slice(&without_signatures(query));
+        target.extend_from_slice(&without_credentials(query, ctx));
     }
     target
 }
 
-/// Whoever has a signed URL can use it.
-pub(crate) fn without_signatures(query: &[u8]) -> Vec<u8> {
+/// The query of a request without credentials. Whoever has a signed URL can use it.
+pub(crate) fn without_credentials(query: &[u8], ctx: &Context) -> Vec<u8> {
+    without_signatures(&Masks::of(ctx).query(query))
+}
+
+fn without_signatures(query: &[u8]) -> Vec<u8> {
     let shown =
         query.split(|byte| *byte == b'&').map(|pair| match pair.iter().position(|byte| *byte == b'=') {
             Some(at) if SIGNATURES.contains(&&pair[..at]) => [&pair[..at], b"=REDACTED"].concat(),

@@ -40,7 +40,7 @@ use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings};
 use sigma_config::{Config, Problem, resources};
 use sigma_observe::access::{AccessFormat, FormatError};
 use sigma_observe::field::Field;
-use sigma_plugin::{Chain, Consumers, Node, Roster};
+use sigma_plugin::{Chain, Consumers, Node, Roster, credentials};
 
 use crate::route::Router;
 use crate::route::normalize::UriOptions;
@@ -480,7 +480,8 @@ fn formats(
     settings: &Settings,
     failures: &mut Vec<Failure>,
 ) -> (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>) {
-    let AccessLog { path, format, stream_format, condition, stream_if, .. } = &settings.access_log;
+    let AccessLog { path, format, stream_format, condition, stream_if, log_credentials, .. } =
+        &settings.access_log;
     if path == "off" {
         return (None, None);
     }
@@ -500,8 +501,22 @@ fn formats(
         });
         format.ok().map(Arc::new)
     };
-    let exchanges = kept("format", AccessFormat::compile(format, is_variable));
+    let compiled = AccessFormat::compile(format, is_variable);
+    let compiled =
+        if *log_credentials { compiled } else { compiled.map(|format| format.hiding(is_credential)) };
+    let exchanges = kept("format", compiled);
     let sessions =
         stream_format.as_deref().map(|format| AccessFormat::of_sessions(format, is_session_variable));
     (exchanges, sessions.and_then(|format| kept("stream_format", format)))
+}
+
+/// Whether a value of an access line is a credential on all routes.
+fn is_credential(field: &Field) -> bool {
+    match field {
+        Field::HttpHeader(name) | Field::SentHttpHeader(name) | Field::UpstreamHeader(name) => {
+            credentials::is_credential(name.as_bytes())
+        }
+        Field::Variable(name) => &**name == "cookie" || name.starts_with("cookie_"),
+        _ => false,
+    }
 }

@@ -6,6 +6,9 @@ use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_observe::line::Line;
 
+use sigma_plugin::{Chain, Phase};
+
+use super::stage::{Stage, chains};
 use super::{Exchange, PeerText, client};
 use crate::tap::{Marks, Seen};
 
@@ -30,10 +33,22 @@ impl Exchange<'_, '_> {
         if self.worker.is_watched() {
             self.show();
         }
+        self.gather_credentials();
         self.log_phase();
         self.write_line();
         // Memory that waits for another exchange would keep databases that nobody asks any more.
         self.scratch.ctx.client.geography = None;
+    }
+
+    /// Notes what logs and traces hide, if there are any.
+    fn gather_credentials(&mut self) {
+        let Stage::Guided { merged, .. } = &self.stage else { return };
+        let is_logged = self.view.snapshot.access_format.is_some() || self.has_hooks(Phase::Log);
+        if is_logged {
+            let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
+            let credentials = chains.filter_map(Chain::credentials).cloned();
+            self.scratch.ctx.credentials.extend(credentials);
+        }
     }
 
     /// Shows it to operators who look.

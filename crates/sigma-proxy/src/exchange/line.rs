@@ -7,6 +7,7 @@ use sigma_observe::access::{Entry, Place};
 use sigma_observe::field::Field;
 use sigma_observe::line::{Line, Put, put_number, put_seconds};
 use sigma_plugin::address::{IpText, NodeAddr, put_ip};
+use sigma_plugin::credentials::{MASK, Masked, Masks};
 use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::{basic_user, host_name};
 
@@ -19,6 +20,9 @@ use crate::snapshot::Target;
 impl Entry for Exchange<'_, '_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn write(&self, field: &Field, place: &mut Place<'_>) {
+        if !self.scratch.ctx.credentials.is_empty() && self.write_masked(field, place) {
+            return;
+        }
         match field {
             Field::Request
             | Field::RequestMethod
@@ -63,6 +67,7 @@ impl Entry for Exchange<'_, '_> {
             Field::RequestId => place.text(self.scratch.ctx.request_id_bytes()),
             Field::TraceId => self.write_trace(["opentelemetry_trace_id", "zipkin_trace_id"], place),
             Field::SpanId => self.write_trace(["opentelemetry_span_id", "zipkin_span_id"], place),
+            Field::Credential(field) => self.write_hidden(field, place),
             Field::Fault => {
                 if let Some(fault) = self.scratch.ctx.record.fault {
                     place.word(fault.kind.error_type().as_bytes());
@@ -81,6 +86,61 @@ impl Entry for Exchange<'_, '_> {
 }
 
 impl Exchange<'_, '_> {
+    /// Writes a value that may hold a credential of the route's plugins; false if it holds none, or may be shown.
+    #[cold]
+    fn write_masked(&self, field: &Field, place: &mut Place<'_>) -> bool {
+        let (ctx, masks) = (&self.scratch.ctx, Masks::of(&self.scratch.ctx));
+        let head = &ctx.request;
+        if self.view.snapshot.settings.access_log.log_credentials || head.method_token().is_empty() {
+            return false;
+        }
+        match field {
+            Field::Request => place.pieces(|out| {
+                out.put(head.method_token());
+                out.push(b' ');
+                out.put(&masks.target(head.path_and_query()));
+                out.push(b' ');
+                out.put(head.version.as_str().as_bytes());
+            }),
+            Field::RequestUri => place.text(&masks.target(head.path_and_query())),
+            Field::Args => text(place, head.query().map(|query| masks.query(query)).as_deref()),
+            Field::UpstreamUri if !ctx.record.attempts.is_empty() => {
+                place.text(&masks.target(ctx.outgoing_target()));
+            }
+            Field::HttpHeader(name) => {
+                let value = head.headers.find(name.as_bytes());
+                text(place, value.map(|value| masks.field(name.as_bytes(), value)).as_deref());
+            }
+            Field::SentHttpHeader(name) | Field::UpstreamHeader(name)
+                if masks.hides_field(name.as_bytes()) =>
+            {
+                let value = ctx.response.headers.find(name.as_bytes());
+                text(place, value.map(|_| MASK.as_bytes()));
+            }
+            Field::Variable(name) => match Masked(ctx).get(&VarName::parse(name)) {
+                Some(VarValue::Text(value)) => place.text(&value),
+                _ => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    /// Writes the mask of a value that is a credential on all routes, if there is one.
+    #[cold]
+    fn write_hidden(&self, field: &Field, place: &mut Place<'_>) {
+        let ctx = &self.scratch.ctx;
+        let is_there = match field {
+            Field::HttpHeader(name) => ctx.request.headers.find(name.as_bytes()).is_some(),
+            Field::SentHttpHeader(name) | Field::UpstreamHeader(name) => {
+                ctx.response.headers.find(name.as_bytes()).is_some()
+            }
+            Field::Variable(name) => ctx.get(&VarName::parse(name)).is_some(),
+            _ => true,
+        };
+        text(place, is_there.then_some(MASK.as_bytes()));
+    }
+
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_request(&self, field: &Field, place: &mut Place<'_>) {
         let head = &self.scratch.ctx.request;

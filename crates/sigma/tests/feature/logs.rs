@@ -293,3 +293,52 @@ fn bytes_to_and_from_nodes() {
     // Ten bytes of body, and a digit more in the length of it.
     assert_eq!(numbers[1][1], numbers[0][1] + 11, "{lines:?}");
 }
+
+/// A gateway with a key in the query, whose access log and entries of `file-logger` are looked at.
+fn logged_with_key(origin: &Origin, access: &str, logger: &str) -> (String, String) {
+    let config = format!(
+        "listeners:\n  - address: \"{{listen}}\"\naccess_log:\n  path: \"{{dir}}/access.log\"\n  flush_ms: 50\n  \
+         format: '$request|$args|$http_referer|$http_cookie|$arg_apikey|$http_x_other'\n{access}\n\
+         consumers:\n  - {{ username: jack, plugins: {{ key-auth: {{ key: secret-of-jack }} }} }}\n\
+         routes:\n  - id: all\n    uri: \"/*\"\n    plugins:\n      key-auth: {{ header: X-Key }}\n      \
+         file-logger: {{ path: \"{{dir}}/entries.log\"{logger} }}\n    upstream:\n      nodes: {}\n",
+        crate::nodes(&[origin])
+    );
+    let gateway = Gateway::start(crate::SIGMA, &config).unwrap();
+    let mut client = gateway.connect().unwrap();
+    let request = "GET /p?apikey=secret-of-jack&a=1 HTTP/1.1\r\nHost: h\r\nReferer: http://h/?apikey=secret-of-jack\r\n\
+        Cookie: session=secret\r\nAuthorization: Bearer secret\r\nX-Key: secret-of-jack\r\nX-Other: 1\r\n\r\n";
+    assert_eq!(client.ask(request).unwrap().status(), 200, "{}", gateway.stderr());
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    (line, await_lines(&gateway, "entries.log", 1).remove(0))
+}
+
+#[test]
+fn credentials_are_masked_in_all_logs() {
+    let origin = Origin::echo("a").unwrap();
+    let (line, entry) = logged_with_key(&origin, "", "");
+    assert_eq!(line, "GET /p?apikey=***&a=1 HTTP/1.1|apikey=***&a=1|http://h/?apikey=***|***|***|1");
+    let entry: serde_json::Value = serde_json::from_str(&entry).unwrap();
+    assert!(!entry.to_string().contains("secret"), "{entry}");
+    let request = &entry["request"];
+    for field in ["cookie", "authorization", "x-key"] {
+        assert_eq!(request["headers"][field], "***", "{entry}");
+    }
+    assert_eq!(
+        (&request["querystring"]["apikey"], &request["querystring"]["a"]),
+        (&"***".into(), &"1".into())
+    );
+    assert_eq!(request["uri"], "/p?apikey=***&a=1");
+}
+
+#[test]
+fn credentials_are_shown_on_demand() {
+    let origin = Origin::echo("a").unwrap();
+    let (line, entry) = logged_with_key(&origin, "  log_credentials: true", ", log_credentials: true");
+    assert!(
+        line.starts_with("GET /p?apikey=secret-of-jack&a=1 HTTP/1.1|apikey=secret-of-jack&a=1|"),
+        "{line}"
+    );
+    assert!(line.ends_with("|session=secret|secret-of-jack|1"), "{line}");
+    assert!(entry.contains("session=secret") && entry.contains("Bearer secret"), "{entry}");
+}

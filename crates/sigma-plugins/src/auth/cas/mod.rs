@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::json;
 use sigma_config::described::schema_of;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::{Answer, CallError};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
@@ -40,6 +41,7 @@ pub(crate) static CAS_AUTH: Descriptor = Descriptor {
     priority: 2597,
     example: EXAMPLE,
     identifies: true,
+    credentials: Some(|_| vec![Credential::argument("ticket")]),
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     attributes: Some(schema_of::<Attributes>),

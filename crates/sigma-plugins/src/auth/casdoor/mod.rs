@@ -10,6 +10,7 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::resources::Confidential;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
@@ -33,6 +34,7 @@ pub(crate) static AUTHZ_CASDOOR: Descriptor = Descriptor {
     example: EXAMPLE,
     identifies: true,
     names_persons: false,
+    credentials: Some(|_| vec![Credential::argument("code")]),
     phases: PhaseSet::of(&[Phase::Access]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),

@@ -15,8 +15,8 @@ use sigma_plugin::{
 use super::super::answers;
 use super::super::form::Form;
 use super::{
-    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams,
-    warnings, with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, refuse,
+    upstreams, warnings, with_code,
 };
 use crate::asked_once::{Question, forget};
 use crate::decisions::{self, Key};
@@ -27,6 +27,7 @@ pub(crate) static DINGTALK_AUTH: Descriptor = Descriptor {
     priority: 2430,
     example: EXAMPLE,
     identifies: true,
+    credentials: Some(credentials),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),

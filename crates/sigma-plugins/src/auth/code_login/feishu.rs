@@ -15,8 +15,8 @@ use sigma_plugin::{
 use super::super::answers;
 use super::super::session_cookie::with_cookies;
 use super::{
-    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams,
-    warnings, with_code,
+    Party, TOKEN_URL, USER_FIELD, USER_URL, User, add_cookies, check, cookie, credentials, post, refuse,
+    upstreams, warnings, with_code,
 };
 
 /// Knows users by Feishu.
@@ -25,6 +25,7 @@ pub(crate) static FEISHU_AUTH: Descriptor = Descriptor {
     priority: 2420,
     example: EXAMPLE,
     identifies: true,
+    credentials: Some(credentials),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     warnings: Some(|_, conf| warnings(conf)),

@@ -17,8 +17,10 @@ use serde_json::{Map, Value, json};
 use sigma_config::Problem;
 use sigma_config::resources::Confidential;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Call, Service};
+use sigma_plugin::owned::texts;
 use sigma_plugin::{Context, Env, Reply, ResponseStep, Slot, Step};
 
 pub(crate) use self::dingtalk::DINGTALK_AUTH;
@@ -152,6 +154,12 @@ fn upstreams(token: &Service, user: &Service, verify: bool, timeout_ms: u64) -> 
         upstream: service.upstream(verify, timeout_ms),
     });
     made.into()
+}
+
+/// The codes of both configurations.
+fn credentials(conf: &Value) -> Vec<Credential> {
+    let fields = texts(conf, "code_header").map(Credential::field);
+    fields.chain(texts(conf, "code_query").map(Credential::argument)).collect()
 }
 
 /// Checks what both configurations have.

@@ -15,7 +15,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
+use sigma_plugin::owned::texts;
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
@@ -31,6 +33,10 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
     name: "jwt-auth",
     priority: 2510,
     example: EXAMPLE,
+    credentials: Some(|conf| {
+        let fields = texts(conf, "header").map(Credential::field);
+        fields.chain(texts(conf, "query").map(Credential::argument)).collect()
+    }),
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth {
         parse: |conf| Ok(Arc::new(Verifier::new(parsed(conf)?)?)),

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 use sigma_config::wording;
 use sigma_http::{HeaderId, Headers};
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::{OwnedField, Reply, Step};
 
 use super::super::tokens::object_of;
@@ -18,6 +19,12 @@ pub(super) fn owned_fields(conf: &Value) -> Vec<OwnedField> {
     let in_authorization = conf.get("access_token_in_authorization_header") == Some(&Value::Bool(true));
     let authorization = in_authorization.then(|| OwnedField::shared("Authorization"));
     FIELDS.map(OwnedField::sole).into_iter().chain(authorization).collect()
+}
+
+/// Tokens on their way to the node, and what a browser brings back from the provider.
+pub(super) fn credentials() -> Vec<Credential> {
+    let arguments = ["code", "access_token", "id_token", "logout_token"].map(Credential::argument);
+    FIELDS.map(Credential::field).into_iter().chain(arguments).collect()
 }
 
 /// Whether the client has sent an access token in the field that is the gateway's.

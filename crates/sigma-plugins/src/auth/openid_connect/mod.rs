@@ -60,6 +60,7 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     version: "0.2",
     priority: 2599,
     example: EXAMPLE,
+    credentials: Some(|_| identity::credentials()),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     check: Some(clients::check),

@@ -35,6 +35,7 @@ use serde_json::json;
 use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
@@ -59,6 +60,7 @@ pub(crate) static SAML_AUTH: Descriptor = Descriptor {
     priority: 2598,
     example: include_str!("example.md"),
     identifies: true,
+    credentials: Some(|_| ["SAMLResponse", "SAMLRequest"].map(Credential::argument).into()),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     guards: true,
     attributes: Some(schema_of::<Attributes>),

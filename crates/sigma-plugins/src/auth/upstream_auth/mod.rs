@@ -1,5 +1,6 @@
 //! `upstream-auth`: how the gateway shows nodes who asks.
 
+mod declared;
 mod lifetime;
 mod signature;
 mod source;
@@ -17,9 +18,7 @@ use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
-};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};
@@ -34,10 +33,11 @@ pub(crate) static UPSTREAM_AUTH: Descriptor = Descriptor {
     name: "upstream-auth",
     priority: -1900,
     example: EXAMPLE,
+    credentials: Some(declared::credentials),
     phases: PhaseSet::of(&[Phase::Access, Phase::BeforeProxy]),
     warnings: Some(|_, conf| warnings(conf)),
     attributes: Some(schema_of::<Bound>),
-    owned_fields: Some(owned_fields),
+    owned_fields: Some(declared::owned_fields),
     build: |build| Ok(Arc::new(UpstreamAuth(Arc::new(Shared::new(build)?)))),
     ..Descriptor::of::<Config>()
 };
@@ -238,31 +238,6 @@ fn warnings(conf: &Value) -> Vec<Problem> {
         }
     }
     found
-}
-
-/// The fields that the node gets by a configuration.
-fn owned_fields(conf: &Value) -> Vec<OwnedField> {
-    const AUTHORIZATION: &str = "Authorization";
-    let way = |name: &str| conf.get(name).filter(|way| !way.is_null());
-    let text =
-        |way: &Value, name: &str| way.get(name).and_then(Value::as_str).unwrap_or(AUTHORIZATION).to_owned();
-    let mut fields = vec![OwnedField::shared(AUTHORIZATION)];
-    let named = ["header", "client_credentials", "token_exchange", "token_relay"].into_iter();
-    for (kind, way) in named.filter_map(|name| Some((name, way(name)?))) {
-        let field = text(way, if kind == "header" { "name" } else { "header" });
-        // Others read `Authorization`, and the client's token may come in the field itself.
-        let is_read =
-            [AUTHORIZATION, &text(way, "from")].iter().any(|name| name.eq_ignore_ascii_case(&field));
-        fields.push(if is_read { OwnedField::shared(field) } else { OwnedField::judged(field) });
-    }
-    if way("aws_sigv4").is_some() {
-        let names = ["X-Amz-Date", "X-Amz-Content-Sha256", "X-Amz-Security-Token"];
-        fields.extend(names.map(OwnedField::shared));
-    }
-    if way("message_signature").is_some() {
-        fields.extend(["Content-Digest", "Signature-Input", "Signature"].map(OwnedField::shared));
-    }
-    fields
 }
 
 struct UpstreamAuth(Arc<Shared>);

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_http::Method;
+use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::{Endpoint, InlineUpstream};
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
@@ -33,6 +34,7 @@ pub(crate) static WOLF_RBAC: Descriptor = Descriptor {
     name: NAME,
     priority: 2555,
     example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::argument("rbac_token"), Credential::field("X-Rbac-Token")]),
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     auth: Some(Auth {
         upstreams: Some(|conf| upstream(conf).into_iter().collect()),

@@ -133,7 +133,7 @@ fn log_entry(shape: &Shape, resource: &Value, ctx: &Context, env: &Env<'_>) -> V
     let bodies = Bodies { request: body.as_deref(), response: None };
     let mut out = Map::new();
     let payload = shape.formatted(ctx, bodies).unwrap_or_else(|| {
-        let usual = Value::Object(entry::usual(ctx, env, Bodies::default()));
+        let usual = Value::Object(shape.usual(ctx, env, Bodies::default()));
         let mut payload = Map::new();
         for name in ["route_id", "service_id"] {
             payload.extend(usual.get(name).map(|value| (name.to_owned(), value.clone())));

@@ -8,11 +8,12 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::context::RouteFacts;
+use sigma_plugin::credentials::{Masked, Masks};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Env};
 
 use crate::metrics::matched_uri;
-use crate::trace::course::{Course, Try, Waited, target, without_signatures};
+use crate::trace::course::{Course, Try, Waited, target, without_credentials};
 use crate::trace::ids::SpanId;
 use crate::trace::otlp::{
     Event, Kind, PARENT_KNOWN, PARENT_REMOTE, Span, SpanAttributes, Status, StatusCode,
@@ -65,7 +66,7 @@ impl Additional {
     fn add(&self, ctx: &Context, out: &mut SpanAttributes) {
         self.add_fields(ctx, out);
         for (name, variable) in &self.variables {
-            match ctx.get(variable) {
+            match Masked(ctx).get(variable) {
                 Some(VarValue::Text(text)) => out.choose(name, text),
                 Some(VarValue::Bool(truth)) => out.choose(name, if truth { "true" } else { "false" }),
                 Some(VarValue::List(items)) => out.choose(name, &items.join(&b", "[..])[..]),
@@ -86,7 +87,9 @@ impl Additional {
                 break;
             }
             if !done.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                out.choose(&String::from_utf8_lossy(name), values(headers, name));
+                let shown = values(headers, name);
+                let shown = Masks::of(ctx).field(name, &shown).into_owned();
+                out.choose(&String::from_utf8_lossy(name), &shown[..]);
                 done.push(name);
             }
         }
@@ -192,7 +195,7 @@ fn of_request(ctx: &Context, additional: &Additional) -> SpanAttributes {
     add_method(ctx, &mut out);
     out.add("url.scheme", ctx.scheme());
     out.add("url.path", &ctx.uri[..]);
-    out.add_some("url.query", head.query().map(|query| Cow::<[u8]>::Owned(without_signatures(query))));
+    out.add_some("url.query", head.query().map(|query| Cow::<[u8]>::Owned(without_credentials(query, ctx))));
     out.add_some("user_agent.original", head.headers.get(HeaderId::UserAgent));
     out.add("server.address", ctx.host_name());
     out.add_some("server.port", ctx.client.local.map(|local| i64::from(local.port())));
