@@ -88,7 +88,7 @@ pub enum Sandbox {
     #[default]
     Off,
     /// Landlock: the process reaches the files and folders that the configuration names, and those of the system that
-    /// it needs. Kernels without Landlock (before 5.13) get a warning.
+    /// it needs. Kernels without Landlock (before 5.19) get a warning.
     Landlock,
     /// Landlock, and a filter of system calls (seccomp) for workers: they start no program and change no file.
     Full,

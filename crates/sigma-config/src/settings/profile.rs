@@ -44,7 +44,7 @@ const EDGE: &[ProfileDefault] = &[
     ProfileDefault {
         of: DefaultOf::Setting("limits.connections_per_address"),
         value: "256",
-        otherwise: "0",
+        otherwise: "4096",
         price: "One client cannot take all connections. More than 256 connections of users behind one address (NAT) \
                 are closed at once.",
     },
@@ -54,6 +54,33 @@ const EDGE: &[ProfileDefault] = &[
         otherwise: "0",
         price: "A request cannot fill memory or a node's disk: 8 MiB hold JSON, forms and most pictures. Larger \
                 uploads are answered 413 until the limit is raised.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Setting("router.forward_path"),
+        value: "\"canonical\"",
+        otherwise: "raw",
+        price: "Routes, plugins, caches and nodes see one path. A node does not get `%2F` inside a segment, a double slash \
+                or a dot segment as the client wrote it; `match_uri_encoded_slash` keeps the first.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Setting("untrusted_fields"),
+        value: r#"["Proxy", "X-Forwarded-Prefix", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Forwarded-Method", "Front-End-Https", "X-Original-URL", "X-Original-Host", "X-Rewrite-URL", "X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "True-Client-IP", "X-Client-IP", "X-Client-Cert"]"#,
+        otherwise: "[\"Proxy\"]",
+        price: "A client cannot choose a path, method, scheme or address that a framework reads from a field. Name proxies \
+                in front that send such fields in `trusted_addresses`.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Setting("timeouts.request_body_min_bytes_per_second"),
+        value: "500",
+        otherwise: "0",
+        price: "A client cannot hold a request and its connection to a node by a byte now and then. After the grace of \
+                20 s a slower upload is answered 408.",
+    },
+    ProfileDefault {
+        of: DefaultOf::Setting("timeouts.request_body_total_ms"),
+        value: "600000",
+        otherwise: "0",
+        price: "An upload ends after ten minutes: 8 MiB need 14 kB/s. Streams of clients that last longer need `0`.",
     },
     ProfileDefault {
         of: VERIFY,
@@ -215,6 +242,7 @@ pub fn edge_markdown() -> String {
 mod tests {
     use serde_json::json;
 
+    use super::super::UntrustedFields;
     use super::*;
 
     #[test]
@@ -225,9 +253,19 @@ mod tests {
         };
         assert_eq!(
             filled(json!({})),
-            json!({"limits": {"connections_per_address": 256, "request_body_bytes": 8_388_608}})
+            json!({
+                "limits": {"connections_per_address": 256, "request_body_bytes": 8_388_608},
+                "router": {"forward_path": "canonical"},
+                "untrusted_fields": UntrustedFields::EDGE,
+                "timeouts": {"request_body_min_bytes_per_second": 500, "request_body_total_ms": 600_000},
+            })
         );
-        let own = json!({"limits": {"connections_per_address": 0, "request_body_bytes": 1}});
+        let own = json!({
+            "limits": {"connections_per_address": 0, "request_body_bytes": 1},
+            "router": {"forward_path": "raw"},
+            "untrusted_fields": [],
+            "timeouts": {"request_body_min_bytes_per_second": 0, "request_body_total_ms": 0},
+        });
         assert_eq!(filled(own.clone()), own);
         assert_eq!(filled(json!({"limits": 7})), json!({"limits": 7}));
 

@@ -438,7 +438,8 @@ mod tests {
         let check = |items: usize, limits: Limits, expected: Result<(), &str>| {
             let pipeline = vec![json!({ "path": "/" }); items];
             let body = json!({ "pipeline": pipeline }).to_string().into_bytes();
-            let ctx = Context { body: Some(body), ..Context::default() };
+            let mut ctx = Context::default();
+            ctx.body = Some(body);
             let parsed = Batch::parse(&ctx, limits).map(|batch| assert_eq!(batch.calls.len(), items));
             assert_eq!(parsed, expected.map_err(str::to_owned), "{items}");
         };
