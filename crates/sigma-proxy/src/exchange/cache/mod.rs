@@ -126,7 +126,8 @@ impl Exchange<'_, '_> {
         }
         let is_by_content = !matches!(method, Method::Get | Method::Head);
         if is_by_content && wish.rule.methods.contains(&method) && wish.content.is_none() {
-            return Ok(false);
+            // Nothing tells its body from others.
+            (wish.is_bypassed, wish.is_kept_out) = (true, true);
         }
         wish.complete(&self.scratch.ctx, self.own_host_of());
         let zone = self.worker.caches.zone(&wish.rule);
