@@ -26,7 +26,7 @@ fn on_ring<F: Future<Output = ()>>(sizes: Sizes, test: impl FnOnce() -> F + Send
             eprintln!("this machine gives no io_uring: nothing is tested");
         }
     };
-    spawn("test".into(), None, Io::Uring(sizes), main).expect("a thread").join().expect("the test");
+    spawn("test".into(), None, Io::Uring(sizes), false, main).expect("a thread").join().expect("the test");
 }
 
 /// A connection: the end by the ring, and the other one.
