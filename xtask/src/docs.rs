@@ -21,7 +21,7 @@ pub(crate) fn generated() -> Vec<Generated> {
     let document = |path: &str, text: String| Generated { path: path.to_owned(), text };
     let mut all = vec![
         document("docs/configuration.md", sigma_config::docs::reference_markdown()),
-        document("docs/edge-profile.md", sigma_config::settings::edge_markdown()),
+        document("docs/edge-profile.md", sigma_config::profile::edge_markdown()),
         document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(&kinds)),
     ];
     all.extend(kinds.iter().map(|plugin| {

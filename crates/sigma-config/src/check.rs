@@ -15,9 +15,10 @@ use crate::id::{Id, text_of_id};
 use crate::kind::Kind;
 use crate::plugins::{EnabledPlugins, PluginSchemas, PluginScope};
 use crate::problem::{Problem, closest, element, join, member};
+use crate::profile::Profile;
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
 use crate::rules::Object;
-use crate::settings::{Profile, RouterKind, UnknownFields};
+use crate::settings::{RouterKind, UnknownFields};
 use crate::stored::{self, duplicate_global_plugin, nested_members, references, wrong_ssl_type};
 use crate::{ParseOptions, Surroundings, schema, wording};
 

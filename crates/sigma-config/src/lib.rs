@@ -41,6 +41,7 @@ mod pem;
 pub mod plugins;
 pub mod problem;
 pub mod process;
+pub mod profile;
 pub mod proto;
 mod public_keyring;
 pub mod reference;
@@ -70,9 +71,10 @@ use serde_json::Value;
 
 use document::Document;
 use plugins::{NoPlugins, PluginSchemas};
+use profile::Profile;
 use resources::{Resources, SECTIONS};
 use rules::Object;
-use settings::{Profile, Settings};
+use settings::Settings;
 
 /// Everything an operator wrote, checked.
 #[derive(Debug, Clone, PartialEq, Default)]

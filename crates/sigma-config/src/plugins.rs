@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::Problem;
 use crate::expr::Expr;
 use crate::kind::Kind;
+use crate::profile::Profile;
 use crate::rules::before_body;
-use crate::settings::Profile;
 use crate::wording::{self, Unread};
 
 /// Where a plugin's configuration stands, which decides what it is checked against.

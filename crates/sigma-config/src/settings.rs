@@ -6,7 +6,6 @@ mod compat;
 mod http2;
 mod listener;
 mod operators;
-mod profile;
 mod router;
 mod shedding;
 mod timeouts;
@@ -31,7 +30,6 @@ pub use listener::{Listener, StreamListener, default_listeners};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
-pub use profile::{DefaultOf, Profile, ProfileDefault, edge_markdown};
 pub use router::{AmbiguousPaths, ForwardPath, Methods, Router};
 pub use shedding::LoadShedding;
 pub use timeouts::Timeouts;
@@ -334,7 +332,7 @@ impl fmt::Debug for DataEncryption {
 pub struct Settings {
     /// Defaults for the place of this gateway; see `docs/edge-profile.md`. A change needs a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<Profile>,
+    pub profile: Option<crate::profile::Profile>,
     /// Worker threads: a number or `auto`.
     #[schemars(with = "WorkersForm")]
     pub workers: Workers,

@@ -11,8 +11,8 @@ use sigma_config::Problem;
 use sigma_config::id::Id;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
+use sigma_config::profile::Profile;
 use sigma_config::resources::Proto;
-use sigma_config::settings::Profile;
 use sigma_config::wording::{Unread, is_secret_reference};
 
 use self::known::{Checked, Known};

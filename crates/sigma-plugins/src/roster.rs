@@ -136,7 +136,8 @@ mod tests {
     use sigma_config::crypt::{Keyring, mask_resource};
     use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
-    use sigma_config::settings::{DefaultOf, Profile, RouterKind, UnknownFields};
+    use sigma_config::profile::{DefaultOf, Profile};
+    use sigma_config::settings::{RouterKind, UnknownFields};
     use sigma_config::wording::Unread;
     use sigma_config::{Surroundings, stored};
     use sigma_plugin::{Kind as _, Roster};

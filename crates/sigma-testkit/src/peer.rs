@@ -67,9 +67,9 @@ impl Peer {
         }
     }
 
-    /// `GET target` with `Host: test`; reads the final answer.
+    /// `GET target` with `Host: localhost`; reads the final answer.
     pub fn get(&mut self, target: &str) -> Result<Message> {
-        self.ask(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n"))
+        self.ask(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 
     /// Reads one response, interim ones included, to the request of `method`.

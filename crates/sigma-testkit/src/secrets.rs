@@ -26,6 +26,9 @@ const FIELDS: [&str; 14] = [
 /// A shorter value may be a word of its own.
 const LEAST: usize = 12;
 
+/// Prefixes of variables that a client fills.
+const VARIABLES: [&str; 3] = ["http_", "arg_", "cookie_"];
+
 /// A longer file is looked at up to here.
 const LOG_BYTES: usize = 32 << 20;
 
@@ -60,8 +63,10 @@ fn secrets_in(text: &str) -> Vec<String> {
             None => after.split([',', '}', ']', '\n', ' ']).next(),
         };
         // A reference is none, and what is left out or filled in has another value.
-        let is_secret =
-            |value: &&str| value.len() >= LEAST && !value.starts_with(['$', '{', '/', '|', '*', '-']);
+        let is_reference = |value: &str| value.starts_with(['$', '{', '/', '|', '*', '-']);
+        // The `key` of a limit names a variable.
+        let is_variable = |value: &str| VARIABLES.iter().any(|prefix| value.starts_with(prefix));
+        let is_secret = |value: &&str| value.len() >= LEAST && !is_reference(value) && !is_variable(value);
         found.extend(value.filter(is_secret).map(str::to_owned));
     }
     // Of a private key a line is enough.

@@ -314,6 +314,7 @@ const BANS: &[Ban] = &[
         remedy: "a worker that waits for a disk, a terminal or a process keeps all its connections waiting: do it on \
                  the control thread, or in spawn_blocking and say so in this list",
         harmless: &[
+            ("crates/sigma-net/src/descriptors.rs", "on the control thread, and in spawn_blocking"),
             ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
             ("crates/sigma-net/src/memory.rs", "on the control thread, when the start is over"),
             ("crates/sigma-net/src/sampling.rs", "beside the control thread, while a profile is taken"),
@@ -321,6 +322,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),
+            ("crates/sigma-observe/src/own_file.rs", "on the control thread, and on that of a log"),
             (
                 "crates/sigma-plugins/src/auth/casbin/mod.rs",
                 "on the control thread, when an instance is built",

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sigma_http::{HeaderId, Headers, Method};
 
 use super::{Document, NoDocument};
-use crate::context::Context;
+use crate::Context;
 use crate::form::pairs;
 use crate::json;
 

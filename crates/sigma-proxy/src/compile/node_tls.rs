@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sigma_config::checks::{Active, CheckType};
+use sigma_config::profile::Profile;
 use sigma_config::resources::{self, Scheme, Ssl, UpstreamTls};
-use sigma_config::settings::{Profile, Settings};
+use sigma_config::settings::Settings;
 use sigma_config::tls::AlpnProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};

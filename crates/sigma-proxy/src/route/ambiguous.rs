@@ -6,7 +6,7 @@
 //! blanks behind dots are dropped. Excepted are spellings that honest clients send: runs of slashes, and an encoded
 //! slash or backslash within a name.
 
-use super::normalize::{BadPath, next_byte};
+use super::decode::{BadPath, next_byte};
 
 /// A sign of a path, as the most lenient node reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,13 +9,14 @@
 //! meets (`text` is how its nodes keep their labels), `candidates` orders what stands at a key,
 //! `candidate` holds the conditions that decide among them, `compile` puts routes in and takes
 //! them out, `normalize` makes the path that all of it is about, `ambiguous`
-//! refuses paths that nodes may read in another way, `explain` tells people why.
+//! refuses paths that nodes may read in another way, `decode` reads their bytes, `explain` tells people why.
 //! Everything here is pure: no I/O, no clock, and no allocation in `find`.
 
 mod ambiguous;
 mod candidate;
 mod candidates;
 mod compile;
+mod decode;
 mod explain;
 mod host;
 mod media;

@@ -1,12 +1,13 @@
 //! The path that routes are matched against: nginx's `$uri` and the uri options (routing.md §2, §7).
 
 use std::borrow::Cow;
-use std::fmt;
 
 use sigma_config::settings::{self, AmbiguousPaths, ForwardPath};
 use sigma_plugin::variables::percent_encode_path;
 
 use super::ambiguous;
+pub use super::decode::BadPath;
+use super::decode::next_byte;
 
 /// How paths are normalised, and which are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,54 +35,6 @@ impl From<&settings::Router> for UriOptions {
         }
     }
 }
-
-/// A path that no route may see; the request is answered 400.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BadPath {
-    /// It does not begin with `/`.
-    NotAbsolute,
-    /// A `%` without two hexadecimal digits.
-    BadEscape,
-    /// `%00`.
-    ZeroByte,
-    /// `..` above the root.
-    AboveRoot,
-    /// A dot segment or an empty segment hidden behind `;parameters`.
-    HiddenSegment,
-    /// `.` or `..`, in any spelling, in a path that the node gets as it was written.
-    DotSegment,
-    /// A dot segment for those who decode twice, drop blanks, or take a backslash for a slash.
-    DisguisedDots,
-    /// A backslash, or an encoded one with nothing on one side.
-    Backslash,
-    /// An encoded slash behind a semicolon.
-    EncodedSlash,
-}
-
-impl BadPath {
-    /// A sentence for logs and answers.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            BadPath::NotAbsolute => "path does not begin with a slash",
-            BadPath::BadEscape => "path has a percent sign without two hexadecimal digits",
-            BadPath::ZeroByte => "path has an encoded zero byte",
-            BadPath::AboveRoot => "path leads above the root",
-            BadPath::HiddenSegment => "path hides a dot segment or an empty segment behind a semicolon",
-            BadPath::DotSegment => "path has a dot segment",
-            BadPath::DisguisedDots => "path has a dot segment in disguise",
-            BadPath::Backslash => "path has a backslash in the place of a slash",
-            BadPath::EncodedSlash => "path has an encoded slash behind a semicolon",
-        }
-    }
-}
-
-impl fmt::Display for BadPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
-    }
-}
-
-impl std::error::Error for BadPath {}
 
 /// A normalised path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,25 +181,6 @@ fn close_segment(out: &mut Vec<u8>) -> Result<bool, BadPath> {
         }
         _ => Ok(true),
     }
-}
-
-/// The next byte of a path, decoded, and what follows; `None` at the end of the path.
-pub(super) fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
-    match text {
-        [] | [b'?' | b'#', ..] => Ok(None),
-        [b'%', rest @ ..] => {
-            let [high, low, tail @ ..] = rest else { return Err(BadPath::BadEscape) };
-            match hex(*high)? << 4 | hex(*low)? {
-                0 => Err(BadPath::ZeroByte),
-                byte => Ok(Some((byte, tail))),
-            }
-        }
-        [byte, tail @ ..] => Ok(Some((*byte, tail))),
-    }
-}
-
-fn hex(digit: u8) -> Result<u8, BadPath> {
-    (digit as char).to_digit(16).map(|value| value as u8).ok_or(BadPath::BadEscape)
 }
 
 /// Bytes that may stand anywhere in a path that every reader takes for the same: they are neither escapes nor

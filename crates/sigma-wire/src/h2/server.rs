@@ -8,7 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 use sigma_http::h1::frame_response;
 use sigma_http::h2::{Arrival, ErrorCode, Fate, StreamKey, recycle_request};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead};
+use sigma_http::{
+    BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead, Side,
+};
 use sigma_net::Deadline;
 
 use super::mux::Mux;
@@ -310,7 +312,7 @@ fn gone() -> Fault {
 
 /// The fault of an answer whose stream ended before its time.
 fn cut(fate: Fate) -> Fault {
-    fate.broken().filter(|fault| fault.kind == FaultKind::MemoryLimit).unwrap_or_else(gone)
+    fate.broken().filter(|fault| fault.side() == Side::Gateway).unwrap_or_else(gone)
 }
 
 fn field_bytes(headers: &Headers) -> u64 {

@@ -238,7 +238,10 @@ fn requests_do_not_wait_behind_a_response_that_is_not_read() {
                 assert_eq!(get(&sender, "/small").await.0, 200);
                 count.fetch_add(1, Ordering::SeqCst);
             });
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            let next = asks.join_next();
+            if let Ok(Some(ended)) = tokio::time::timeout(std::time::Duration::from_millis(50), next).await {
+                ended.unwrap();
+            }
             if served.load(Ordering::SeqCst) > 0 && node.connections() >= 2 {
                 return;
             }

@@ -9,6 +9,7 @@ mod neighbours;
 mod parts;
 mod persons;
 mod present;
+mod purge;
 mod slices;
 mod told;
 
@@ -19,13 +20,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sigma_cache::{
-    Answered, Directives, Draft, Epoch, Erasure, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
-    table_key,
+    Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
 };
-use sigma_config::resources::PassHost;
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead, Side};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
-use sigma_plugin::variables::host_name;
 use sigma_plugin::{BodyFilter, Context, Reply};
 use sigma_wire::Departure;
 
@@ -34,18 +32,15 @@ use super::plan::Ended;
 use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::route::normalize::UriOptions;
-use crate::snapshot::Upstream;
 use crate::worker::Worker;
 use conditions::{ask_whether_good, has_validators};
 use present::{Wanted, hide, present};
+use purge::resource;
 use slices::{Outcome, TRIES, Taken, forget};
 use told::{Asked, Forward, Status, tell_asked, tell_hit, tell_reused};
 
 /// How long a disk may take to find an answer. Then a node is asked, and the disk is left alone for a while.
 const FETCH_WAIT: Duration = Duration::from_millis(500);
-
-/// For how long `PURGE` waits until nothing of what was forgotten is on a disk.
-const ERASE_WAIT: Duration = Duration::from_secs(1);
 
 /// Bodies up to this pass on to those who wait with the exchange that asks: they come with their heads, so nobody's
 /// slowness is in the way.
@@ -132,19 +127,7 @@ impl Exchange<'_, '_> {
         wish.complete(&self.scratch.ctx, self.own_host_of());
         let zone = self.worker.caches.zone(&wish.rule);
         if method == Method::Purge && wish.rule.purges {
-            let (mut was_kept, mut erasure) = (false, Erasure::nothing());
-            for key in wish.purged() {
-                was_kept |= zone.purge(&table_key(&key));
-                let (had_whole, erased) = zone.erase(&key);
-                was_kept |= had_whole;
-                erasure = erasure.and(erased);
-            }
-            let status = if was_kept { 200 } else { 404 };
-            if zone.shelf().is_some() {
-                // A disk that hangs on for longer has it forgotten in memory at least.
-                let _ = tokio::time::timeout(ERASE_WAIT, erasure.done()).await;
-            }
-            return self.reply(Reply::new(status).text("").into()).await.map(|()| true);
+            return self.purge(&wish, &zone).await.map(|()| true);
         }
         let mut turn = Turn::new(wish, zone);
         let mut tries = 0;
@@ -187,16 +170,6 @@ impl Exchange<'_, '_> {
     fn prepare(&self, turn: &mut Turn) {
         turn.prepare(&self.scratch.ctx, self.now_s());
         turn.uri_options = self.view.snapshot.uri_options;
-    }
-
-    /// The name of the upstream that a plugin chose, where it decides on the Host of its nodes; else empty.
-    fn own_host_of(&self) -> &str {
-        let Some(chosen) = self.scratch.ctx.upstream.as_deref() else { return "" };
-        let snapshot = &self.view.snapshot;
-        let upstream = snapshot.upstream_number(chosen).and_then(|number| snapshot.upstream(number));
-        let passes =
-            |upstream: &Upstream| upstream.pass_host == PassHost::Pass && upstream.members.is_empty();
-        if upstream.is_some_and(|upstream| passes(upstream)) { "" } else { chosen }
     }
 
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
@@ -605,7 +578,7 @@ pub(super) fn kept_first(
     filters
 }
 
-/// What a client wants of the cache; the old way to say so counts where the new one is not used (RFC 9111 §5.4).
+/// The cache directives of a request; `Pragma` counts where there is no `Cache-Control` (RFC 9111 §5.4).
 fn wishes(asked: &Headers) -> Directives {
     let said = Directives::of(asked);
     let is_old = asked.find(b"Pragma").is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
@@ -619,11 +592,4 @@ fn wishes(asked: &Headers) -> Directives {
 /// Whether a method may change what a later GET is answered. One that nobody knows may (RFC 9111 §4.4).
 fn changes_something(method: Method) -> bool {
     !matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
-}
-
-/// What a request asks for, as those know it who purge: its host, and path with query.
-fn resource(ctx: &Context) -> Vec<u8> {
-    let mut resource = host_name(ctx.request.authority()).into_owned();
-    resource.extend_from_slice(&ctx.request_uri());
-    resource
 }

@@ -242,8 +242,8 @@ pub fn edge_markdown() -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::UntrustedFields;
     use super::*;
+    use crate::settings::UntrustedFields;
 
     #[test]
     fn written_values_win() {

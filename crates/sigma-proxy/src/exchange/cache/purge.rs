@@ -1,0 +1,52 @@
+//! `PURGE`, and the names under which responses are purged.
+
+use std::time::Duration;
+
+use sigma_cache::{Erasure, Zone, table_key};
+use sigma_config::resources::PassHost;
+use sigma_http::Fault;
+use sigma_plugin::cache::CacheWish;
+use sigma_plugin::variables::host_name;
+use sigma_plugin::{Context, Reply};
+
+use crate::exchange::Exchange;
+use crate::snapshot::Upstream;
+
+/// Longest time that `PURGE` waits for the disk.
+const ERASE_WAIT: Duration = Duration::from_secs(1);
+
+impl Exchange<'_, '_> {
+    /// Answers a `PURGE`: removes the responses of its keys.
+    pub(super) async fn purge(&mut self, wish: &CacheWish, zone: &Zone) -> Result<(), Fault> {
+        let (mut was_kept, mut erasure) = (false, Erasure::nothing());
+        for key in wish.purged() {
+            was_kept |= zone.purge(&table_key(&key));
+            let (had_whole, erased) = zone.erase(&key);
+            was_kept |= had_whole;
+            erasure = erasure.and(erased);
+        }
+        let status = if was_kept { 200 } else { 404 };
+        if zone.shelf().is_some() {
+            // A disk that hangs on for longer has it forgotten in memory at least.
+            let _ = tokio::time::timeout(ERASE_WAIT, erasure.done()).await;
+        }
+        self.reply(Reply::new(status).text("").into()).await
+    }
+
+    /// The name of the upstream that a plugin chose, where it decides on the Host of its nodes; else empty.
+    pub(super) fn own_host_of(&self) -> &str {
+        let Some(chosen) = self.scratch.ctx.upstream.as_deref() else { return "" };
+        let snapshot = &self.view.snapshot;
+        let upstream = snapshot.upstream_number(chosen).and_then(|number| snapshot.upstream(number));
+        let passes =
+            |upstream: &Upstream| upstream.pass_host == PassHost::Pass && upstream.members.is_empty();
+        if upstream.is_some_and(|upstream| passes(upstream)) { "" } else { chosen }
+    }
+}
+
+/// The resource of a request, by which it is purged: its host, and path with query.
+pub(super) fn resource(ctx: &Context) -> Vec<u8> {
+    let mut resource = host_name(ctx.request.authority()).into_owned();
+    resource.extend_from_slice(&ctx.request_uri());
+    resource
+}
