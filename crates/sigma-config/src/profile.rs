@@ -267,7 +267,7 @@ mod tests {
             "timeouts": {"request_body_min_bytes_per_second": 0, "request_body_total_ms": 0},
         });
         assert_eq!(filled(own.clone()), own);
-        assert_eq!(filled(json!({"limits": 7})), json!({"limits": 7}));
+        assert_eq!(filled(json!({"limits": 7}))["limits"], 7);
 
         let plugin = |name: &str, mut conf: Value| {
             Profile::Edge.fill_plugin(name, &mut conf);

@@ -122,9 +122,11 @@ mod tests {
         // A process that another test just starts has copies for an instant.
         let is_free = || until(DEADLINE, || !is_open_for_writing(&read).unwrap());
         assert!(is_free());
-        let mut other = std::process::Command::new("sleep");
-        let mut other =
-            other.arg("60").stdout(File::options().append(true).open(&path).unwrap()).spawn().unwrap();
+        let mut other = {
+            // The command has a copy of the descriptor until it is dropped.
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").stdout(File::options().append(true).open(&path).unwrap()).spawn().unwrap()
+        };
         assert!(is_open_for_writing(&read).unwrap(), "by another process");
         other.kill().unwrap();
         other.wait().unwrap();

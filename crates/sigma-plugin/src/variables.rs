@@ -584,9 +584,15 @@ mod tests {
 
     #[test]
     fn every_variable_that_is_known_exists() {
-        let ctx = exchange();
+        let (ctx, mut without_body) = (exchange(), exchange());
+        without_body.body = None;
+        for name in ["Content-Length", "Content-Type"] {
+            without_body.request.headers.remove_name(name.as_bytes());
+        }
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}x"));
         for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
+            // A GET with a body has no message of GraphQL that all servers read alike.
+            let ctx = if name.starts_with("graphql_") { &without_body } else { &ctx };
             if !OF_PLUGINS.contains(&&*name) && name != OF_HTTP2 {
                 assert!(ctx.get(&VarName::parse(&name)).is_some(), "{name}");
             }

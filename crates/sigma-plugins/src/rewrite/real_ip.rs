@@ -351,7 +351,7 @@ mod tests {
             let env = Env { trusted: Some(&trusted), ..Env::new(&node, &local, &consumers) };
             let _: &Consumers = &consumers;
             plugin.plugin.rewrite(&mut case.ctx, &env);
-            assert_eq!(case.ctx.remote_addr().to_string() == "9.9.9.9", believes, "{conf} {trusted:?}");
+            assert_eq!(case.ctx.remote_addr() == "9.9.9.9", believes, "{conf} {trusted:?}");
         };
         let source = json!({"source": "http_x_real_ip"});
         check(source.clone(), &[], true);
