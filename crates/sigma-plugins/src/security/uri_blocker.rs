@@ -31,7 +31,7 @@ routes:
 ```
 
 ```console
-$ curl -i --path-as-is http://127.0.0.1:9080/shop/..//admin/users
+$ curl -i --path-as-is http://127.0.0.1:9080//admin/users
 HTTP/1.1 403 Forbidden
 …
 {"error_msg":"not for you"}

@@ -320,7 +320,7 @@ fn sls_logger_sends_lines_to_the_right_server() {
             gateway.stderr()
         );
         let line = server.text().lines().last().unwrap().to_owned();
-        let (head, rest) = line.split_once(" test apisix ").unwrap();
+        let (head, rest) = line.split_once(" localhost apisix ").unwrap();
         let time = head.strip_prefix("<46>1 ").unwrap();
         assert!(time.len() == "2000-02-29T12:34:56.789Z".len() && time.ends_with('Z'), "{time}");
         let (_, rest) = rest.split_once(" - ").unwrap();

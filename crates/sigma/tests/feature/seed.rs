@@ -208,7 +208,7 @@ fn the_five_admin_calls_of_niubix() {
     let address = admin_of(&gateway);
     let call = |method: &str, target: &str| {
         let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
-        let answer = peer.ask(format!("{method} {target} HTTP/1.1\r\nHost: h\r\n\r\n")).unwrap();
+        let answer = peer.ask(format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
         assert_eq!(answer.status(), 200, "{target}");
         answer.json().unwrap()
     };
