@@ -447,7 +447,8 @@ fn what_is_left_open_or_idle_is_told() {
     check("hmac-auth", PluginScope::Http, components(&["@method", "@target-uri"]), &[]);
     check("hmac-auth", PluginScope::Http, components(&["@path"]), &["message_signatures.components"]);
     check("jwt-auth", PluginScope::Consumer, json!({"key": "a", "secret": "s", "exp": 60}), &["exp"]);
-    check("jwt-auth", PluginScope::Http, json!({}), &[]);
+    check("jwt-auth", PluginScope::Http, json!({}), &["require_exp"]);
+    check("jwt-auth", PluginScope::Http, json!({"require_exp": true}), &[]);
     check(
         "limit-conn",
         PluginScope::Http,

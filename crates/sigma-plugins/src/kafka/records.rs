@@ -487,7 +487,7 @@ mod tests {
             assert_eq!(given.len(), 2, "{method}: {reached:?}");
             assert_eq!(given[1].3.as_deref(), Some(&[b'x'; 3000][..]));
             let error = all(&log, 0, 2000).1.unwrap_err();
-            assert_eq!(error, "a compressed batch has more than 2000 bytes in it", "{method}");
+            assert_eq!(error, too_long(2000), "{method}");
             let cut = batch_with(7, method, &values, |plain| compress(plain)[..20].to_vec());
             assert_eq!(all(&cut, 0, ROOM).1, Err(DAMAGED.to_owned()), "{method}");
             let noise = batch_with(7, method, &values, |_| b"noise".to_vec());
