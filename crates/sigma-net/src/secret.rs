@@ -136,7 +136,7 @@ mod tests {
         drop(secret);
         drop(copy);
         // The page may be gone, or be another's; it is dumped again if it is there.
-        let ordinary = vec![1_u8; 64];
+        let ordinary = [1_u8; 64];
         assert!(!flags_at(ordinary.as_ptr().addr()).split_whitespace().any(|flag| flag == "dd"));
         assert_ne!(address, 0);
         assert!(SecretBytes::zeroed(0).is_empty());

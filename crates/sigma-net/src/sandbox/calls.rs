@@ -259,10 +259,7 @@ mod tests {
             denied(fs::remove_file(&path));
             denied(fs::rename(&path, dir.path().join("new")));
             denied(fs::create_dir(dir.path().join("folder")));
-            denied(fs::set_permissions(
-                &path,
-                fs::Permissions::from(fs::metadata(&path).unwrap().permissions()),
-            ));
+            denied(fs::set_permissions(&path, fs::metadata(&path).unwrap().permissions()));
             denied(rustix::process::chdir("/").map_err(io::Error::from));
             denied(
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::CONT)

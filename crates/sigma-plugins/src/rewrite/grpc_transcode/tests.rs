@@ -394,17 +394,6 @@ fn single_messages_of_streams() {
 }
 
 #[test]
-fn requests_pass_where_there_is_no_definition() {
-    for (id, definition) in [(2, DEFINITION), (1, "message {")] {
-        let conf = json!({"proto_id": id, "service": "p.S", "method": "One"});
-        let entry = entry_beside_proto("grpc-transcode", conf, definition).unwrap();
-        let mut case = Case::new("POST /a HTTP/1.1\nHost: h");
-        assert!(case.run(&entry, Phase::Access).is_none());
-        assert_eq!(case.target(), "/a");
-    }
-}
-
-#[test]
 fn times_that_nodes_are_told() {
     let check = |deadline: Value, expected: Option<&str>| {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
