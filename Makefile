@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run test checks conformance test-servers bench fuzz docs build-tools tools
+.PHONY: run test checks advisories conformance test-servers bench fuzz docs build-tools tools
 
 # Builds the gateway and starts it on the smallest configuration, with an origin to answer it.
 run: build-tools
@@ -15,10 +15,21 @@ test: checks conformance
 
 # All of it that needs nothing from a network. `cargo test` includes the house checks of xtask. Most tests wait for most
 # of their time: so there is one more at a time than there are cores.
-checks: build-tools tools
+checks: build-tools tools advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
+
+# Known vulnerabilities of the crates in Cargo.lock, where cargo-deny is installed and its database can be fetched; else it
+# says that they were not checked. Lack of a network fails nothing.
+advisories:
+	@if ! command -v cargo-deny >/dev/null; then \
+	  echo 'advisories are not checked: install cargo-deny (cargo install --locked cargo-deny)' >&2; \
+	elif ! timeout 60 cargo deny fetch db >/dev/null 2>&1; then \
+	  echo 'advisories are not checked: their database (github.com/rustsec/advisory-db) cannot be fetched' >&2; \
+	else \
+	  cargo deny check --disable-fetch advisories; \
+	fi
 
 # The suites of others for HTTP/2 and gRPC, and an authority that issues certificates; the first time, Go fetches
 # and builds them.

@@ -6,13 +6,17 @@
 //! | `elf` | what a binary asks of the machine that it runs on |
 //! | `notices` | the texts that the licences of these crates want handed on |
 //! | `sbom` | the list of the crates that are linked into the program |
+//! | `signing` | the signature of the sums |
+//! | `reproduce` | whether two builds are the same |
 //!
 //! Archives are written by `tar`, `gzip` and `dpkg-deb`, with fixed owners, sorted names and the time of the commit.
 
 mod elf;
 mod layout;
 mod notices;
+mod reproduce;
 mod sbom;
+mod signing;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +49,15 @@ pub(crate) struct Options {
     /// The folder for what is made; unset: target/package
     #[arg(long)]
     out: Option<PathBuf>,
+    /// The profile of cargo to build with
+    #[arg(long, default_value = "dist")]
+    profile: String,
+    /// The SSH key that signs the sums; unset: that of the variable SIGMA_SIGNING_KEY. Without one they stay unsigned
+    #[arg(long)]
+    signing_key: Option<PathBuf>,
+    /// Builds this package of the commit twice, in two folders, and compares the results; packs nothing
+    #[arg(long, value_name = "PACKAGE", num_args = 0..=1, default_missing_value = "sigma", conflicts_with = "binary")]
+    reproduce: Option<String>,
 }
 
 /// What is packed, of which version, for which target.
@@ -61,21 +74,50 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         target: options.target.clone().map_or_else(host, Ok)?,
         epoch: epoch(root)?,
     };
+    if let Some(package) = &options.reproduce {
+        return reproduce::run(root, &release, options, package);
+    }
     let binary = match &options.binary {
         Some(path) => path.clone(),
-        None => build(root, &release.target, options.fully_static)?,
+        None => {
+            let how =
+                Build { package: "sigma", fully_static: options.fully_static, profile: &options.profile };
+            let binary = build(root, &release, &how)?.join("sigma");
+            has_no_lines(&binary)?;
+            binary
+        }
     };
-    let bytes = std::fs::read(&binary).with_context(|| format!("{} cannot be read", binary.display()))?;
-    is_for(&bytes, &release.target)?;
-    let sections = elf::sections(&bytes).map_err(anyhow::Error::msg)?;
+    let out = options.out.clone().unwrap_or_else(|| root.join("target/package"));
+    std::fs::create_dir_all(&out)?;
+    let mut made = make(root, &release, &binary, &out)?;
+    sums(&out, &made)?;
+    let of_environment = || std::env::var_os("SIGMA_SIGNING_KEY").map(PathBuf::from);
+    match options.signing_key.clone().or_else(of_environment) {
+        Some(key) => made.push(signing::sign(&out, &key)?),
+        None => println!("SHA256SUMS is not signed: --signing-key names the key of a releaser"),
+    }
+    made.iter().for_each(|path| println!("{}", path.display()));
+    Ok(())
+}
+
+/// Refuses a binary with debug information of the source: it is most of the file, and was to be left out.
+fn has_no_lines(binary: &Path) -> anyhow::Result<()> {
+    let sections = elf::sections(&std::fs::read(binary)?).map_err(anyhow::Error::msg)?;
     ensure!(
-        options.binary.is_some() || !sections.iter().any(|name| name == ".debug_info"),
+        !sections.iter().any(|name| name == ".debug_info"),
         "{} still has the lines of the source, most of the file: they were to be left out",
         binary.display()
     );
+    Ok(())
+}
+
+/// Packs a binary.
+fn make(root: &Path, release: &Release, binary: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let bytes = std::fs::read(binary).with_context(|| format!("{} cannot be read", binary.display()))?;
+    is_for(&bytes, &release.target)?;
     let metadata = cargo_metadata(root, &release.target)?;
     let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
-    let program = Program::of(&binary, &release.version)?;
+    let program = Program::of(binary, &release.version)?;
     let parts = Parts {
         sbom: sbom::document(&metadata, &lock, &release.version, release.epoch)?,
         completions: completions(root, &program)?,
@@ -84,23 +126,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         notices: notices::document(&metadata)?,
         changelog: std::fs::read(root.join("CHANGELOG.md"))?,
     };
-    let out = options.out.clone().unwrap_or_else(|| root.join("target/package"));
-    std::fs::create_dir_all(&out)?;
     let mut made = vec![
-        tarball(root, &release, &parts, &out)?,
-        debian(root, &release, &parts, &out)?,
+        tarball(root, release, &parts, out)?,
+        debian(root, release, &parts, out)?,
         plain(&out.join(format!("{}.sbom.cdx.json", release.stem())), &parts.sbom)?,
     ];
     match elf::interpreter(&parts.binary) {
-        Ok(None) => made.push(image(root, &release, &parts, &out)?),
+        Ok(None) => made.push(image(root, release, &parts, out)?),
         Ok(Some(loader)) => {
             println!("no image: the binary needs {loader}; build it with --fully-static");
         }
         Err(reason) => println!("no image: {reason}"),
     }
-    sums(&out, &made)?;
-    made.iter().for_each(|path| println!("{}", path.display()));
-    Ok(())
+    Ok(made)
 }
 
 impl Release {
@@ -144,12 +182,21 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds the program; where it is.
-fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBuf> {
+/// What is built, and how.
+struct Build<'b> {
+    package: &'b str,
+    fully_static: bool,
+    profile: &'b str,
+}
+
+/// Builds a package in a folder of sources; the folder of what was built.
+fn build(root: &Path, release: &Release, how: &Build<'_>) -> anyhow::Result<PathBuf> {
+    let target = &*release.target;
     let libraries = text(Command::new("rustc").args(["--print", "target-libdir", "--target", target]))?;
     ensure!(Path::new(&libraries).exists(), no_library(target));
     let mut command = cargo();
-    command.args(["rustc", "--profile", "dist", "--locked", "-p", "sigma", "--bin", "sigma"]);
+    command.args(["rustc", "--profile", how.profile, "--locked", "-p", how.package]);
+    command.args(if how.package == "sigma" { &["--bin", "sigma"][..] } else { &["--lib"] });
     command.args(["--target", target]);
     // Names of functions stay, for profiles; the lines of the source, most of the file, go. Said to the last step: the
     // `strip` of a profile does not reach a package that has settings of its own in it.
@@ -166,17 +213,37 @@ fn build(root: &Path, target: &str, fully_static: bool) -> anyhow::Result<PathBu
         command.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), COMPILER);
         command.env(format!("CC_{name}"), COMPILER);
     }
-    // The folder that the sources are in is nobody's business.
-    let mut flags = format!("--remap-path-prefix={}=.", root.display());
-    if fully_static {
-        flags.push_str(" -C target-feature=+crt-static");
-    }
-    command.env("RUSTFLAGS", flags);
+    same_everywhere(&mut command, root, release, how.fully_static);
     let status = command.current_dir(root).status().context("cargo cannot be run")?;
     ensure!(status.success(), "the program cannot be built");
     let folder = cargo_metadata(root, target)?["target_directory"].as_str().map(PathBuf::from);
     let folder = folder.context("`cargo metadata` says nothing of `target_directory`")?;
-    Ok(folder.join(target).join("dist/sigma"))
+    // The profile `dev` has a folder with another name.
+    let profile = if how.profile == "dev" { "debug" } else { how.profile };
+    Ok(folder.join(target).join(profile))
+}
+
+/// Flags and variables by which the result does not depend on where the sources and the crates are, nor on the time.
+fn same_everywhere(command: &mut Command, root: &Path, release: &Release, fully_static: bool) {
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
+    let crates = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
+    let places = [(Some(root.to_owned()), "."), (crates, "/cargo")];
+    let places: Vec<String> =
+        places.into_iter().filter_map(|(from, to)| Some(format!("{}={to}", from?.display()))).collect();
+    let mut flags: Vec<String> = places.iter().map(|place| format!("--remap-path-prefix={place}")).collect();
+    if fully_static {
+        flags.extend(["-C".to_owned(), "target-feature=+crt-static".to_owned()]);
+    }
+    // A flag is one, whatever spaces a path has.
+    command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    // The C sources name themselves in their messages.
+    let mut c_flags: Vec<String> = std::env::var("CFLAGS").ok().into_iter().collect();
+    let has_space = places.iter().any(|place| place.contains(' '));
+    if !has_space {
+        c_flags.extend(places.iter().map(|place| format!("-ffile-prefix-map={place}")));
+    }
+    command.env("CFLAGS", c_flags.join(" "));
+    command.env("SOURCE_DATE_EPOCH", release.epoch.to_string());
 }
 
 /// What to do where there is no standard library for a target: by rustup, or with the compiler of Debian.
