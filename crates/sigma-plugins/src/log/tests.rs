@@ -204,7 +204,8 @@ fn files_are_reopened() {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !std::fs::read(&path).is_ok_and(|bytes| !bytes.is_empty()) {
         assert!(std::time::Instant::now() < deadline, "nothing was written");
-        std::thread::yield_now();
+        // The thread is started by the control thread, which is this runtime.
+        runtime.block_on(tokio::task::yield_now());
     }
     std::fs::rename(&path, &moved).unwrap();
     case.node.reopen_logs();
@@ -225,7 +226,8 @@ fn log_to(path: &Path, enough: impl Fn(&Node) -> bool) -> u64 {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !enough(&case.node) {
         assert!(std::time::Instant::now() < deadline, "nothing has happened");
-        std::thread::yield_now();
+        // The thread is started by the control thread, which is this runtime.
+        runtime.block_on(tokio::task::yield_now());
     }
     runtime.block_on(case.node.end());
     case.node.lost_lines()
