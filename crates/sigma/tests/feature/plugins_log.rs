@@ -136,13 +136,13 @@ fn global_loggers_tell_of_requests_without_a_route() {
     assert!(until(PATIENCE, || json_lines(&gateway, "log.json").len() == 1
         && !batches.lock().unwrap().is_empty()));
     let entry = json_lines(&gateway, "log.json").remove(0);
-    assert_eq!((&entry["service_id"], entry.get("route_id")), (&Value::from("test"), None), "{entry}");
+    assert_eq!((&entry["service_id"], entry.get("route_id")), (&Value::from("localhost"), None), "{entry}");
     assert_eq!((&entry["response"]["status"], entry.get("upstream")), (&Value::from(404), None), "{entry}");
     // One entry is no list.
     let sent: Value = serde_json::from_str(&batches.lock().unwrap()[0][2]).unwrap();
     assert_eq!(
         (&sent["route_id"], &sent["service_id"]),
-        (&Value::from("no-matched"), &Value::from("test")),
+        (&Value::from("no-matched"), &Value::from("localhost")),
         "{sent}"
     );
 }

@@ -1,7 +1,7 @@
 //! What plugins tell of sessions: metrics, and lines to syslog servers. And which plugins sessions may have.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -220,6 +220,8 @@ impl TlsServer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        let accepts = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        assert!(until(PATIENCE, accepts), "openssl s_server does not accept on port {port}");
         TlsServer { child, output }
     }
 
