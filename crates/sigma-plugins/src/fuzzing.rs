@@ -4,11 +4,11 @@
 use sigma_config::expr::VarName;
 use sigma_plugin::body_fields::BodyFields;
 
-pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
+pub use crate::auth::fuzzing::{authorization, saml, saml_signed, structured_fields, tokens};
 pub use crate::kafka::fuzzing::kafka_fetch;
 pub use crate::ldap::fuzzing::ldap;
 pub use crate::limit::graphql::fuzzing::graphql;
-pub use crate::rewrite::fuzzing::{body_formats, grpc_transcode};
+pub use crate::rewrite::fuzzing::{body_formats, grpc_transcode, templates};
 pub use crate::security::fuzzing::oas_validator;
 pub use crate::t1k::fuzzing::t1k;
 pub use crate::trace::fuzzing::trace_headers;
@@ -43,8 +43,10 @@ mod tests {
         check("ldap", super::ldap);
         check("oas_validator", super::oas_validator);
         check("saml", super::saml);
+        check("saml_signed", super::saml_signed);
         check("structured_fields", super::structured_fields);
         check("t1k", super::t1k);
+        check("templates", super::templates);
         check("tokens", super::tokens);
         check("trace_headers", super::trace_headers);
     }

@@ -46,5 +46,7 @@ pub use flow::udp::{Passing, UdpSession};
 pub use gateway::{Gateway, Prepared, Receiving};
 pub use heartbeat::Heartbeat;
 pub use inheritance::{BindError, Inheritance};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use listen::fuzzing;
 pub use pressure::Pressure;
 pub use snapshot::Snapshot;

@@ -284,6 +284,10 @@ async fn exchange(conversation: &mut Conversation) {
     worker.give_scratch(scratch);
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+mod made_up;
 #[cfg(test)]
 mod simulation;
 

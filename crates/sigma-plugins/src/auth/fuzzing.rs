@@ -9,7 +9,7 @@ use super::jwe_decrypt::{Encrypted, Secret};
 use super::message_signatures::base::{Subject, signature_base};
 use super::message_signatures::structured::{Dictionary, Item, Member};
 use super::message_signatures::verify::Rules;
-pub use super::saml::fuzzing::saml;
+pub use super::saml::fuzzing::{saml, saml_signed};
 use super::tokens::{Algorithm, Found, Key, KeySet, Token, is_for};
 
 /// The parts of an input, with a zero byte between them.

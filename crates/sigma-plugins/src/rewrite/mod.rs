@@ -36,6 +36,6 @@ pub(crate) mod zstd;
 /// What must hold of bodies, whatever their sender writes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
-    pub use super::body_transformer::body_formats;
+    pub use super::body_transformer::{body_formats, templates};
     pub use super::grpc_transcode::grpc_transcode;
 }

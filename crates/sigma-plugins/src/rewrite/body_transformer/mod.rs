@@ -34,7 +34,7 @@ use super::response_body::{Encoding, ask_for_readable};
 use super::whole_body::{Remake, WholeBody};
 use crate::log_throttle::LogThrottle;
 #[cfg(any(test, feature = "fuzzing"))]
-pub use fuzzing::body_formats;
+pub use fuzzing::{body_formats, templates};
 use input::Format;
 use template::{Data, Template};
 

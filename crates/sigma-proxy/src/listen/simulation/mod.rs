@@ -21,22 +21,16 @@ mod world;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use sigma_config::{ParseOptions, Problem, resources};
-use sigma_http::Chunk;
+use sigma_config::resources;
 use sigma_net::simulation::{Dialling, Wire};
-use sigma_net::{Peer, Stream, deadline};
-use sigma_observe::counters::{Counter, WorkerCounters};
-use sigma_plugin::{Local, Roster};
+use sigma_net::{Stream, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::Roster;
 use sigma_upstream::balance::{InFlight, PickContext, Tried};
-use sigma_upstream::endpoint::{EndpointSet, Location, UpstreamCell, plan_nodes};
-use sigma_upstream::health::plan::Plan;
-use sigma_upstream::health::{HealthRecords, passive_channel};
-use sigma_upstream::identity::{EndpointId, EndpointIds};
+use sigma_upstream::identity::EndpointId;
 
-use super::{Entered, Open, serve};
-use crate::admit::Admitted;
-use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
-use crate::connection::Origin;
+use super::Open;
+use super::made_up::{accepted, compiled, serving};
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 use message::STALL_MS;
@@ -65,7 +59,8 @@ fn simulate(seed: u64) -> Result<(), String> {
     let clients = 1 + world.pick(0..4);
     for number in 0..clients {
         let (near, far) = connection(&world, play.mood());
-        spawner.spawn(format!("connection {number}"), accepted(&worker, &open, near));
+        let stream = Stream::Simulated(Box::new(near));
+        spawner.spawn(format!("connection {number}"), accepted(&worker, &open, stream));
         let asks = (0..1 + world.pick(0..4)).map(|_| play.ask()).collect();
         spawner.spawn(format!("client {number}"), peers::client(Rc::clone(&play), far, asks));
     }
@@ -79,32 +74,11 @@ fn simulate(seed: u64) -> Result<(), String> {
     scheduler.run("node", 2 * STALL_MS, || {})
 }
 
-/// A connection that a worker has accepted, until it ends.
-fn accepted(worker: &Rc<Worker>, open: &Open, near: stream::GatewayEnd) -> impl Future<Output = ()> + use<> {
-    let origin = Origin::new(Peer::Unix, None, worker.enter(), &worker.clock.borrow());
-    let stream = Stream::Simulated(Box::new(near));
-    serve(Entered(Rc::clone(worker)), Admitted { stream, early: Chunk::empty(), origin }, Rc::clone(&open.0))
-}
-
 /// A worker with one route to some nodes.
 fn worker(world: &World, seed: u64) -> Rc<Worker> {
     // Made once, as that takes longer than most simulations.
     static SNAPSHOTS: LazyLock<Vec<Arc<Snapshot>>> = LazyLock::new(snapshots);
     serving(Arc::clone(&SNAPSHOTS[world.pick(0..SNAPSHOTS.len())]), seed)
-}
-
-fn serving(snapshot: Arc<Snapshot>, seed: u64) -> Rc<Worker> {
-    let (health, _) = passive_channel(1);
-    let plugins = (Arc::default(), Local::new(0, seed));
-    Worker::new(
-        snapshot,
-        Arc::new(WorkerCounters::default()),
-        None,
-        health,
-        plugins,
-        Default::default(),
-        seed,
-    )
 }
 
 fn snapshots() -> Vec<Arc<Snapshot>> {
@@ -131,41 +105,6 @@ fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snap
         (0..nodes).map(node).collect::<Vec<_>>().join(", "),
     );
     compiled(&text, Roster::new([], None))
-}
-
-fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
-    let options = ParseOptions { plugins: &plugins, ..ParseOptions::default() };
-    let config = sigma_config::parse(text, &options).unwrap().config;
-    let compiler = Compiler::new(Arc::new(plugins), Arc::default());
-    let sources = Sources {
-        endpoints: &mut Fixed,
-        secrets: &NoSecrets,
-        files: &mut NoFiles,
-        geography: None,
-        ordered: None,
-    };
-    compiler.compile(&config, 0, sources).unwrap().1
-}
-
-/// Nodes at the addresses that the configuration has, never checked.
-struct Fixed;
-
-impl EndpointSource for Fixed {
-    fn endpoints(
-        &mut self,
-        _: &str,
-        config: &resources::Upstream,
-        _: Option<&sigma_net::tls::ClientTls>,
-    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
-        let (ids, records) = (EndpointIds::default(), HealthRecords::default());
-        let planned = plan_nodes(config.scheme, &config.nodes);
-        let endpoints = planned.iter().map(|node| match &node.location {
-            Location::Fixed(address) => node.at(address.clone(), &ids, &records),
-            Location::Name(name) => unreachable!("{name} is an address"),
-        });
-        let set = EndpointSet::new(endpoints.collect(), Arc::clone(records.epoch()));
-        Ok((Arc::new(UpstreamCell::new(Arc::new(set))), None))
-    }
 }
 
 /// Connections to nodes: some are refused, some never stand.

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context as Task, Poll, Waker};
 
 use sigma_http::Chunk;
-use sigma_net::deadline;
+use sigma_net::{Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::{Context, Descriptor, Env, Kind, Phase, PhaseSet, Plugin, Reply, Roster, Step, Takeover};
 
@@ -91,7 +91,7 @@ pub(super) fn simulate(seed: u64) -> Result<(), String> {
     let (near, far) = connection(&world, mood);
     let open = Open::default();
     let outcome = Rc::new(RefCell::new(Err("the client has not ended".to_owned())));
-    spawner.spawn("connection".to_owned(), accepted(&worker, &open, near));
+    spawner.spawn("connection".to_owned(), accepted(&worker, &open, Stream::Simulated(Box::new(near))));
     let told = Rc::clone(&outcome);
     let asks = world.clone();
     spawner.spawn("client".to_owned(), async move { *told.borrow_mut() = client(&asks, far, calm).await });
