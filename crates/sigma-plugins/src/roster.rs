@@ -190,6 +190,63 @@ mod tests {
         }
     }
 
+    /// Caches and limits separate by the person that a plugin identifies. A new plugin of these groups has to be in one
+    /// of the two lists.
+    #[test]
+    fn plugins_of_auth_and_security_say_whether_they_identify_persons() {
+        let groups = include_str!("roster.rs").lines().filter_map(|line| line.strip_prefix("    &crate::"));
+        let guards: Vec<_> = groups
+            .zip(ROSTER)
+            .filter(|(path, _)| path.starts_with("auth::") || path.starts_with("security::"))
+            .map(|(_, plugin)| plugin)
+            .collect();
+        let names = |identifies: bool| -> Vec<&str> {
+            let plugins =
+                guards.iter().filter(|plugin| sigma_plugin::Kind::identifies(***plugin) == identifies);
+            plugins.map(|plugin| plugin.name).collect()
+        };
+        let identifying = [
+            "authz-casbin",
+            "authz-casdoor",
+            "authz-keycloak",
+            "basic-auth",
+            "cas-auth",
+            "digest-auth",
+            "dingtalk-auth",
+            "ext-authz",
+            "feishu-auth",
+            "forward-auth",
+            "hmac-auth",
+            "jwe-decrypt",
+            "jwt-auth",
+            "key-auth",
+            "ldap-auth",
+            "ldap-auth-advanced",
+            "multi-auth",
+            "opa",
+            "openid-connect",
+            "saml-auth",
+            "wolf-rbac",
+        ];
+        let others = [
+            "acl",
+            "attach-consumer-label",
+            "chaitin-waf",
+            "consumer-restriction",
+            "cors",
+            "csrf",
+            "ip-restriction",
+            "oas-validator",
+            "rbac",
+            "referer-restriction",
+            "request-validation",
+            "ua-restriction",
+            "upstream-auth",
+            "uri-blocker",
+        ];
+        assert_eq!((names(true), names(false)), (identifying.to_vec(), others.to_vec()));
+    }
+
     /// What a page says that an operator may set can be set.
     #[test]
     fn attributes_that_pages_name_exist() {

@@ -374,7 +374,8 @@ impl Inquiry for Verifier {
                 &values[..]
             }
             Verdict::None if self.config.allow_degradation => {
-                ctx.mark_unknown();
+                // The node may know the person by a cookie.
+                ctx.mark_personal("forward-auth", None);
                 &[]
             }
             Verdict::None => return Reply::new(self.config.status_on_error).text(Vec::new()).into(),

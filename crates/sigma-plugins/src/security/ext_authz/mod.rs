@@ -404,7 +404,8 @@ impl Inquiry for Authoriser {
                 Reply::new(self.config.status_on_error).text(Vec::new()).into()
             }
             Verdict::None => {
-                ctx.mark_unknown();
+                // The node may know the person by a cookie.
+                ctx.mark_personal("ext-authz", None);
                 if self.config.failure_mode_allow_header_add {
                     ctx.request.headers.append(ALLOWED, b"true");
                 }

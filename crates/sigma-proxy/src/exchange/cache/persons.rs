@@ -24,11 +24,12 @@ impl Exchange<'_, '_> {
     fn has_unmarked_person(&mut self) -> bool {
         let Stage::Guided { merged, .. } = &self.stage else { return false };
         let ctx = &mut self.scratch.ctx;
-        if ctx.personal.is_marked() || ctx.personal.passed_unknown() || ctx.identity.is_some() {
+        if ctx.personal.is_marked() || ctx.identity.is_some() {
             return false;
         }
         let chains = chains(&self.view, self.stage.route_number(), merged.as_deref());
-        let mut identifying = chains.flat_map(Chain::entries).filter(|entry| entry.identifies());
-        identifying.any(|entry| ctx.admits(entry))
+        let identifying = chains.flat_map(Chain::entries).filter(|entry| entry.identifies());
+        // One that knows no person says nothing of another plugin that is silent.
+        identifying.filter(|entry| ctx.admits(entry)).count() > usize::from(ctx.personal.passed_unknown())
     }
 }
