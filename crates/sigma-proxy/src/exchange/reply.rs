@@ -280,4 +280,17 @@ mod tests {
             }
         }
     }
+
+    /// The page on troubleshooting has a row for each reason, with its statuses.
+    #[test]
+    fn every_reason_is_documented() {
+        let page = include_str!("../../../../docs/troubleshooting.md");
+        for kind in FaultKind::ALL {
+            let start = format!("| `{}` | ", kind.error_type());
+            let row = page.lines().find_map(|line| line.strip_prefix(&start));
+            let statuses = row.unwrap_or_else(|| panic!("no row for {}", kind.error_type()));
+            let status = status(*kind).unwrap_or(CLIENT_GONE_STATUS).to_string();
+            assert!(statuses.split(" | ").next().unwrap().contains(&status), "{kind:?} {status}: {statuses}");
+        }
+    }
 }

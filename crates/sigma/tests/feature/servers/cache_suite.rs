@@ -12,7 +12,7 @@ use crate::{PATIENCE, SIGMA};
 
 const VERSION: &str = "0.4.5";
 
-/// Tests that passed when `docs/caching.md` was written, of conformance and of what an optimal cache does. There it
+/// Tests that passed when `docs/cache-storage.md` was written, of conformance and of what an optimal cache does. There it
 /// stands why the others do not.
 const PASSED: [usize; 2] = [139, 77];
 
