@@ -3,10 +3,11 @@
 //! A document is JSON (with comments) when it begins with `{` and a quoted key, else YAML.
 //! Both readers share the limits: the text may come from a network client.
 
+mod flow;
 mod json;
 mod yaml;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -28,6 +29,8 @@ pub struct Document {
     pub value: Value,
     /// Pointer (`routes[0].uri`) → line and column, both from 1.
     pub positions: HashMap<String, (u32, u32)>,
+    /// Pointers of the texts with variables (`${{NAME}}`) that have no quotes; JSON has none of these.
+    pub plain: HashSet<String>,
 }
 
 impl Document {

@@ -34,7 +34,7 @@ pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
     let mut reader = Reader { lines: line_starts(text), positions: HashMap::new(), problems: Vec::new() };
     let value = parsed.value.map_or(Value::Null, |value| reader.value(value, "", 0));
     match reader.problems.is_empty() {
-        true => Ok(Document { value, positions: reader.positions }),
+        true => Ok(Document { value, positions: reader.positions, ..Document::default() }),
         false => Err(reader.problems),
     }
 }

@@ -112,3 +112,48 @@ fn what_cannot_be_read_says_where() {
     }
     check(&bomb, "too_large", Some(5));
 }
+
+/// JSON pasted behind a key is read as libyaml reads it: indentation inside brackets means nothing.
+#[test]
+fn brackets_need_no_indentation() {
+    let check = |text: &str, expected: serde_json::Value| {
+        let document = Document::parse(text, LARGE).unwrap_or_else(|problems| panic!("{text}: {problems:?}"));
+        assert_eq!(document.value, expected, "{text}");
+    };
+    let cors = json!({"routes": [{"plugins": {"cors": {}}, "uri": "/a"}]});
+    check("routes:\n- plugins: {\n    \"cors\": {}\n  }\n  uri: /a\n", cors.clone());
+    check("routes:\n  - plugins: {\n      \"cors\": {}\n    }\n    uri: /a\n", cors.clone());
+    check("routes:\n  - plugins: {\n    \"cors\": {\n    }\n    }\n    uri: /a\n", cors.clone());
+    check("routes:\n- plugins: {\n\"cors\": {}\n}\n  uri: /a\n", cors.clone());
+    check("routes:\n- plugins:\n    {\n  \"cors\": {}\n  }\n  uri: /a\n", cors.clone());
+    check("routes: [\n{\n\"plugins\": {\"cors\": {}},\n\"uri\": \"/a\"\n}\n]\n", cors.clone());
+    check("a: {\n}\nb: [\n]\n", json!({"a": {}, "b": []}));
+    check("a: {\n# }\n\"x\": \"}\\\"\" # {\n}\nb: 1\n", json!({"a": {"x": "}\""}, "b": 1}));
+    check(
+        "a:\n  b: {\n  'x': 'it''s }',\n  y: it's\n  }\n",
+        json!({"a": {"b": {"x": "it's }", "y": "it's"}}}),
+    );
+    check("a:\n  b: [1,\n  2,\n3]\n  c: {\n  }\n", json!({"a": {"b": [1, 2, 3], "c": {}}}));
+    check(
+        "a:\n  b: {\n  \"x\": \"ä\"\n  }\nc: |\n  }\n   ]\n",
+        json!({"a": {"b": {"x": "ä"}}, "c": "}\n ]\n"}),
+    );
+    check("a:\r\n  b: {\r\n  \"x\": 1\r\n  }\r\n", json!({"a": {"b": {"x": 1}}}));
+    let many: String = (0..50).map(|i| format!("k{i}:\n  v: {{\n  \"x\": 1\n  }}\n")).collect();
+    assert_eq!(Document::parse(&many, LARGE).unwrap().value.as_object().unwrap().len(), 50);
+}
+
+/// Lines and columns are those of the file, also where spaces were added to read it.
+#[test]
+fn brackets_keep_their_places() {
+    let text = "a:\n  b: {\n  \"x\": 1,\n  \"y\": {\"z\": 1}\n  }\nc: 1\n";
+    let document = Document::parse(text, LARGE).unwrap();
+    let places = ["a.b", "a.b.x", "a.b.y.z", "c"].map(|pointer| document.positions[pointer]);
+    assert_eq!(places, [(2, 3), (3, 3), (4, 9), (6, 1)]);
+    let refused = |text: &str| Document::parse(text, LARGE).expect_err(text).remove(0);
+    let twice = refused("a:\n  b: {\n  \"x\": 1,\n  \"x\": 2\n  }\n");
+    assert_eq!((twice.code, twice.pointer.as_str(), twice.line), ("duplicate_key", "a.b.x", Some(4)));
+    for text in ["a:\n  b: {\n  \"x\": 1\nc: 1\n", "a:\n  b: {\n  x: [}\n  }\n", "a:\n  b: 1\n c: 2\n"] {
+        assert_eq!(refused(text).code, "syntax", "{text}");
+    }
+}

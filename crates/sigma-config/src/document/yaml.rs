@@ -1,37 +1,66 @@
 //! The YAML reader: YAML 1.2, core schema, one document, keys that are scalars.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
+use super::flow::Indented;
 use super::{Document, MAX_COPIED_VALUES, MAX_DEPTH, MAX_PROBLEMS, duplicate_key, number, too_deep};
 use crate::problem::{Problem, element, member};
 
 pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
-    let mut builder = Builder::default();
-    for event in Parser::new_from_str(text) {
-        let step = match event {
-            Ok((event, span)) => builder.event(event, span),
-            Err(error) => {
-                let message = format!("not YAML: {} (column {})", error.info(), error.marker().col() + 1);
-                Err(Problem::new("", "syntax", message).at(Some(error.marker().line() as u32)))
-            }
+    let mut indented = Indented::new(text);
+    loop {
+        let (builder, outdented) = attempt(&indented);
+        if let Some((line, flow)) = outdented
+            && indented.indent(line, flow)
+        {
+            continue;
+        }
+        return match builder.problems.is_empty() {
+            true => Ok(Document {
+                value: builder.root.unwrap_or(Value::Null),
+                positions: builder.positions,
+                plain: builder.plain,
+            }),
+            false => Err(builder.problems),
         };
-        if let Err(fatal) = step {
-            builder.problems.push(fatal);
-            break;
+    }
+}
+
+/// Reads the text once. Where a line is not indented enough, also that line and the place of the
+/// outermost list or mapping in brackets that is open there.
+fn attempt(indented: &Indented<'_>) -> (Builder, Option<(usize, Option<(u32, u32)>)>) {
+    let mut builder = Builder::default();
+    let place = |marker: &Marker| (marker.line() as u32, indented.column(marker) as u32 + 1);
+    for event in Parser::new_from_str(indented.text()) {
+        match event {
+            Ok((event, span)) => {
+                if let Err(fatal) = builder.event(event, place(&span.start)) {
+                    builder.problems.push(fatal);
+                    break;
+                }
+            }
+            Err(error) => {
+                let (line, column) = place(error.marker());
+                let message = format!("not YAML: {} (column {column})", error.info());
+                builder.problems.push(Problem::new("", "syntax", message).at(Some(line)));
+                let in_brackets = builder.stack.iter().map(|frame| frame.place);
+                let flow = in_brackets.into_iter().find(|place| indented.is_bracket(*place));
+                let outdented = error.info().contains("indentation").then_some((line as usize, flow));
+                return (builder, outdented);
+            }
         }
     }
-    match builder.problems.is_empty() {
-        true => Ok(Document { value: builder.root.unwrap_or(Value::Null), positions: builder.positions }),
-        false => Err(builder.problems),
-    }
+    (builder, None)
 }
 
 /// A list or mapping that is still open.
 struct Frame {
     pointer: String,
+    /// Where its text begins.
+    place: (u32, u32),
     anchor: usize,
     content: Content,
 }
@@ -55,6 +84,7 @@ struct Key {
 /// An anchored value, with what copying it costs.
 struct Anchored {
     value: Value,
+    pointer: String,
     size: usize,
     depth: usize,
 }
@@ -67,13 +97,13 @@ struct Builder {
     anchors: HashMap<usize, Anchored>,
     copied: usize,
     positions: HashMap<String, (u32, u32)>,
+    plain: HashSet<String>,
     problems: Vec<Problem>,
 }
 
 impl Builder {
     /// Takes one event; an error ends the reading.
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
-        let place = (span.start.line() as u32, span.start.col() as u32 + 1);
+    fn event(&mut self, event: Event<'_>, place: (u32, u32)) -> Result<(), Problem> {
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
@@ -96,6 +126,9 @@ impl Builder {
                 let typed = style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
                 let value = if typed { plain(&text) } else { Some(Value::String(text.to_string())) };
                 let pointer = self.next_pointer();
+                if typed && text.contains("${{") {
+                    self.plain.insert(pointer.clone());
+                }
                 let value = value.unwrap_or_else(|| {
                     let message = format!("`{text}` is not a number that can be kept");
                     self.report(Problem::new(&pointer, "number", message).at(Some(place.0)));
@@ -163,12 +196,12 @@ impl Builder {
             return Err(too_deep(&pointer, place.0));
         }
         self.locate(&pointer, place);
-        self.stack.push(Frame { pointer, anchor, content });
+        self.stack.push(Frame { pointer, place, anchor, content });
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), Problem> {
-        let Some(Frame { pointer, anchor, content }) = self.stack.pop() else {
+        let Some(Frame { pointer, anchor, content, .. }) = self.stack.pop() else {
             return Ok(());
         };
         let value = match content {
@@ -196,6 +229,12 @@ impl Builder {
             return Err(too_many_copies(&pointer, place.0));
         }
         let value = anchored.value.clone();
+        let below = |text: &String| Some(format!("{pointer}{}", text.strip_prefix(&anchored.pointer)?));
+        let plain: Vec<String> = match has_variables(&value) {
+            true => self.plain.iter().filter_map(below).collect(),
+            false => Vec::new(),
+        };
+        self.plain.extend(plain);
         self.finish(value, 0, pointer, place)
     }
 
@@ -222,7 +261,8 @@ impl Builder {
             if self.copied > MAX_COPIED_VALUES {
                 return Err(too_many_copies(&pointer, place.0));
             }
-            self.anchors.insert(anchor, Anchored { value: value.clone(), size, depth });
+            let copied = Anchored { value: value.clone(), pointer: pointer.clone(), size, depth };
+            self.anchors.insert(anchor, copied);
         }
         match self.stack.last_mut() {
             None => self.root = Some(value),
@@ -257,6 +297,16 @@ fn extent(value: &Value) -> (usize, usize) {
         Value::Array(items) => items.iter().map(extent).fold((1, 1), join),
         Value::Object(map) => map.values().map(extent).fold((1, 1), join),
         _ => (1, 0),
+    }
+}
+
+/// Whether variables stand in the texts of a value.
+fn has_variables(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains("${{"),
+        Value::Array(items) => items.iter().any(has_variables),
+        Value::Object(map) => map.values().any(has_variables),
+        _ => false,
     }
 }
 
