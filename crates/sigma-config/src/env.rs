@@ -1,52 +1,92 @@
 //! Environment variables in a document: `${{NAME}}`, `${{NAME:=default}}`.
 //!
-//! Substitution follows parsing, so that a value can never change the structure around it.
+//! Substitution follows parsing, so that a value can never change the structure around it. The field
+//! decides over the type of the result: a key of digits stays a text. Only where the field takes texts
+//! as well as numbers, or where no schema names the field, the quotes of YAML decide.
+
+mod wanted;
 
 use serde_json::{Map, Value};
 
 use crate::document::Document;
+use crate::plugins::PluginSchemas;
 use crate::problem::{Problem, element, member};
+use wanted::{Fields, Wanted};
 
-/// Replaces every variable in the keys and string values of `document` by what `lookup` says.
-/// A value that a variable was used in and that then reads as a number, `true` or `false` becomes
-/// one.
-pub fn substitute(document: &mut Document, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<Problem> {
+/// The part of a configuration that a document holds, which decides over the types of its fields.
+#[derive(Clone, Copy)]
+pub(crate) enum Holds<'a> {
+    /// A file, with the plugins of this build.
+    File(&'a dyn PluginSchemas),
+    /// One resource of a kind that is not known here.
+    Resource(&'a dyn PluginSchemas),
+    /// A format without a schema: numbers and `true` become what they look like.
+    Foreign,
+}
+
+/// Replaces every variable in the keys and string values of `document` by the result of `lookup`.
+pub(crate) fn substitute(
+    document: &mut Document,
+    holds: Holds<'_>,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Vec<Problem> {
+    if !has_variables(&document.value) {
+        return Vec::new();
+    }
     let mut value = std::mem::take(&mut document.value);
-    let mut pass = Pass { document, lookup, problems: Vec::new() };
-    pass.value(&mut value, "");
+    let written = value.clone();
+    let attributes = wanted::attributes(&written, holds);
+    let fields = Fields::of(holds, &attributes);
+    let mut pass =
+        Pass { document, lookup, problems: Vec::new(), is_foreign: matches!(holds, Holds::Foreign) };
+    pass.value(&mut value, "", &fields);
     let problems = pass.problems;
     document.value = value;
     problems
+}
+
+fn has_variables(value: &Value) -> bool {
+    let is_one = |text: &str| text.contains("${{");
+    match value {
+        Value::String(text) => is_one(text),
+        Value::Array(items) => items.iter().any(has_variables),
+        Value::Object(map) => map.iter().any(|(key, value)| is_one(key) || has_variables(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 struct Pass<'a> {
     document: &'a Document,
     lookup: &'a dyn Fn(&str) -> Option<String>,
     problems: Vec<Problem>,
+    is_foreign: bool,
 }
 
 impl Pass<'_> {
-    fn value(&mut self, value: &mut Value, pointer: &str) {
+    fn value(&mut self, value: &mut Value, pointer: &str, fields: &Fields<'_>) {
         match value {
             Value::String(text) => {
                 if let Some(replaced) = self.text(text, pointer) {
-                    *value = typed(replaced);
+                    *value = self.typed(replaced, pointer, fields.wanted());
                 }
             }
             Value::Array(items) => {
-                for (index, item) in items.iter_mut().enumerate() {
-                    self.value(item, &element(pointer, index));
+                let fields: Vec<Fields<'_>> =
+                    items.iter().enumerate().map(|(at, item)| fields.item(at, item)).collect();
+                for (index, (item, fields)) in items.iter_mut().zip(&fields).enumerate() {
+                    self.value(item, &element(pointer, index), fields);
                 }
             }
-            Value::Object(map) => self.object(map, pointer),
+            Value::Object(map) => self.object(map, pointer, fields),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    fn object(&mut self, map: &mut Map<String, Value>, pointer: &str) {
+    fn object(&mut self, map: &mut Map<String, Value>, pointer: &str, fields: &Fields<'_>) {
         let variable_keys = map.keys().any(|key| key.contains("${{"));
         for (key, value) in map.iter_mut() {
-            self.value(value, &member(pointer, key));
+            let fields = fields.member(key, value);
+            self.value(value, &member(pointer, key), &fields);
         }
         if !variable_keys {
             return;
@@ -61,6 +101,17 @@ impl Pass<'_> {
                     .push(self.document.problem(&place, "duplicate_key", message).hint("remove one"));
             }
         }
+    }
+
+    /// The value that a text with variables stands for.
+    fn typed(&self, text: String, pointer: &str, wanted: Wanted) -> Value {
+        let is_plain = self.is_foreign || self.document.plain.contains(pointer);
+        let may_be_typed = match wanted {
+            Wanted::Text => false,
+            Wanted::Scalar => true,
+            Wanted::Any => is_plain,
+        };
+        if may_be_typed { scalar(text) } else { Value::String(text) }
     }
 
     /// The text with its variables replaced; `None` if it has none.
@@ -94,59 +145,19 @@ impl Pass<'_> {
     }
 }
 
-fn typed(text: String) -> Value {
+/// A number, `true` or `false` where the text is one; a number that cannot be kept exactly is none.
+fn scalar(text: String) -> Value {
     match text.as_str() {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        _ => match serde_json::from_str::<serde_json::Number>(&text) {
-            Ok(number) => Value::Number(number),
-            Err(_) => Value::String(text),
-        },
+        "true" => return Value::Bool(true),
+        "false" => return Value::Bool(false),
+        _ => {}
+    }
+    let is_integer = text.strip_prefix('-').unwrap_or(&text).bytes().all(|b| b.is_ascii_digit());
+    match serde_json::from_str::<serde_json::Number>(&text) {
+        Ok(number) if !(is_integer && number.is_f64()) => Value::Number(number),
+        _ => Value::String(text),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn lookup(name: &str) -> Option<String> {
-        match name {
-            "PORT" => Some("9080".into()),
-            "HOST" => Some("example.com".into()),
-            "TRUE" => Some("true".into()),
-            "EMPTY" => Some(String::new()),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn variables_are_replaced() {
-        let check = |written: serde_json::Value, expected: serde_json::Value| {
-            let mut document = Document { value: written, ..Document::default() };
-            assert_eq!(substitute(&mut document, &lookup), []);
-            assert_eq!(document.value, expected);
-        };
-        check(json!("${{PORT}}"), json!(9080));
-        check(json!("${{ TRUE }}"), json!(true));
-        check(json!("http://${{HOST}}:${{PORT}}"), json!("http://example.com:9080"));
-        check(json!("${{NONE:=7}}"), json!(7));
-        check(json!("${{NONE := a b }}"), json!("a b"));
-        check(json!("${{NONE:=}}"), json!(""));
-        check(json!("${{EMPTY:=x}}"), json!(""));
-        check(json!("9080"), json!("9080"));
-        check(json!("${{open"), json!("${{open"));
-        check(json!({"${{HOST}}:80": ["${{PORT}}"]}), json!({"example.com:80": [9080]}));
-    }
-
-    #[test]
-    fn a_missing_variable_is_reported_with_its_line() {
-        let mut document = Document::parse("a: 1\nb:\n  - ${{NOPE}} ${{NADA}}\n", 100).unwrap();
-        let problems = substitute(&mut document, &lookup);
-        assert_eq!(problems.len(), 2);
-        assert_eq!((problems[0].pointer.as_str(), problems[0].line), ("b[0]", Some(3)));
-        assert_eq!(problems[0].message, "can't find environment variable NOPE");
-        assert_eq!(problems[0].hint.as_deref(), Some("set it, or give a default: ${{NOPE:=value}}"));
-    }
-}
+mod tests;

@@ -224,7 +224,11 @@ fn prepared(
             Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
         found.errors.push(problem);
     }
-    found.errors.extend(env::substitute(&mut document, options.env));
+    let holds = match seed::detect(&document) {
+        Some(_) => env::Holds::Foreign,
+        None => env::Holds::File(options.plugins),
+    };
+    found.errors.extend(env::substitute(&mut document, holds, options.env));
     translate_seed(&mut document, options, found)?;
     shorthand::expand(&mut document, found);
     if let Some(root) = document.value.as_object_mut()

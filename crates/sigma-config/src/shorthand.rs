@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::bundled;
 use crate::check::Findings;
 use crate::document::Document;
-use crate::env;
+use crate::env::{self, Holds};
+use crate::plugins::PluginSchemas;
 use crate::problem::{Problem, element, member};
 use crate::resources::SECTIONS;
 use crate::rules::hosts;
@@ -67,6 +68,7 @@ pub struct Resources {
 /// Returns a problem for each variable that is not set and each short form that means nothing.
 pub fn resources(
     mut document: Document,
+    plugins: &dyn PluginSchemas,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Resources, Vec<Problem>> {
     let known = bundled::of_settings().get("properties").and_then(Value::as_object);
@@ -80,7 +82,8 @@ pub fn resources(
         // Their variables may be set for the gateway alone.
         root.retain(|name, _| !is_setting(name));
     }
-    let mut found = Findings { errors: env::substitute(&mut document, env), ..Findings::default() };
+    let errors = env::substitute(&mut document, Holds::File(plugins), env);
+    let mut found = Findings { errors, ..Findings::default() };
     expand(&mut document, &mut found);
     match document.value {
         Value::Object(sections) if found.errors.is_empty() => Ok(Resources { sections, settings }),
@@ -92,8 +95,13 @@ pub fn resources(
 ///
 /// # Errors
 /// Returns an error if [`resources`] would.
-pub fn resource(mut document: Document, env: &dyn Fn(&str) -> Option<String>) -> Result<Value, Vec<Problem>> {
-    let mut found = Findings { errors: env::substitute(&mut document, env), ..Findings::default() };
+pub fn resource(
+    mut document: Document,
+    plugins: &dyn PluginSchemas,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Value, Vec<Problem>> {
+    let errors = env::substitute(&mut document, Holds::Resource(plugins), env);
+    let mut found = Findings { errors, ..Findings::default() };
     let mut value = std::mem::take(&mut document.value);
     if let Some(item) = value.as_object_mut() {
         expand_upstreams(item, "", &document, &mut found);
@@ -252,10 +260,11 @@ fn parse_url(url: &str) -> Result<(&str, Cow<'_, str>, Option<u16>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugins::NoPlugins;
 
     fn read(text: &str) -> Result<Resources, Vec<Problem>> {
         let env = |name: &str| (name == "NODE").then(|| "http://a:1".to_owned());
-        resources(Document::parse(text, text.len()).expect("a document"), &env)
+        resources(Document::parse(text, text.len()).expect("a document"), &NoPlugins, &env)
     }
 
     #[test]
@@ -284,7 +293,7 @@ mod tests {
     fn upstreams_of_a_resource_are_written_out() {
         let read = |value: &Value| {
             let document = Document { value: value.clone(), ..Document::default() };
-            resource(document, &|_| None)
+            resource(document, &NoPlugins, &|_| None)
         };
         let value = read(&json!({
             "upstream": "http://a:1",

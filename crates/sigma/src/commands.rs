@@ -54,7 +54,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 /// All plugins of this build.
-fn roster() -> Arc<Roster> {
+pub(crate) fn roster() -> Arc<Roster> {
     Arc::new(Roster::new(sigma_plugins::kinds(), None))
 }
 
