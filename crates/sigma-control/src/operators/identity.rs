@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sigma_config::Problem;
 use sigma_config::cidr::CidrSet;
@@ -14,6 +14,8 @@ use sigma_net::tls::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use crate::serving::file_stamp::FileStamp;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,8 +42,8 @@ pub(crate) struct Caller {
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateOf(pub(crate) Arc<str>);
 
-/// What files were like when they were read.
-type Stamps = Vec<Option<(Option<SystemTime>, u64)>>;
+/// The states of the files when they were read.
+type Stamps = Vec<Option<FileStamp>>;
 
 impl Identity {
     /// Reads the files of the Admin API, if it is to speak TLS. They are followed until the process ends. Within a
@@ -175,13 +177,9 @@ fn text(field: &str, path: &Path) -> Result<String, Problem> {
 }
 
 fn stamps(tls: &AdminTls) -> Stamps {
-    let stamp = |path: &Path| {
-        let found = std::fs::metadata(path).ok()?;
-        Some((found.modified().ok(), found.len()))
-    };
     [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]
         .into_iter()
         .flatten()
-        .map(|path| stamp(path))
+        .map(|path| FileStamp::of(path))
         .collect()
 }

@@ -7,24 +7,22 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use sigma_config::Problem;
 use sigma_config::geoip::GeoIp;
 use sigma_config::problem::element;
 use sigma_plugin::geography::{Database, Geography};
 
-/// What shows that a file is another one: its place on the disk, when it was changed, and its length.
-type Stamp = (u64, SystemTime, u64);
+use super::file_stamp::FileStamp;
 
 /// One file and what was last read of it.
 #[derive(Clone)]
 struct File {
     path: PathBuf,
     /// As it was when it was last read, with success or without.
-    read: Option<Stamp>,
+    read: Option<FileStamp>,
     /// As it was when it was last looked at.
-    seen: Option<Stamp>,
+    seen: Option<FileStamp>,
     database: Arc<Database>,
 }
 
@@ -74,7 +72,7 @@ impl GeoFiles {
                 files.push(known.clone());
                 continue;
             }
-            let stamp = stamp(path);
+            let stamp = FileStamp::of(path);
             let database = load(path, bytes_max).map_err(|reason| {
                 let place = element("geoip.databases", index);
                 let message = format!("cannot use {}: {reason}", path.display());
@@ -96,7 +94,7 @@ impl GeoFiles {
     pub(crate) fn have_changed(&mut self) -> bool {
         let mut have_changed = false;
         for file in &mut self.files {
-            let now = stamp(&file.path);
+            let now = FileStamp::of(&file.path);
             have_changed |= now != file.read && now == file.seen;
             file.seen = now;
         }
@@ -115,12 +113,12 @@ impl GeoFiles {
     fn reading(mut self) -> (GeoFiles, bool) {
         let mut is_new = false;
         for file in &mut self.files {
-            let before = stamp(&file.path);
+            let before = FileStamp::of(&file.path);
             if before == file.read {
                 continue;
             }
             let loaded = load(&file.path, self.bytes_max);
-            if stamp(&file.path) != before {
+            if FileStamp::of(&file.path) != before {
                 // It is being written: another look will come.
                 continue;
             }
@@ -143,12 +141,6 @@ impl GeoFiles {
 fn tell(path: &Path, database: &Database) {
     let (path, database) = (path.display(), database.describe());
     tracing::info!(%path, database, "geoip: a database was read");
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    use std::os::unix::fs::MetadataExt;
-    let meta = std::fs::metadata(path).ok()?;
-    Some((meta.ino(), meta.modified().ok()?, meta.len()))
 }
 
 fn load(path: &Path, bytes_max: u64) -> Result<Arc<Database>, String> {

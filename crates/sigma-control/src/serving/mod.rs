@@ -5,6 +5,7 @@
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
 //! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
 //! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`.
+//! `file_stamp` tells whether a file has changed.
 //! `ticket_keys` keeps keys of session tickets, and shares them. `purges` has caches forget, on all gateways of a store; `cache_disk` is where they keep
 //! what outlasts the process. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
@@ -15,6 +16,7 @@ pub(crate) mod desired;
 pub(crate) mod edit;
 pub(crate) mod endpoints;
 pub(crate) mod expiry;
+pub(crate) mod file_stamp;
 pub(crate) mod files;
 pub(crate) mod geo_files;
 pub(crate) mod health_file;

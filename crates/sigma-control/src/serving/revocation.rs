@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sigma_config::resources::SslCrl;
 use sigma_net::tls::{CertificateDer, Crl, RevocationLists};
@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::clock::unix_seconds;
+use super::file_stamp::FileStamp;
 use super::published::{Folder, Request, shown};
 
 /// How often files are looked at, and what is due.
@@ -119,7 +120,7 @@ struct Source<P> {
     place: P,
     kept: Vec<Arc<Crl>>,
     /// What the file was like when it was read.
-    seen: Option<(Option<SystemTime>, u64)>,
+    seen: Option<FileStamp>,
     /// What was wrong the last time; it is said once.
     fault: Option<String>,
     is_stale: bool,
@@ -195,13 +196,12 @@ fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
 impl Source<PathBuf> {
     /// Reads the file if it is not the one that was read last. Blocks.
     fn read_if_changed(&mut self, known: &Known) {
-        let stamp = std::fs::metadata(&self.place).map(|found| (found.modified().ok(), found.len()));
-        let stamp = stamp.map_err(|error| format!("the file cannot be read: {error}"));
+        let stamp = FileStamp::read(&self.place).map_err(|error| format!("the file cannot be read: {error}"));
         if self.seen.is_some() && self.seen == stamp.as_ref().ok().copied() {
             return;
         }
         self.seen = stamp.as_ref().ok().copied();
-        let found = stamp.and_then(|(_, len)| read(&self.place, len, &known.origin));
+        let found = stamp.and_then(|stamp| read(&self.place, stamp.len(), &known.origin));
         let shown = self.place.display().to_string();
         self.take(&shown, found, known);
     }

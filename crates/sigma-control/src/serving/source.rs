@@ -1,12 +1,15 @@
 //! Reading the configuration file.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::{Checked, ParseOptions, Problem};
 use sigma_plugin::Roster;
+
+use super::file_stamp::FileStamp;
 
 /// Largest configuration file; a file of a hundred thousand routes has about half of it.
 const FILE_BYTES_MAX: usize = 64 << 20;
@@ -22,12 +25,21 @@ pub struct Source {
     pub instances: Option<u16>,
     /// What is invalid among the resources is closed instead of stopping the file.
     pub skip_invalid: bool,
+    /// The state of the files when they were read last, for `--watch`. Copies share it.
+    seen: Arc<Mutex<Option<Seen>>>,
 }
 
-/// When a file was changed, and its length.
-pub(crate) type Stamp = (SystemTime, u64);
+/// The files as they were read.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Taken before: a change during the reading is another state.
+    stamps: [Option<FileStamp>; 2],
+    /// Of the texts; None if they could not be read.
+    hash: Option<u64>,
+}
 
-/// What is read of a configuration.
+/// The texts of a configuration.
+#[derive(Hash)]
 struct Texts {
     file: String,
     companion: Option<String>,
@@ -64,7 +76,13 @@ pub(crate) fn listed(path: &Path, problems: &[Problem]) -> String {
 impl Source {
     /// A file of its own.
     pub fn file(path: impl Into<PathBuf>) -> Source {
-        Source { path: path.into(), companion: None, instances: None, skip_invalid: false }
+        Source {
+            path: path.into(),
+            companion: None,
+            instances: None,
+            skip_invalid: false,
+            seen: Arc::default(),
+        }
     }
 
     /// Reads and checks. `plugins` are those of the build.
@@ -86,6 +104,14 @@ impl Source {
     }
 
     fn read(&self) -> Result<Texts, LoadError> {
+        let stamps = self.stamps();
+        let texts = self.texts();
+        let hash = texts.as_ref().ok().map(Texts::hash_of);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps, hash });
+        texts
+    }
+
+    fn texts(&self) -> Result<Texts, LoadError> {
         Ok(Texts { file: read(&self.path)?, companion: self.companion.as_deref().map(read).transpose()? })
     }
 
@@ -108,20 +134,38 @@ impl Source {
         LoadError::Invalid { path: self.path.clone(), problems }
     }
 
-    /// Whether the file is there and another one than when `stamp` was taken, which is renewed.
-    pub(crate) fn has_changed(&self, stamp: &mut Option<Stamp>) -> bool {
-        let now = self.stamp();
-        let has_changed = now.is_some() && now != *stamp;
-        if has_changed {
-            *stamp = now;
+    /// Whether the files are there and in another state than when they were read last.
+    pub(crate) fn has_changed(&self) -> bool {
+        let Some(seen) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
+        let now = self.stamps();
+        if now[0].is_none() {
+            return false;
         }
-        has_changed
+        if now != seen.stamps {
+            return true;
+        }
+        let may_hide = seen.stamps.iter().flatten().any(FileStamp::is_fresh);
+        if !may_hide || now.iter().flatten().any(FileStamp::is_fresh) {
+            return false;
+        }
+        // Once, when no further write can hide: a state in which a file was read while it was new.
+        let hash = self.texts().ok().map(|texts| texts.hash_of());
+        if hash == seen.hash {
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Seen { stamps: now, ..seen });
+        }
+        hash != seen.hash
     }
 
-    /// A value that changes with the file, for `--watch`.
-    pub(crate) fn stamp(&self) -> Option<Stamp> {
-        let meta = std::fs::metadata(&self.path).ok()?;
-        Some((meta.modified().ok()?, meta.len()))
+    fn stamps(&self) -> [Option<FileStamp>; 2] {
+        [FileStamp::of(&self.path), self.companion.as_deref().and_then(FileStamp::of)]
+    }
+}
+
+impl Texts {
+    fn hash_of(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -134,4 +178,117 @@ pub(crate) fn unix_seconds() -> i64 {
 
 fn read(path: &Path) -> Result<String, LoadError> {
     std::fs::read_to_string(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+
+    const OLD: &str = "upstream: http://127.0.0.1:1\n";
+    const NEW: &str = "upstream: http://127.0.0.1:2\n";
+
+    /// A file that was written an hour ago, so that its stamp shows every further write.
+    fn written(text: &str) -> (tempfile::TempDir, Source) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sigma.yaml");
+        fs::write(&path, text).unwrap();
+        age(&path, 3600);
+        let source = Source::file(path);
+        (folder, source)
+    }
+
+    fn age(path: &Path, seconds: u64) {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+
+    #[test]
+    fn a_change_after_the_reading_is_seen() {
+        type Change = fn(&Path);
+        let changes: [(&str, bool, Change); 9] = [
+            ("nothing", false, |_| {}),
+            ("another length", true, |path| fs::write(path, "workers: 1\n").unwrap()),
+            ("the same length", true, |path| fs::write(path, NEW).unwrap()),
+            ("empty", true, |path| fs::write(path, "").unwrap()),
+            ("an older file moved there", true, |path| {
+                let other = path.with_extension("other");
+                fs::write(&other, OLD).unwrap();
+                age(&other, 7200);
+                fs::rename(other, path).unwrap();
+            }),
+            ("a file of the same time moved there", true, |path| {
+                let time = fs::metadata(path).unwrap().modified().unwrap();
+                let other = path.with_extension("other");
+                fs::write(&other, NEW).unwrap();
+                fs::File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+                fs::rename(other, path).unwrap();
+            }),
+            ("a link to another file", true, |path| {
+                let other = path.with_extension("other");
+                fs::write(&other, NEW).unwrap();
+                fs::remove_file(path).unwrap();
+                std::os::unix::fs::symlink(other, path).unwrap();
+            }),
+            ("a set-back time", true, |path| age(path, 7200)),
+            ("gone", false, |path| fs::remove_file(path).unwrap()),
+        ];
+        for (name, expected, change) in changes {
+            let (_folder, source) = written(OLD);
+            assert!(!source.has_changed(), "nothing was read");
+            source.read().unwrap();
+            change(&source.path);
+            assert_eq!(source.clone().has_changed(), expected, "{name}");
+            if source.read().is_ok() {
+                assert!(!source.has_changed() || expected, "{name}");
+            }
+        }
+    }
+
+    /// The stamp is that of before the reading: what is written meanwhile is another state.
+    #[test]
+    fn a_change_during_the_reading_is_seen() {
+        let (_folder, source) = written(OLD);
+        let before = source.stamps();
+        fs::write(&source.path, NEW).unwrap();
+        *source.seen.lock().unwrap() = Some(Seen { stamps: before, hash: None });
+        assert!(source.has_changed());
+    }
+
+    /// Two writes within one step of the clock leave the same stamp.
+    #[test]
+    fn a_write_that_leaves_no_trace_is_found_by_its_text() {
+        let (_folder, source) = written(OLD);
+        source.read().unwrap();
+        fs::write(&source.path, NEW).unwrap();
+        age(&source.path, 3600);
+        let mut seen = source.seen.lock().unwrap().unwrap();
+        let fresh = |text: &str| {
+            let companion = None;
+            let hash = Texts { file: text.to_owned(), companion }.hash_of();
+            Seen { stamps: source.stamps().map(|stamp| stamp.map(FileStamp::as_fresh)), hash: Some(hash) }
+        };
+        for (text, expected) in [(OLD, true), (NEW, false)] {
+            seen = fresh(text);
+            *source.seen.lock().unwrap() = Some(seen);
+            assert_eq!(source.has_changed(), expected, "{text}");
+        }
+        assert!(seen.stamps[0].unwrap().is_fresh());
+        assert!(!source.seen.lock().unwrap().unwrap().stamps[0].unwrap().is_fresh(), "looked at once");
+    }
+
+    #[test]
+    fn the_companion_counts_too() {
+        let (folder, mut source) = written("{}");
+        let companion = folder.path().join("options.json");
+        fs::write(&companion, "{}").unwrap();
+        age(&companion, 3600);
+        source.companion = Some(companion.clone());
+        source.read().unwrap();
+        assert!(!source.has_changed());
+        fs::write(&companion, "{ }").unwrap();
+        assert!(source.has_changed());
+    }
 }

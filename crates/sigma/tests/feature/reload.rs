@@ -77,6 +77,23 @@ fn twenty_reloads_lose_no_request_and_no_tunnel() {
     assert!(sent.load(Ordering::SeqCst) > 100);
 }
 
+/// `--watch` takes a file over when it is another one, also if it is as long as before and was written while the
+/// last one was read.
+#[test]
+fn a_file_that_changes_is_taken_over_with_watch() {
+    let (a, b) = (Origin::serve(serve("a")).unwrap(), Origin::serve(serve("b")).unwrap());
+    let config = |origin: &Origin| catch_all("", &nodes(&[origin]), "");
+    let gateway = Gateway::start_with(SIGMA, "--watch", &config(&a)).unwrap();
+    // At once: the start may not be over.
+    gateway.rewrite(&config(&b)).unwrap();
+    await_origin(&gateway, "b");
+    for (origin, name) in [(&a, "a"), (&b, "b"), (&a, "a")] {
+        gateway.rewrite("routes: [").unwrap();
+        gateway.rewrite(&config(origin)).unwrap();
+        await_origin(&gateway, name);
+    }
+}
+
 #[test]
 fn an_invalid_file_keeps_the_old_configuration() {
     let origin = Origin::serve(serve("a")).unwrap();

@@ -39,7 +39,7 @@ use crate::serving::acme::Ordered;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::publisher::{Part, Publisher, Whole};
-use crate::serving::source::{Source, Stamp};
+use crate::serving::source::Source;
 use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
@@ -126,7 +126,6 @@ impl Supervisor {
     pub async fn run(mut self) -> Result<(), WorkerLost> {
         let Some(mut signals) = self.signals.take() else { return Ok(()) };
         sigma_net::worker::yield_to_workers();
-        let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
         let mut secrets = Box::pin(self.look_ahead());
         let mut are_secrets_due = false;
@@ -180,7 +179,7 @@ impl Supervisor {
                     }
                     self.tidy();
                     if is_idle {
-                        under_way = self.seen(&mut stamp);
+                        under_way = self.seen();
                     }
                 }
             }
@@ -210,8 +209,8 @@ impl Supervisor {
     }
 
     /// Begins with what is seen to have changed, if anything has.
-    fn seen(&self, stamp: &mut Option<Stamp>) -> Option<UnderWay> {
-        if self.options.watch && self.options.source.has_changed(stamp) {
+    fn seen(&self) -> Option<UnderWay> {
+        if self.options.watch && self.options.source.has_changed() {
             return Some(self.begin(Change::File(Trigger::Watch, None)));
         }
         self.publisher.has_new_places().then(|| self.begin(Change::Places))
