@@ -1,6 +1,9 @@
 //! Warnings for the writer of a resource, or of a whole file: routes and conditions that can never come
 //! about, and fields that are without effect where they stand.
 
+mod pairs;
+mod together;
+
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
@@ -66,38 +69,12 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
     if let Some(inline) = value.get("upstream").and_then(Value::as_object) {
         upstream("upstream", inline, &mut found);
     }
-    caches(value, around.plugins, &mut found);
+    // The plugins of a consumer are its credentials.
+    if !matches!(kind, Kind::Consumer | Kind::Credential) {
+        found.extend(pairs::harmful(value, around.plugins, &|_, _| true));
+    }
     found
 }
-
-/// Caches beside plugins that let requests in for persons.
-fn caches(value: &Object, plugins: &dyn PluginSchemas, found: &mut Vec<Problem>) {
-    let all = || value.get("plugins").and_then(Value::as_object).into_iter().flatten();
-    let plugin_caches = all().filter(|(name, conf)| CACHES.contains(&&***name) && !is_disabled(conf));
-    let caches = plugin_caches.map(|(name, conf)| (member("plugins", name), conf));
-    let caches: Vec<_> = caches.chain(value.get("cache").map(|conf| ("cache".to_owned(), conf))).collect();
-    let identifying = all().filter(|(name, conf)| plugins.identifies(name) && !is_disabled(conf));
-    for (name, _) in identifying {
-        for (place, cache) in &caches {
-            if cache.get("consumer_isolation") == Some(&Value::Bool(false)) {
-                let message = format!("responses to one person that {name} lets in are served to others");
-                let hint = "leave `consumer_isolation` out, unless responses are the same for all";
-                found.push(
-                    Problem::new(member(place, "consumer_isolation"), "shared_cache", message).hint(hint),
-                );
-            } else if !plugins.names_persons(name) {
-                let message =
-                    format!("{name} names no persons: only responses with `public` or `s-maxage` are stored");
-                found.push(
-                    Problem::new(place.clone(), "shared_cache", message).hint("let the node send them"),
-                );
-            }
-        }
-    }
-}
-
-/// The plugins that store responses.
-const CACHES: [&str; 2] = ["proxy-cache", "graphql-proxy-cache"];
 
 /// The texts of a field, or of the list that stands in its place, with their pointers.
 fn texts<'v>(value: &'v Object, one: &str, several: &str) -> Vec<(String, &'v str)> {
@@ -313,16 +290,12 @@ fn find_place(value: &Value, pointer: String) -> Option<(String, &'static str)> 
     }
 }
 
-/// The warnings about a file that holds all resources; `identifies` tells plugins by which consumers
-/// are known.
-pub(crate) fn whole(
-    settings: &Settings,
-    resources: &Resources,
-    identifies: &dyn Fn(&str) -> bool,
-) -> Vec<Problem> {
+/// The warnings about a file that holds all resources.
+pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn PluginSchemas) -> Vec<Problem> {
     let mut found = Vec::new();
     without_certificates(settings, resources, &mut found);
-    without_consumers(resources, identifies, &mut found);
+    without_consumers(resources, &|name| plugins.unique_attribute(name).is_some(), &mut found);
+    together::pairs(resources, plugins, &mut found);
     without_sessions(settings, resources, &mut found);
     // There the pattern that was written earlier may be met first though it is shorter.
     if settings.router.http != RouterKind::RadixtreeUriWithParameter {

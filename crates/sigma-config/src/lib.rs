@@ -183,8 +183,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         );
     }
     if config.settings.store.is_none() && config.settings.admin.is_none() {
-        let identifies = |name: &str| options.plugins.unique_attribute(name).is_some();
-        let whole = advice::whole(&config.settings, &config.resources, &identifies).into_iter();
+        let whole = advice::whole(&config.settings, &config.resources, options.plugins).into_iter();
         found.warnings.extend(whole.map(|problem| valid_part::located(&document, problem)));
     }
     once_per_listener(&mut found.warnings, found.written_listeners);

@@ -194,3 +194,39 @@ fn routes_that_are_never_reached() {
     check("uri: /a, host: h", "uri: /a", false);
     check("uri: /a", "uri: /a, host: h", false);
 }
+
+/// A route gets half of a pair from its service, its plugin config, its upstream or a global rule.
+#[test]
+fn pairs_of_several_resources() {
+    let check = |text: &str, expected: &[(&str, &str)]| {
+        let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
+        let found = parse(text, &options).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).warnings;
+        let told: Vec<_> = found.iter().filter(|problem| problem.code == "preflight").collect();
+        assert_eq!(told.len(), expected.len(), "{text}: {found:?}");
+        for (problem, (place, line)) in told.iter().zip(expected) {
+            assert!(
+                problem.pointer == *place && problem.line.map(|at| at.to_string()).as_deref() == Some(line),
+                "{problem}"
+            );
+        }
+    };
+    let route = "routes:\n- id: r\n  uri: /a\n  methods: [GET]\n";
+    let nodes = "  upstream: http://a:1\n";
+    check(&format!("{route}{nodes}  plugins: {{cors: {{}}}}\n"), &[("routes[0].methods", "4")]);
+    check(
+        &format!("{route}  service_id: s\nservices:\n- id: s\n  plugins: {{cors: {{}}}}\n{nodes}"),
+        &[("routes[0].methods", "4")],
+    );
+    check(
+        &format!(
+            "{route}  plugin_config_id: p\n{nodes}plugin_configs:\n- {{id: p, plugins: {{cors: {{}}}}}}\n"
+        ),
+        &[("routes[0].methods", "4")],
+    );
+    check(
+        &format!("{route}{nodes}global_rules:\n- {{id: g, plugins: {{cors: {{}}}}}}\n"),
+        &[("routes[0].methods", "4")],
+    );
+    check(&format!("{route}{nodes}"), &[]);
+    check(&format!("{route}{nodes}services:\n- {{id: s, plugins: {{cors: {{}}}}}}\n"), &[]);
+}
