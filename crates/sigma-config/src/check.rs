@@ -57,6 +57,7 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
         }
     }
     rules.global_rules();
+    rules.identities();
 }
 
 /// The kind of an item of a section: credentials stand among the consumers.
@@ -492,6 +493,36 @@ impl Rules<'_> {
                 } else {
                     seen.insert(name, id.clone());
                 }
+            }
+        }
+    }
+
+    /// What identifies a consumer must identify no other one: one of them would stand for both.
+    fn identities(&mut self) {
+        let mut owners: HashMap<(&str, &str), (String, String)> = HashMap::new();
+        for (pointer, item) in objects(self.root, "consumers") {
+            let Some(id) = item.get("username").or_else(|| item.get("id")).and_then(text_of_id) else {
+                continue;
+            };
+            let (owner, whose) = match split_credential(&id) {
+                Some((owner, own)) => (owner.to_owned(), format!("credential: {own} of consumer: {owner}")),
+                None => (id.clone(), format!("consumer: {id}")),
+            };
+            for (plugin, conf) in item.get("plugins").and_then(Value::as_object).into_iter().flatten() {
+                let Some(attribute) = self.plugins.unique_attribute(plugin) else { continue };
+                let value = conf.get(attribute).and_then(Value::as_str);
+                let Some(value) = value.filter(|value| !wording::is_secret_reference(value)) else {
+                    continue;
+                };
+                let known = owners.get(&(plugin.as_str(), value));
+                if let Some((_, other)) = known.filter(|(other, _)| *other != owner) {
+                    let place = member(&member(&member(&pointer, "plugins"), plugin), attribute);
+                    let message = format!("duplicate {attribute} of plugin {plugin} found with {other}");
+                    let problem = self.document.problem(&place, "duplicate_credential", message);
+                    self.error_unless_standalone(problem.hint("give each consumer its own"));
+                    continue;
+                }
+                owners.entry((plugin, value)).or_insert_with(|| (owner.clone(), whose.clone()));
             }
         }
     }

@@ -37,6 +37,45 @@ routes:
   - { id: "1", uri: "/*", upstream_id: "1" }
 "#;
 
+/// What identifies a consumer identifies no other one, whatever the Admin API and the file call it.
+#[test]
+fn a_credential_is_that_of_one_consumer() {
+    let check = |items: &str, expected: Option<(&str, &str)>| {
+        let text = format!("consumers:\n{items}");
+        let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
+        let found = parse(&text, &options).err().unwrap_or_default();
+        let found: Vec<_> = found.iter().filter(|problem| problem.code == "duplicate_credential").collect();
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{text}: {found:?}");
+        if let (Some(problem), Some((place, words))) = (found.first(), expected) {
+            assert!(problem.pointer == place && problem.message == words, "{problem}");
+        }
+        let standalone = ParseOptions { standalone_mode: true, ..options };
+        let taken = parse(&format!("{text}#END\n"), &standalone);
+        assert!(
+            taken.is_ok_and(|it| it.warnings.iter().any(|problem| problem.code == "duplicate_credential")
+                == expected.is_some())
+        );
+    };
+    let consumer =
+        |name: &str, key: &str| format!("- {{username: {name}, plugins: {{key-auth: {{key: {key}}}}}}}\n");
+    let credential = |id: &str, key: &str| format!("- {{id: {id}, plugins: {{key-auth: {{key: {key}}}}}}}\n");
+    let place = "consumers[1].plugins.key-auth.key";
+    let of_jack = "duplicate key of plugin key-auth found with consumer: jack";
+    check(&(consumer("jack", "k") + &consumer("jill", "k")), Some((place, of_jack)));
+    check(&(consumer("jack", "k") + &consumer("jill", "l")), None);
+    check(&(consumer("jack", "k") + &consumer("jill", "K")), None);
+    check(&(consumer("jack", "\"1\"") + &consumer("jill", "'1'")), Some((place, of_jack)));
+    let reference = "$env://KEY";
+    check(&(consumer("jack", reference) + &consumer("jill", reference)), None);
+    check(&(consumer("jack", "k") + &credential("jack/credentials/a", "k")), None);
+    let both = consumer("jack", "k") + &consumer("jill", "l") + &credential("jill/credentials/a", "k");
+    check(&both, Some(("consumers[2].plugins.key-auth.key", of_jack)));
+    let of_credential = "duplicate key of plugin key-auth found with credential: a of consumer: jack";
+    let both = credential("jack/credentials/a", "k") + &consumer("jack", "l") + &consumer("jill", "k");
+    check(&both, Some(("consumers[2].plugins.key-auth.key", of_credential)));
+    check("- {username: jack, plugins: {key-auth: {key: k}}}\n- {username: jill, plugins: {}}\n", None);
+}
+
 #[test]
 fn the_published_file_works_as_it_stands() {
     let config = accepted(PUBLISHED).config;
