@@ -5,6 +5,7 @@
 
 mod flow;
 mod json;
+mod strict;
 mod yaml;
 
 use std::collections::{HashMap, HashSet};
@@ -12,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use crate::problem::Problem;
+
+pub use strict::{JsonError, strict_json};
 
 /// Deepest nesting of lists and objects; everything after the reader may recurse.
 pub const MAX_DEPTH: usize = 64;

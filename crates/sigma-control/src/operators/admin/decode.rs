@@ -5,7 +5,7 @@
 //! texts: the documented way to send a proto has them.
 
 use serde_json::Value;
-use sigma_config::document::{MAX_DEPTH, is_deeper};
+use sigma_config::document::{JsonError, MAX_DEPTH, is_deeper, strict_json};
 
 /// Deepest nesting of one resource: a dump has two levels around it, and must be no deeper than a
 /// file may be.
@@ -23,9 +23,17 @@ pub(crate) fn json(body: &[u8], levels: usize) -> Result<Value, String> {
 }
 
 fn decoded(body: &[u8]) -> Result<Value, String> {
-    let strict = serde_json::from_slice(body);
-    let read = strict.or_else(|error| escaped(body).map_or(Err(error), |body| serde_json::from_slice(&body)));
+    let read = match strict_json(body) {
+        Err(JsonError::Syntax(error)) => match escaped(body) {
+            Some(body) => strict_json(&body),
+            None => Err(JsonError::Syntax(error)),
+        },
+        read => read,
+    };
     read.map_err(|error| {
+        if let JsonError::Duplicate(_) = error {
+            return error.to_string();
+        }
         let mut reader = Reader { text: body, at: 0 };
         match reader.document() {
             Err(reason) => reason,
@@ -265,6 +273,19 @@ mod tests {
         check("{\"a\":\"x\\\ny\"}", None);
         check("{\"a\":\"x\n", None);
         check("{\"a\":\n\0\"x\"}", None);
+    }
+
+    /// As in a file: of two members with one name a reader would not know which counts.
+    #[test]
+    fn members_that_are_given_twice_are_refused() {
+        let check = |text: &str, place: &str| {
+            let expected = format!("the member `{place}` is given twice; remove one");
+            assert_eq!(json(text.as_bytes(), 9).expect_err(text), expected);
+        };
+        check("{\"vars\":[],\"vars\":[]}", "vars");
+        check("{\"upstream\":{\"nodes\":{\"a:1\":1,\"a:1\":2}}}", "upstream.nodes[\"a:1\"]");
+        // Also where raw line ends are taken.
+        check("{\"a\":\"x\ny\",\"a\":1}", "a");
     }
 
     #[test]

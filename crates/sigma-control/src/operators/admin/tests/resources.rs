@@ -155,6 +155,53 @@ async fn parts_are_patched() {
     api.refused("PATCH /routes/1", r#"{"uri":null}"#, 400, whole).await;
 }
 
+/// As strict as a file: of two members with one name nobody could say which counts.
+#[tokio::test]
+async fn members_that_are_given_twice_are_refused() {
+    let api = Api::new();
+    api.done("PUT /routes/1", ROUTE).await;
+    let check = async |line: &str, body: &str, place: &str| {
+        api.refused(line, body, 400, &format!("the member `{place}` is given twice; remove one")).await;
+    };
+    check(
+        "PUT /routes/2",
+        r#"{"uri":"/x","vars":[],"vars":[["a","==","1"]],"upstream":{"nodes":{"a:1":1}}}"#,
+        "vars",
+    )
+    .await;
+    check(
+        "PUT /routes/2",
+        r#"{"uri":"/x","upstream":{"nodes":{"a:1":1,"a:1":2}}}"#,
+        r#"upstream.nodes["a:1"]"#,
+    )
+    .await;
+    check(
+        "PUT /routes/2",
+        r#"{"uri":"/x","plugins":{"key-auth":{},"key-auth":{"header":"x"}}}"#,
+        "plugins.key-auth",
+    )
+    .await;
+    check("POST /routes", r#"{"uri":"/x","uri":"/y"}"#, "uri").await;
+    check("PATCH /routes/1", r#"{"upstream":{"nodes":{"b:1":1},"nodes":{}}}"#, "upstream.nodes").await;
+    check("PATCH /routes/1/upstream/nodes", r#"{"b:1":1,"b:1":2}"#, r#"["b:1"]"#).await;
+    check(
+        "PUT /stream_routes/1",
+        r#"{"server_port":1,"server_port":2,"upstream":{"nodes":{"a:1":1}}}"#,
+        "server_port",
+    )
+    .await;
+    check("PUT /global_rules/1", r#"{"plugins":{},"plugins":{"key-auth":{}}}"#, "plugins").await;
+    check(
+        "PUT /consumers",
+        r#"{"username":"jack","plugins":{"key-auth":{"key":"a","key":"b"}}}"#,
+        "plugins.key-auth.key",
+    )
+    .await;
+    check("PUT /upstreams/1", r#"{"nodes":[{"host":"a","port":1,"port":2,"weight":1}]}"#, "nodes[0].port")
+        .await;
+    check("PUT /ssls/1", r#"{"snis":["a"],"cert":"a","cert":"b"}"#, "cert").await;
+}
+
 #[tokio::test]
 async fn references_must_exist() {
     let api = Api::new();
