@@ -19,7 +19,7 @@ use serde_json::Value;
 pub(crate) use any::typed;
 pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
-pub use outline::{has_place, may_stand_in, outline};
+pub use outline::{has_place, may_stand_in, outline, tells_whom};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
 pub use warnings::{TRUSTS_ANY_PEER, warnings};
 

@@ -52,6 +52,26 @@ pub fn outline(key: &ResourceKey, value: &Value) -> Option<AnyResource> {
     has_place.then_some(outline)
 }
 
+/// Whether an item that cannot be served tells for whom it is. A global rule is for everybody, so that it has
+/// to tell what it is to guard with; a stream route that loses a condition would take all sessions.
+#[must_use]
+pub fn tells_whom(key: &ResourceKey, value: &Value) -> bool {
+    const CONDITIONS: [&str; 7] =
+        ["remote_addr", "server_addr", "server_port", "sni", "alpn", "tls", "protocol"];
+    match key.kind {
+        Kind::GlobalRule => value.get("plugins").is_some_and(Value::is_object),
+        Kind::StreamRoute => {
+            let is_readable = |name: &str, value: &Value| {
+                let alone = Object::from_iter([(name.to_owned(), value.clone())]);
+                typed(key.kind, &key.id, &Value::Object(alone)).is_ok()
+            };
+            value.is_object()
+                && CONDITIONS.iter().all(|name| value.get(name).is_none_or(|value| is_readable(name, value)))
+        }
+        _ => true,
+    }
+}
+
 /// Whether `last`, the form that was good, may stand in for what was `written` and cannot be
 /// served: it serves nobody whom the new form would not have served, and asks no less of them.
 /// Configurations of plugins that both have are not compared, but those of a consumer, which hold

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use sigma_config::crypt::Keyring;
+use sigma_config::document::{JsonError, strict_json};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources::Decoration;
@@ -49,7 +50,8 @@ pub enum Standing {
     /// 503, or no handshake for the names of an ssl. That is so where there is no form before it, and
     /// where that one lets through what the new one guards.
     Closed,
-    /// Nothing: it is unknown whom it would have served, or it serves nobody by itself.
+    /// Nothing: it is unknown whom it would have served, or it serves nobody by itself. What was in force
+    /// before stays.
     LeftOut,
 }
 
@@ -126,6 +128,8 @@ pub(crate) struct Desired {
     /// What the store has below services: what fields of their schemas cost, by service and id. None for one that could
     /// never be read.
     decorations: BTreeMap<Box<str>, BTreeMap<Box<str>, Option<Decoration>>>,
+    /// A configuration is in force, which a change that cannot be read leaves as it is.
+    is_serving: bool,
     /// Services below which something has changed that is not in them yet.
     redecorated: BTreeSet<Box<str>>,
     /// What should be known of the file, though it stops nothing.
@@ -157,6 +161,7 @@ impl Desired {
             quarantine: BTreeMap::new(),
             refused: HashMap::new(),
             decorations: BTreeMap::new(),
+            is_serving: false,
             redecorated: BTreeSet::new(),
             file_warnings: Vec::new(),
             warnings: BTreeMap::new(),
@@ -234,6 +239,7 @@ impl Desired {
 
     /// Takes over what a store tells; notes in `batch` what that changes.
     pub(crate) fn absorb(&mut self, event: Event, batch: &mut Batch) {
+        self.is_serving = true;
         match event {
             Event::Changed { revision, changes } => {
                 if changes.iter().any(|change| is_resource(change.key())) {
@@ -396,8 +402,10 @@ impl Desired {
     /// The resource and what should be known of it; or why it is none, with the value if that could be
     /// read at all.
     fn read(&self, key: &ResourceKey, record: &Record) -> Result<Read, (Option<Value>, String)> {
-        let mut value: Value = serde_json::from_slice(&record.value)
-            .map_err(|error| (None, format!("the value is not JSON: {error}")))?;
+        let mut value = strict_json(&record.value).map_err(|error| match error {
+            JsonError::Syntax(error) => (None, format!("the value is not JSON: {error}")),
+            error => (None, error.to_string()),
+        })?;
         self.keyring.decrypt_resource(key.kind, &mut value, &*self.plugins);
         for plugin in stored::skipped_plugins(key.kind, &value, &*self.plugins) {
             tracing::warn!(%key, plugin, "the plugin is not known or not enabled, and left out");
@@ -425,8 +433,12 @@ impl Desired {
         batch: &mut Batch,
     ) -> Standing {
         let value = value.filter(|value| value.is_object());
-        let outline = stored::outline(key, value.unwrap_or(&Value::Null));
         let last = self.former(key);
+        if self.is_serving && last.is_none() && !stored::tells_whom(key, value.unwrap_or(&Value::Null)) {
+            // What it was to guard is unknown, and what is in force is no more open than it was before.
+            return Standing::LeftOut;
+        }
+        let outline = stored::outline(key, value.unwrap_or(&Value::Null));
         match (last, outline) {
             (Some(last), outline) if !last.closed => {
                 let outline = outline
@@ -767,7 +779,8 @@ mod tests {
             let standing = desired.quarantine().next().map(|one| one.standing);
             assert_eq!(
                 (standing, batch.keys().len()),
-                (Some(expected), usize::from(expected == Standing::Closed))
+                (Some(expected), usize::from(expected == Standing::Closed)),
+                "{key}: {bad}"
             );
             // It goes as it came.
             desired.absorb(changed(2, vec![Change::Delete { key: key.into(), revision: 2 }]), &mut batch);
@@ -781,11 +794,57 @@ mod tests {
         check("routes/1", r#"{"uris":["/a",7],"methods":"GET","vars":7}"#, Standing::Closed);
         check("routes/1", r#"{"uri":7}"#, Standing::LeftOut);
         check("routes/1", "garbage", Standing::LeftOut);
-        check("global_rules/1", "garbage", Standing::Closed);
+        check("global_rules/1", r#"{"plugins":{"gone":{}}}"#, Standing::Closed);
         check("services/1", "garbage", Standing::Closed);
         check("consumers/jack", "garbage", Standing::Closed);
         check("ssls/1", r#"{"snis":["a.test"],"cert":"x"}"#, Standing::Closed);
         check("ssls/1", r#"{"cert":"x"}"#, Standing::LeftOut);
         check("plugin_metadata/cors", "garbage", Standing::LeftOut);
+    }
+
+    /// A change that cannot be read leaves what is in force. At a start nothing is in force, and all is closed.
+    #[test]
+    fn what_cannot_be_read_is_not_applied() {
+        let rows = [
+            ("global_rules/1", "garbage"),
+            ("global_rules/1", ""),
+            ("global_rules/1", "null"),
+            ("global_rules/1", "[1]"),
+            ("global_rules/1", "{\"plugins\":"),
+            ("global_rules/1", "{}"),
+            ("global_rules/1", "{\"plugins\":\"key-auth\"}"),
+            ("global_rules/1", "{\"plugins\":[1]}"),
+            ("global_rules/1", "{\"plugins\":{},\"plugins\":{}}"),
+            ("global_rules/1", "{\"plugins\":{\"cors\":{},\"cors\":{}}}"),
+            ("stream_routes/1", "garbage"),
+            ("stream_routes/1", "{\"server_port\":\"x\"}"),
+            ("stream_routes/1", "{\"remote_addr\":7,\"upstream_id\":\"1\"}"),
+            ("stream_routes/1", "{\"sni\":[]}"),
+        ];
+        for (key, value) in rows {
+            let place = ResourceKey::parse(key).unwrap();
+            let good = record("routes/1", GOOD, 1);
+            let all = |more| Contents { revision: 2, records: vec![good.clone(), record(key, value, more)] };
+            let shown = |desired: &Desired| {
+                let standing = desired.quarantine().next().map(|one| (one.key.clone(), one.standing));
+                (standing, desired.config.resources.is_closed(&place))
+            };
+            let mut running = desired();
+            running.absorb(changed(1, vec![Change::Put(good.clone())]), &mut Batch::default());
+            let mut batch = Batch::default();
+            running.absorb(changed(2, vec![Change::Put(record(key, value, 2))]), &mut batch);
+            assert!(batch.is_empty(), "{key}: {value}");
+            let expected = (Some((place.clone(), Standing::LeftOut)), false);
+            assert_eq!(shown(&running), expected, "{key}: {value}");
+            // Nor by reading all again, as after a lost watch.
+            running.absorb(Event::Reloaded(all(2)), &mut Batch::default());
+            assert_eq!(shown(&running), expected, "{key}: {value}");
+            let mut starting = desired();
+            starting.reload(&all(2), &mut Batch::default());
+            let closed = (Some((place.clone(), Standing::Closed)), true);
+            if value != "{}" {
+                assert_eq!(shown(&starting), closed, "{key}: {value}");
+            }
+        }
     }
 }

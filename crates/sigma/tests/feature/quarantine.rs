@@ -98,6 +98,55 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     assert!(log.contains("retired-auth") && log.contains("left out"), "{log}");
 }
 
+/// Another program writes something that nobody can read: what is in force stays, and everybody is told. A
+/// gateway that starts has nothing to keep, and is closed.
+#[test]
+fn a_change_that_cannot_be_read_is_not_applied() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let etcd = EtcdServer::start().unwrap();
+    let put = |key: &str, text: &str| etcd.put(&format!("/apisix/{key}"), text).unwrap();
+    put("routes/all", &route("/*", &a).to_string());
+    let mut gateway = start(&managed::etcd(etcd.port()));
+    await_answerer(&gateway, "/x", "a");
+    let rows = [
+        ("global_rules/new", "garbage", "left_out"),
+        ("global_rules/plugins", r#"{"plugins":"key-auth"}"#, "left_out"),
+        ("global_rules/twice", r#"{"plugins":{"key-auth":{}},"plugins":{}}"#, "left_out"),
+        ("stream_routes/new", "{", "left_out"),
+        ("routes/all", "{\"uri\":", "last_good"),
+        ("routes/other", "[]", "left_out"),
+    ];
+    for (key, text, _) in &rows {
+        put(key, text);
+    }
+    let mut expected: Vec<_> = rows.iter().map(|(key, _, served)| (*key, *served)).collect();
+    expected.sort_unstable();
+    let mut last = Vec::new();
+    let settled = until(PATIENCE, || {
+        last = quarantined(&gateway);
+        last.sort();
+        last.iter().map(|(key, served)| (&**key, &**served)).eq(expected.iter().copied())
+    });
+    assert!(settled, "{last:?}, not {expected:?}");
+    await_answerer(&gateway, "/x", "a");
+    let log = gateway.stderr();
+    assert!(log.contains("global_rules/new") && log.contains("quarantined"), "{log}");
+    let ready = Operator::new(gateway.status_address()).get("/status/ready").unwrap();
+    assert!(ready.to_string().contains("global_rules/new"), "{ready}");
+    let counters = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
+    assert!(counters.contains("sigma_quarantined_objects{kind=\"global_rules\"} 3"), "{counters}");
+    // Other changes go on.
+    put("routes/more", &route("/more", &b).to_string());
+    await_answerer(&gateway, "/more", "b");
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    await_answerer(&gateway, "/more", "503");
+    for key in ["new", "plugins", "twice"] {
+        etcd.delete(&format!("/apisix/global_rules/{key}")).unwrap();
+    }
+    await_answerer(&gateway, "/more", "b");
+}
+
 /// The plugins are there, but an operator has enabled others.
 #[test]
 fn a_plugin_that_is_not_enabled_closes_what_names_it() {
