@@ -232,7 +232,14 @@ fn single_problems() {
         &[("routes[0].priority", 2, "at least")],
     );
     // Nothing behind a key is no value.
-    refused("via:", &[("via", 1, "expected string, got userdata (write a value, or remove it)")]);
+    refused(
+        "via:",
+        &[(
+            "via",
+            1,
+            "expected string, got null (nothing stands behind the key: write a value, or remove it)",
+        )],
+    );
     refused("workers: all", &[("workers", 1, "auto")]);
     refused("\n\nstatus: x", &[("status.address", 3, "got: x (for example 127.0.0.1:7085)")]);
     refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);

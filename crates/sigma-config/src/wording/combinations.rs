@@ -94,8 +94,7 @@ impl Walk<'_> {
     fn discriminator(&self, choice: &Discriminator, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let Some(members) = value.as_object() else {
             // Only an object names a branch; anything else would be of none.
-            let text = format!("wrong type: expected object, got {}", text::lua_type(value));
-            return self.fail(at, "type", text, || None);
+            return self.fail(at, "type", self.wrong_type("object", value), || None);
         };
         let property = text::quoted(&choice.property);
         let named = match members.get(&choice.property) {

@@ -35,7 +35,7 @@ mod remedy;
 mod stranger;
 mod strict;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod unevaluated;
 mod walk;

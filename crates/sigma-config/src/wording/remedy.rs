@@ -8,7 +8,7 @@ use crate::problem::closest;
 
 /// Nothing is written behind a key, as YAML allows.
 pub(super) fn of_null(value: &Value) -> Option<String> {
-    value.is_null().then(|| "write a value, or remove it".to_owned())
+    value.is_null().then(|| "nothing stands behind the key: write a value, or remove it".to_owned())
 }
 
 /// No field is called so; those that exist are.

@@ -13,6 +13,16 @@ pub(super) fn lua_type(value: &Value) -> &'static str {
     }
 }
 
+/// The name of a value's type in a file.
+pub(super) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        other => lua_type(other),
+    }
+}
+
 /// `text` in double quotes as LuaJIT's `%q` writes it: a backslash before `"`, `\` and newline, other
 /// control characters as decimal codes.
 pub(super) fn quoted(text: &str) -> String {

@@ -105,6 +105,13 @@ impl<'s> Walk<'s> {
         is(kind, value, self.empties())
     }
 
+    /// The text for a value of another type. Writers of files read JSON's names; clients of the Admin API
+    /// compare texts with those of Lua.
+    pub(super) fn wrong_type(&self, expected: &str, value: &Value) -> String {
+        let found = if self.found.is_some() { text::json_type(value) } else { text::lua_type(value) };
+        format!("wrong type: expected {expected}, got {found}")
+    }
+
     fn equal(&self, left: &Value, right: &Value) -> bool {
         equality::equal(left, right, self.empties())
     }
@@ -161,8 +168,8 @@ impl<'s> Walk<'s> {
         if node.never {
             return self.fail(at, "schema", "expect false always", || Some("remove it".to_owned()));
         }
-        if let Err(text) = check_type(&node.types, value, self.empties()) {
-            return self.fail(at, "type", text, || remedy::of_null(value));
+        if let Err(expected) = check_type(&node.types, value, self.empties()) {
+            return self.fail(at, "type", self.wrong_type(&expected, value), || remedy::of_null(value));
         }
         if let Some(rules) = &node.object
             && self.is(JsonType::Object, value)
@@ -522,5 +529,5 @@ pub(super) fn check_type(types: &Types, value: &Value, empties: Empties) -> Outc
             format!("one of {}", names.join(", "))
         }
     };
-    Err(format!("wrong type: expected {expected}, got {}", text::lua_type(value)))
+    Err(expected)
 }
