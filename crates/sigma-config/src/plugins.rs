@@ -88,6 +88,16 @@ pub trait PluginSchemas: Send + Sync {
         Vec::new()
     }
 
+    /// The member of its configuration that names a group. All configurations of a group are equal.
+    fn group_field(&self, _name: &str) -> Option<&str> {
+        None
+    }
+
+    /// A configuration that names a group, with defaults filled in and without `_meta`; None if it names none.
+    fn group(&self, _name: &str, _conf: &Value) -> Option<Value> {
+        None
+    }
+
     /// The attribute of the consumer's data that must be unique among consumers, e.g. `key`.
     fn unique_attribute(&self, name: &str) -> Option<&str>;
 

@@ -243,6 +243,8 @@ pub struct Descriptor {
     pub upstreams_by_metadata: Option<fn(&Value, &Value) -> Vec<InlineUpstream>>,
     /// Plugins inside its configuration, which instances make with [`Build::child`].
     pub children: Option<fn(&Value) -> Vec<Child>>,
+    /// The member of its configuration that names a group. All configurations of a group are equal.
+    pub group_field: Option<&'static str>,
     /// The request fields that it sets for nodes by a configuration whose defaults are filled in; see
     /// [`crate::Kind::owned_fields`].
     pub owned_fields: Option<fn(&Value) -> Vec<OwnedField>>,
@@ -311,6 +313,7 @@ impl Descriptor {
         upstreams: None,
         upstreams_by_metadata: None,
         children: None,
+        group_field: None,
         owned_fields: None,
         credentials: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
@@ -382,6 +385,8 @@ pub struct Build<'a> {
     pub metadata: &'a Value,
     /// What all instances share.
     pub node: &'a Arc<Node>,
+    /// The configuration as it was written: without defaults, and with references to secrets.
+    pub(crate) written: &'a Value,
     /// Who makes the plugins that stand inside the configuration.
     pub(crate) family: &'a dyn Family,
 }
@@ -394,6 +399,8 @@ pub(crate) trait Family {
     fn kinds(&self) -> Vec<Arc<dyn Kind>>;
 
     fn proto(&self, id: &Id) -> Option<Arc<Proto>>;
+
+    fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>>;
 }
 
 /// Has no plugins.
@@ -409,6 +416,10 @@ impl Family for Childless {
     }
 
     fn proto(&self, _: &Id) -> Option<Arc<Proto>> {
+        None
+    }
+
+    fn written(&self, _: &str, _: &str) -> Option<Arc<Value>> {
         None
     }
 }
@@ -445,7 +456,7 @@ impl Build<'_> {
         metadata: &'a Value,
         node: &'a Arc<Node>,
     ) -> Build<'a> {
-        Build { plugin, conf, resource, metadata, node, family: &Childless }
+        Build { plugin, conf, resource, metadata, node, written: conf, family: &Childless }
     }
 
     /// An instance of a plugin that stands inside the configuration, whose counters are kept apart by
@@ -467,6 +478,17 @@ impl Build<'_> {
     /// anew when it changes.
     pub fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
         self.family.proto(id)
+    }
+
+    /// The configuration as it was written: without defaults, and with references to secrets.
+    pub fn written(&self) -> &Value {
+        self.written
+    }
+
+    /// Whether the resources of which this instance is made have this plugin at `resource`, written so. What was made
+    /// of earlier resources lives on for a while.
+    pub fn is_current(&self, resource: &str, written: &Value) -> bool {
+        self.family.written(resource, self.plugin).is_some_and(|now| *now == *written)
     }
 
     /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].

@@ -133,6 +133,11 @@ pub trait Kind: Send + Sync {
         Vec::new()
     }
 
+    /// The member of its configuration that names a group; see [`Descriptor::group_field`].
+    fn group_field(&self) -> Option<&str> {
+        None
+    }
+
     /// The request fields that it sets for nodes by a configuration of a route, whose defaults are filled in. The
     /// gateway removes what clients send in their place. Fields that are not known beforehand are claimed by
     /// [`Context::claim`].
@@ -294,6 +299,10 @@ impl Kind for Descriptor {
 
     fn children(&self, conf: &Value) -> Vec<Child> {
         self.children.map(|children| children(conf)).unwrap_or_default()
+    }
+
+    fn group_field(&self) -> Option<&str> {
+        self.group_field
     }
 
     fn owned_fields(&self, conf: &Value) -> Vec<OwnedField> {

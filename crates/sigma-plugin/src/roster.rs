@@ -31,6 +31,11 @@ pub trait Lookup {
     fn proto(&self, _id: &Id) -> Option<Arc<Proto>> {
         None
     }
+
+    /// The configuration of a plugin of a resource, as it was written.
+    fn written(&self, _resource: &str, _plugin: &str) -> Option<Arc<Value>> {
+        None
+    }
 }
 
 /// Where there are metadata alone.
@@ -208,8 +213,15 @@ impl Roster {
         let meta_value = self.filled_metadata(name, metadata.as_deref());
         let children =
             Children { roster: self, lookup, made: RefCell::default(), protos: RefCell::default() };
-        let build =
-            Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
+        let build = Build {
+            plugin: name,
+            conf: &filled,
+            resource,
+            metadata: &meta_value,
+            node,
+            written: conf,
+            family: &children,
+        };
         let plugin = make(&*known.kind, &build).map_err(|reason| hidden(reason, &secrets))?;
         let (meta, conf) = (Meta::of(conf)?, Arc::clone(conf));
         let (children, protos) = (children.made.take(), children.protos.take());
@@ -350,6 +362,10 @@ impl Family for Children<'_> {
         self.protos.borrow_mut().push((id.clone(), proto.clone()));
         proto
     }
+
+    fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>> {
+        self.lookup.written(resource, plugin)
+    }
 }
 
 impl Roster {
@@ -399,6 +415,19 @@ impl PluginSchemas for Roster {
 
     fn is_auth(&self, name: &str) -> bool {
         self.get(name).is_some_and(|kind| kind.authenticates())
+    }
+
+    fn group(&self, name: &str, conf: &Value) -> Option<Value> {
+        let field = self.get(name)?.group_field()?;
+        conf.get(field)?;
+        let mut own = conf.clone();
+        take_meta(&mut own);
+        self.fill_profile(name, PluginScope::Http, &mut own);
+        Some(self.checked(name, PluginScope::Http)?.filled(own))
+    }
+
+    fn group_field(&self, name: &str) -> Option<&str> {
+        self.get(name)?.group_field()
     }
 
     fn identifies(&self, name: &str) -> bool {

@@ -152,6 +152,21 @@ impl Task<'_> {
     }
 }
 
+/// The plugins of a resource that exists.
+fn plugins_of<'r>(resources: &'r resources::Resources, key: &ResourceKey) -> Option<&'r Plugins> {
+    let id = key.id.as_str();
+    match key.kind {
+        Kind::Route => resources.routes.get(id).map(|route| &route.plugins),
+        Kind::Service => resources.services.get(id).map(|service| &service.plugins),
+        Kind::PluginConfig => resources.plugin_configs.get(id).map(|config| &config.plugins),
+        Kind::ConsumerGroup => resources.consumer_groups.get(id).map(|group| &group.plugins),
+        Kind::GlobalRule => resources.global_rules.get(id).map(|rule| &rule.plugins),
+        Kind::Consumer => resources.consumers.get(id).map(|consumer| &consumer.plugins),
+        Kind::Credential => resources.credentials.get(id).map(|credential| &credential.plugins),
+        _ => None,
+    }
+}
+
 /// Whether a plugin is disabled by its own configuration.
 pub(super) fn is_off(conf: &Value) -> bool {
     conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
@@ -371,6 +386,18 @@ impl Lookup for Building<'_, '_> {
 
     fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
         self.task.config.resources.protos.get(id.as_str()).cloned()
+    }
+
+    fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>> {
+        let key = ResourceKey::parse(resource.strip_prefix("/apisix/")?)?;
+        let resources = &self.task.config.resources;
+        if resources.is_closed(&key) {
+            return None;
+        }
+        plugins_of(resources, &key)?
+            .iter()
+            .find(|(name, _)| &***name == plugin)
+            .map(|(_, conf)| Arc::clone(conf))
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) async fn on_write(
                 }
                 _ => {}
             }
+            equal_groups(state, key, value).await?;
             let mut conditions = references(state, kind, key, value).await?;
             if kind == Kind::Credential {
                 conditions.push(parent(state, place, Kind::Consumer, "consumer not found").await?);
@@ -233,6 +234,36 @@ async fn unique_global_plugins(state: &AdminState, key: &str, value: &Value) -> 
         let shared = plugins(value).find(|(name, _)| plugins(&present).any(|(other, _)| other == *name));
         if let Some((name, _)) = shared {
             return Err(Refusal::bad(stored::duplicate_global_plugin(name, &other.id)));
+        }
+    }
+    Ok(())
+}
+
+/// The kinds whose plugins run, and may count for a group.
+const WITH_PLUGINS: [Kind; 6] =
+    [Kind::Route, Kind::Service, Kind::PluginConfig, Kind::ConsumerGroup, Kind::GlobalRule, Kind::Consumer];
+
+/// All configurations of a plugin that name one group are equal.
+async fn equal_groups(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
+    for (name, conf) in plugins(value) {
+        let Some(own) = state.plugins.group(name, conf) else { continue };
+        let field = state.plugins.group_field(name).unwrap_or_default();
+        for kind in WITH_PLUGINS {
+            for record in state.store.list(&format!("{}/", kind.section())).await? {
+                // Credentials have keys below that of their consumer, and no groups.
+                if record.key == key || !holds(&record.value, name) {
+                    continue;
+                }
+                let Ok(mut other) = value_of(&record) else { continue };
+                state.open(kind, &mut other);
+                let conf = other.get("plugins").and_then(|plugins| plugins.get(name));
+                let other = conf.and_then(|conf| state.plugins.group(name, conf));
+                if other.is_some_and(|other| other.get(field) == own.get(field) && other != own) {
+                    return Err(Refusal::bad(format_args!(
+                        "failed to check the configuration of plugin {name} err: group conf mismatched"
+                    )));
+                }
+            }
         }
     }
     Ok(())

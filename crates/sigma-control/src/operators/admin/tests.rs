@@ -53,6 +53,18 @@ impl PluginSchemas for Plugins {
         Ok(())
     }
 
+    fn group_field(&self, name: &str) -> Option<&str> {
+        (name == "limit-count").then_some("group")
+    }
+
+    fn group(&self, name: &str, conf: &Value) -> Option<Value> {
+        conf.get(self.group_field(name)?)?;
+        let mut filled = conf.as_object()?.clone();
+        filled.remove("_meta");
+        filled.entry("key").or_insert_with(|| json!("remote_addr"));
+        Some(Value::Object(filled))
+    }
+
     fn unique_attribute(&self, name: &str) -> Option<&str> {
         (name == "key-auth").then_some("key")
     }

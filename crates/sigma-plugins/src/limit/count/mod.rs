@@ -47,8 +47,12 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     warnings: Some(|_, conf| warnings(conf)),
     build: |build| Ok(LimitCount::new(build)?),
     variables: VARIABLES,
+    group_field: Some(GROUP_FIELD),
     ..Descriptor::of::<Config>()
 };
+
+/// The member that names a group.
+pub(super) const GROUP_FIELD: &str = "group";
 
 /// Where a configuration names variables.
 pub(super) const VARIABLES: &[VariablePlace] = &[
@@ -95,35 +99,41 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-/// The configurations of groups, as long as somebody uses them.
+/// The members of groups, as long as instances are in use.
 #[derive(Default)]
-struct Groups(Mutex<Vec<(String, Weak<Value>)>>);
+struct Groups(Mutex<Vec<(String, Weak<Membership>)>>);
 
 /// The right to count for a group: all members have one configuration.
 struct Membership {
-    _conf: Arc<Value>,
+    /// With defaults, and without `_meta`.
+    conf: Value,
+    resource: Box<str>,
+    written: Value,
 }
 
 impl Membership {
-    fn of(group: &str, build: &Build<'_>) -> Result<Membership, String> {
+    /// Joins a group. Members whose resource has another configuration by now, or is gone, do not count: their instances
+    /// live until their last requests are served.
+    fn of(group: &str, build: &Build<'_>) -> Result<Arc<Membership>, String> {
         let mut conf = build.conf.clone();
         if let Some(members) = conf.as_object_mut() {
             members.remove("_meta");
         }
         let groups = build.node.part(Groups::default);
         let mut known = groups.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|(_, conf)| conf.strong_count() > 0);
+        known.retain(|(_, member)| member.strong_count() > 0);
         let group = group_name(group.to_owned(), build);
-        let first = known.iter().find(|(name, _)| *name == group).and_then(|(_, conf)| conf.upgrade());
-        match first {
-            Some(first) if *first == conf => Ok(Membership { _conf: first }),
-            Some(_) => Err("group conf mismatched".to_owned()),
-            None => {
-                let conf = Arc::new(conf);
-                known.push((group, Arc::downgrade(&conf)));
-                Ok(Membership { _conf: conf })
-            }
+        let others =
+            known.iter().filter(|(name, _)| *name == group).filter_map(|(_, member)| member.upgrade());
+        let mut current = others.filter(|other| build.is_current(&other.resource, &other.written));
+        if current.any(|other| other.conf != conf) {
+            return Err("group conf mismatched".to_owned());
         }
+        drop(current);
+        let (resource, written) = (build.resource.into(), build.written().clone());
+        let membership = Arc::new(Membership { conf, resource, written });
+        known.push((group, Arc::downgrade(&membership)));
+        Ok(membership)
     }
 }
 
@@ -178,7 +188,7 @@ pub(super) struct LimitCount {
     refusal: Arc<Refusal>,
     rules: Vec<Rule>,
     learning: Option<Learning>,
-    _group: Option<Membership>,
+    _group: Option<Arc<Membership>>,
 }
 
 /// A limit that applies to a request.

@@ -1,11 +1,14 @@
 //! Counts, here and in a real Redis.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sigma_plugin::{Consumers, Entry, Env, Local, Node, Phase, Reply, Step};
+use sigma_plugin::roster::Lookup;
+use sigma_plugin::{Consumers, Entry, Env, Local, Node, Phase, Reply, Roster, Step};
 use sigma_testkit::Redis;
 
 use crate::testing::{Case, entry, entry_with, refusal, roster, spawning};
@@ -157,22 +160,104 @@ fn rules_count_each_for_itself() {
     check("/", 500, "");
 }
 
+/// The configurations of `limit-count` of the resources that exist.
+#[derive(Default)]
+struct Written(RefCell<BTreeMap<String, Arc<Value>>>);
+
+impl Lookup for Written {
+    fn metadata(&self, _: &str) -> Option<Arc<Value>> {
+        None
+    }
+
+    fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>> {
+        assert_eq!(plugin, "limit-count");
+        self.0.borrow().get(resource).cloned()
+    }
+}
+
+/// Resources with `limit-count` of the group `g`, and their instances.
+struct Members {
+    node: Arc<Node>,
+    written: Written,
+    roster: Roster,
+}
+
+impl Members {
+    fn new() -> Members {
+        Members { node: Arc::default(), written: Written::default(), roster: roster() }
+    }
+
+    fn write(&self, resource: &str, conf: Value) {
+        self.written.0.borrow_mut().insert(resource.to_owned(), Arc::new(conf));
+    }
+
+    fn build(&self, resource: &str) -> Result<Entry, String> {
+        let conf = Arc::clone(&self.written.0.borrow()[resource]);
+        self.roster.build("limit-count", &conf, Value::clone(&conf), resource, &self.written, &self.node)
+    }
+
+    /// Writes one resource and makes its instance.
+    fn put(&self, resource: &str, conf: Value) -> Result<Entry, String> {
+        self.write(resource, conf);
+        self.build(resource)
+    }
+}
+
+fn member(count: u64) -> Value {
+    json!({"count": count, "time_window": 60, "group": "g"})
+}
+
 #[test]
 fn a_group_has_one_configuration_and_one_counter() {
-    let node = Arc::new(Node::default());
-    let roster = roster();
-    let build = |resource: &str, count: u64| {
-        let conf = Arc::new(json!({"count": count, "time_window": 60, "group": "g"}));
-        roster.build("limit-count", &conf, Value::clone(&conf), resource, &|_: &str| None, &node)
-    };
-    let (one, two) = (build("/apisix/routes/1", 2).unwrap(), build("/apisix/routes/2", 2).unwrap());
+    let members = Members::new();
+    let one = members.put("/apisix/routes/1", member(2)).unwrap();
+    let two = members.put("/apisix/routes/2", member(2)).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
     let passed: Vec<bool> =
         [&one, &two, &one, &two].map(|entry| case.run(entry, Phase::Access).is_none()).to_vec();
     assert_eq!(passed, [true, true, false, false]);
-    assert_eq!(build("/apisix/routes/3", 3).unwrap_err(), "group conf mismatched");
-    drop((one, two));
-    build("/apisix/routes/3", 3).unwrap();
+    let mismatched = members.put("/apisix/routes/3", member(3)).unwrap_err();
+    assert_eq!(mismatched, "group conf mismatched");
+}
+
+/// Instances of earlier configurations, which still serve requests, bind no later one.
+#[test]
+fn a_group_changes_with_its_members() {
+    const MISMATCHED: &str = "group conf mismatched";
+    let check = |before: &[(&str, Value)], after: &[(&str, Value)], expected: &[&str]| {
+        let members = Members::new();
+        let serving: Vec<Entry> =
+            before.iter().map(|(resource, conf)| members.put(resource, conf.clone()).unwrap()).collect();
+        members.written.0.borrow_mut().clear();
+        after.iter().for_each(|(resource, conf)| members.write(resource, conf.clone()));
+        let made: Vec<_> = after.iter().map(|(resource, _)| members.build(resource)).collect();
+        let refused: Vec<_> =
+            made.iter().map(|made| made.as_ref().err().map_or("", String::as_str)).collect();
+        assert_eq!(refused, expected, "{before:?} {after:?}");
+        drop(serving);
+    };
+    let (one, two, three) = ("/apisix/routes/1", "/apisix/services/2", "/apisix/global_rules/3");
+    // The only member.
+    check(&[(one, member(5))], &[(one, member(20))], &[""]);
+    check(&[(one, member(20))], &[(one, member(5))], &[""]);
+    let meta = json!({"count": 5, "time_window": 60, "group": "g", "_meta": {"priority": 1}});
+    check(&[(one, member(5))], &[(one, meta.clone())], &[""]);
+    let other = json!({"count": 5, "time_window": 60, "group": "other"});
+    check(&[(one, member(5))], &[(one, other.clone())], &[""]);
+    check(&[(one, other)], &[(one, member(7))], &[""]);
+    // All members, by one reload.
+    check(&[(one, member(5)), (two, member(5))], &[(one, member(20)), (two, member(20))], &["", ""]);
+    // One of two, and the other is gone.
+    check(&[(one, member(5)), (two, member(5))], &[(two, member(20))], &[""]);
+    check(&[(one, member(5))], &[(two, member(20))], &[""]);
+    // One of two, and the other stays.
+    check(&[(one, member(5)), (two, member(5))], &[(one, member(20)), (two, member(5))], &[MISMATCHED, ""]);
+    check(&[(one, member(5))], &[(one, member(5)), (two, member(6))], &["", MISMATCHED]);
+    let rest = [(one, member(5)), (two, member(6)), (three, member(5))];
+    check(&[], &rest, &["", MISMATCHED, ""]);
+    // A default that is written, and `_meta`, make no difference.
+    let written = json!({"count": 5, "time_window": 60, "group": "g", "key": "remote_addr"});
+    check(&[(one, member(5))], &[(one, member(5)), (two, written), (three, meta)], &["", "", ""]);
 }
 
 /// One worker of a gateway: a thread's runtime and what belongs to it.

@@ -54,6 +54,7 @@ pub(crate) static GRAPHQL_LIMIT_COUNT: Descriptor = Descriptor {
     }),
     build: |build| Ok(Arc::new(GraphqlLimitCount::new(build)?)),
     variables: count::VARIABLES,
+    group_field: Some(count::GROUP_FIELD),
     ..Descriptor::of::<Config>()
 };
 

@@ -374,6 +374,33 @@ async fn a_plugin_has_one_global_rule() {
 }
 
 #[tokio::test]
+async fn a_group_of_limits_changes_while_it_has_one_member() {
+    let api = Api::new();
+    let limit = |count: u64, more: &str| {
+        format!(r#""plugins":{{"limit-count":{{"count":{count},"time_window":60,"group":"g1"{more}}}}}"#)
+    };
+    let route = |uri: &str, limit: String| format!(r#"{{"uri":"{uri}",{limit}}}"#);
+    let message = "failed to check the configuration of plugin limit-count err: group conf mismatched";
+    api.done("PUT /routes/1", &route("/a", limit(5, ""))).await;
+    api.done("PUT /routes/1", &route("/a", limit(20, ""))).await;
+    // Defaults and `_meta` make no difference.
+    api.done("PUT /routes/2", &route("/b", limit(20, r#","key":"remote_addr","_meta":{"priority":1}"#)))
+        .await;
+    api.refused("PUT /routes/1", &route("/a", limit(5, "")), 400, message).await;
+    api.refused("PUT /services/1", &format!("{{{}}}", limit(5, "")), 400, message).await;
+    api.refused("PUT /global_rules/1", &format!("{{{}}}", limit(5, "")), 400, message).await;
+    api.refused("PUT /plugin_configs/1", &format!("{{{}}}", limit(5, "")), 400, message).await;
+    api.refused("PUT /consumer_groups/1", &format!("{{{}}}", limit(5, "")), 400, message).await;
+    let consumer = format!(r#"{{"username":"jack",{}}}"#, limit(5, ""));
+    api.refused("PUT /consumers", &consumer, 400, message).await;
+    let patch = r#"{"plugins":{"limit-count":{"count":6}}}"#;
+    api.refused("PATCH /routes/2", patch, 400, message).await;
+    api.done("PUT /routes/3", &route("/c", limit(5, "").replace("g1", "g2"))).await;
+    api.done("DELETE /routes/2", "").await;
+    api.done("PUT /routes/1", &route("/a", limit(5, ""))).await;
+}
+
+#[tokio::test]
 async fn other_kinds_have_their_keys() {
     let api = Api::new();
     api.refused("PUT /plugin_metadata", "{}", 400, "missing plugin name").await;
