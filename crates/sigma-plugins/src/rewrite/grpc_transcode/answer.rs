@@ -88,10 +88,15 @@ impl Transform for Whole {
         self.held.extend_from_slice(&data);
     }
 
-    fn end(&mut self, _: &mut Context, _: Option<&mut Headers>, out: &mut Pieces) {
-        // A call that failed has no message, and its trailers say why.
-        if self.held.is_empty() && !self.is_over {
-            return;
+    /// The status of a call may be in the trailers; until then nothing has left.
+    fn holds_head(&self) -> bool {
+        true
+    }
+
+    fn end(&mut self, ctx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
+        let has_message = !self.held.is_empty() || self.is_over || self.call.is_bare;
+        if let Some(failure) = status::Failure::of(trailers.as_deref(), has_message) {
+            return out.bytes(&self.transcoder.fail_late(failure, ctx));
         }
         let shown = match message(&self.held, self.call.is_bare).filter(|_| !self.is_over) {
             Some(message) => self.transcoder.shown_json(&self.call, message, &mut self.share),

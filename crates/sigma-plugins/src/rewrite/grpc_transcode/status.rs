@@ -68,6 +68,25 @@ impl Transcoder {
         }
     }
 
+    /// Gives a head that has not left the status of a failure; returns the body.
+    pub(super) fn fail_late(&self, failure: Failure, ctx: &mut Context) -> Vec<u8> {
+        ctx.response.status = http(&failure.code);
+        let head = &mut ctx.response.headers;
+        let fields = [("grpc-status", Some(&failure.code)), ("grpc-message", failure.message.as_ref())];
+        for (name, value) in fields.into_iter().chain([("grpc-status-details-bin", failure.details.as_ref())])
+        {
+            if let Some(value) = value {
+                head.replace(name, value);
+            }
+        }
+        match (&failure.details, &self.service) {
+            (Some(details), Ok(service)) if self.config.show_status_in_body => {
+                self.failure(&service.pool, details)
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn status(&self, pool: &DescriptorPool, details: &[u8]) -> Result<Value, &'static str> {
         let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let packed = GeneralPurpose::new(&ALPHABET, config).decode(details);
@@ -104,6 +123,30 @@ impl Transcoder {
         let message = DynamicMessage::decode(desc, bytes).ok()?;
         let text = self.form.message(&message, self.config.max_resp_body_size).ok()?;
         serde_json::from_slice(&text).ok()
+    }
+}
+
+/// How a call failed, as its trailers say.
+pub(super) struct Failure {
+    code: Vec<u8>,
+    message: Option<Vec<u8>>,
+    details: Option<Vec<u8>>,
+}
+
+impl Failure {
+    /// The failure of a call that has ended; None if it succeeded. A call without a message and without a status
+    /// has failed.
+    pub(super) fn of(trailers: Option<&Headers>, has_message: bool) -> Option<Failure> {
+        let field = |name: &[u8]| trailers.and_then(|trailers| trailers.find(name)).map(<[u8]>::to_vec);
+        match field(STATUS) {
+            Some(code) if code == b"0" => None,
+            Some(code) => Some(Failure { code, message: field(b"grpc-message"), details: field(DETAILS) }),
+            None if has_message => None,
+            None => {
+                let message = Some(b"upstream grpc status not received".to_vec());
+                Some(Failure { code: b"2".to_vec(), message, details: None })
+            }
+        }
     }
 }
 

@@ -428,7 +428,7 @@ fn answers_become_json() {
     let quiet = json!({"pb_option": ["no_default_values"]});
     check(quiet.clone(), "", &[b"\0\0\0", b"\0\x02\x10\x07"], (200, json, r#"{"small":7}"#));
     check(quiet.clone(), "", &[b"\0\0\0\0\0"], (200, json, "{}"));
-    check(quiet.clone(), "", &[], (200, json, ""));
+    check(quiet.clone(), "", &[], (500, json, ""));
     let undecoded = "failed to decode response data by protobuf";
     check(quiet.clone(), "", &[b"\0\0\0\0\x02\x10"], (200, json, undecoded));
     check(quiet.clone(), "", &[b"\x01\0\0\0\x02\x10\x07"], (200, json, undecoded));
