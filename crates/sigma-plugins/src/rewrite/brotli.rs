@@ -13,6 +13,7 @@ use sigma_plugin::{
 };
 
 use super::budget::Budget;
+use super::changed_body;
 use super::coding::{self, Offer, Which};
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
@@ -91,14 +92,14 @@ impl Plugin for Brotli {
             return ResponseStep::Next;
         }
         self.which.add_vary(&mut ctx.response.headers);
-        coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, ctx);
+        coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
         ResponseStep::Next
     }
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, ctx)?;
         let share = encoder::share(env, self.bytes(), self.budget)?;
-        let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
+        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
         if ctx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
         }

@@ -17,7 +17,7 @@ use sigma_plugin::{Context, Plugin};
 /// configurations.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Which {
-    /// Media types to compress, or `*` for all.
+    /// Media types to compress, without regard to case; `*` for all, alone or in the list.
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
     /// Bodies known to be shorter are left alone.
@@ -49,8 +49,10 @@ impl Which {
         let headers = &ctx.response.headers;
         let Some(content_type) = headers.get(HeaderId::ContentType) else { return false };
         let media_type = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        // Media types have no case (RFC 9110 §8.3.1).
+        let is_of = |listed: &String| listed == "*" || listed.as_bytes().eq_ignore_ascii_case(media_type);
         let is_listed = match &self.types {
-            Types::Listed(types) => types.iter().any(|listed| listed.as_bytes() == media_type),
+            Types::Listed(types) => types.iter().any(is_of),
             Types::All(Star::Star) => true,
         };
         let is_long = known_length(headers).is_none_or(|length| length >= self.min_length);
@@ -167,39 +169,6 @@ pub(super) fn is_encoded(ctx: &Context) -> bool {
     ctx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
 }
 
-/// Whether the response is one that may be encoded: it has a body, which is no part of another
-/// (a range counts bytes of what it was cut from), and the node does not forbid it (RFC 9111
-/// §5.2.2.6).
-pub(super) fn is_free(ctx: &Context) -> bool {
-    let headers = &ctx.response.headers;
-    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
-    let forbids = |directive: &[u8]| directive.eq_ignore_ascii_case(b"no-transform");
-    !matches!(ctx.response.status, 204 | 206 | 304)
-        && headers.find(b"Content-Range").is_none()
-        && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
-}
-
-/// Makes the head that of a response in this coding; true if its length was not known.
-pub(super) fn encode_head(headers: &mut Headers, token: &str) -> bool {
-    let is_streamed = !headers.has(HeaderId::ContentLength);
-    for name in ["Content-Encoding", "Accept-Ranges", "Content-Length"] {
-        headers.remove_name(name.as_bytes());
-    }
-    headers.append("Content-Encoding", token.as_bytes());
-    // The bytes differ, so only weak comparison can hold (RFC 9110 §8.8.1). What is no tag goes.
-    if let Some(tag) = headers.find(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(<[u8]>::to_vec) {
-        headers.remove_name(b"ETag");
-        if is_quoted(&tag) {
-            headers.append_parts(b"ETag", &[b"W/", &tag]);
-        }
-    }
-    is_streamed
-}
-
-fn is_quoted(tag: &[u8]) -> bool {
-    matches!(tag, [b'"', inner @ .., b'"'] if !inner.contains(&b'"'))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -274,20 +243,5 @@ mod tests {
         assert_eq!(coding("gzip, br;q=0.5", 201, ""), "br");
         assert_eq!(coding("gzip, br", 206, "Content-Range: bytes 0-1/9"), "");
         assert_eq!(coding("zstd, br", 200, "Cache-Control: no-cache, No-Transform"), "");
-    }
-
-    #[test]
-    fn tags_become_weak() {
-        let check = |tag: &str, expected: Option<&str>| {
-            let mut headers = Headers::default();
-            headers.append("ETag", tag.as_bytes());
-            encode_head(&mut headers, "br");
-            assert_eq!(headers.find(b"ETag"), expected.map(str::as_bytes), "{tag}");
-        };
-        check("\"x\"", Some("W/\"x\""));
-        check("W/\"x\"", Some("W/\"x\""));
-        check("x", None);
-        check("\"", None);
-        check("\"x\"y\"", None);
     }
 }

@@ -13,8 +13,9 @@ use sigma_plugin::{
     ResponseStep, Step,
 };
 
+use super::changed_body::{change_head, remove_digests, replace_content};
 use super::fields::{frames, is_name, is_plain};
-use super::response_body::ask_for_readable;
+use super::response_body::{ask_for_readable, ask_for_whole};
 
 /// The plugin.
 pub(crate) static ECHO: Descriptor = Descriptor {
@@ -48,8 +49,8 @@ hello
 /// Puts text around the body of a response, or in its place, and sets header fields: for tests.
 ///
 /// The node is asked all the same, and the status is its. Where its body is kept, it is asked for one without
-/// content coding. `Content-Length`, `Content-Encoding`, `Last-Modified` and `ETag` are removed, as they were of
-/// another body.
+/// content coding. It is never asked for a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`,
+/// `Last-Modified`, `ETag` and digests of the body are removed, as they were of another body.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["before_body"]}, {"required": ["body"]}, {"required": ["after_body"]}]))]
 struct Config {
@@ -118,7 +119,9 @@ impl Echo {
 
 impl Plugin for Echo {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        if self.text.body.is_none() {
+        if self.text.body.is_some() {
+            ask_for_whole(&mut ctx.request.headers);
+        } else {
             ask_for_readable(&mut ctx.request.headers);
             ctx.request.headers.remove(HeaderId::AcceptEncoding);
         }
@@ -126,10 +129,11 @@ impl Plugin for Echo {
     }
 
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let headers = &mut ctx.response.headers;
-        for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
-            headers.remove_name(name.as_bytes());
+        if self.text.body.is_some() {
+            replace_content(ctx);
         }
+        let headers = &mut ctx.response.headers;
+        change_head(headers);
         for (name, value) in &self.fields {
             headers.replace(name, value.as_bytes());
         }
@@ -184,7 +188,11 @@ impl BodyFilter for Surrounded {
                     self.end(Frame::End);
                 }
                 (None, data @ Frame::Data(_)) => self.ready.push_back(data),
-                (None, end) => self.end(end),
+                (None, Frame::Trailers(mut trailers)) => {
+                    remove_digests(&mut trailers);
+                    self.end(Frame::Trailers(trailers));
+                }
+                (None, Frame::End) => self.end(Frame::End),
             }
         }
     }

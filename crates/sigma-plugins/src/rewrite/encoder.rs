@@ -7,6 +7,7 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Env, Frames};
 
 use super::budget::{Budget, Held, Share};
+use super::changed_body::remove_digests;
 
 /// What a compressor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +119,11 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
                 Work::Idle => {
                     self.work = match task::ready!(input.poll_frame(ctx, task))? {
                         Frame::Data(piece) => Work::Piece(piece),
-                        end @ (Frame::Trailers(_) | Frame::End) => Work::End(end),
+                        Frame::Trailers(mut trailers) => {
+                            remove_digests(&mut trailers);
+                            Work::End(Frame::Trailers(trailers))
+                        }
+                        Frame::End => Work::End(Frame::End),
                     };
                 }
                 Work::End(_) if self.compressor.is_none() => {

@@ -10,6 +10,7 @@ use sigma_http::head::reason_phrase;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep};
 
+use super::changed_body::describes_body;
 use super::fields::frames;
 
 /// The plugin.
@@ -120,7 +121,10 @@ impl Plugin for Pages {
             // What others have said of the error stays, such as how long to wait.
             let name = String::from_utf8_lossy(name).into_owned();
             let id = HeaderId::of(name.as_bytes());
-            if !frames(&name) && !matches!(id, HeaderId::ContentType | HeaderId::Server) {
+            if !frames(&name)
+                && !describes_body(&name)
+                && !matches!(id, HeaderId::ContentType | HeaderId::Server)
+            {
                 reply = reply.header(name, value);
             }
         }

@@ -13,6 +13,7 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
 };
 
+use super::changed_body::describes_body;
 use super::fields::frames;
 use crate::traffic::text::Fields;
 
@@ -113,7 +114,7 @@ impl Rule {
             let name = String::from_utf8_lossy(name).into_owned();
             let is_of_body =
                 matches!(HeaderId::of(name.as_bytes()), HeaderId::ContentType | HeaderId::Server)
-                    || name.eq_ignore_ascii_case("content-encoding");
+                    || describes_body(&name);
             // What others have said of the answer stays, such as a challenge.
             if !frames(&name) && !is_of_body && !own(&name) {
                 reply = reply.header(name, value);

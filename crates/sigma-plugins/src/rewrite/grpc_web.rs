@@ -98,11 +98,11 @@ struct Answer {
 }
 
 impl Call {
-    /// The call of a request, if it is one: it has one type, and that to the letter.
+    /// The call of a request, if it is one: it has one type, without parameters.
     fn of(headers: &Headers) -> Option<Call> {
         let mut sent = headers.get_all(HeaderId::ContentType);
         let (Some(sent), None) = (sent.next(), sent.next()) else { return None };
-        let known = TYPES.iter().find(|(media_type, _)| media_type.as_bytes() == sent);
+        let known = TYPES.iter().find(|(media_type, _)| media_type.as_bytes().eq_ignore_ascii_case(sent));
         known.map(|&(media_type, is_text)| Call { media_type, is_text })
     }
 }
@@ -407,7 +407,7 @@ mod tests {
         }
         check("OPTIONS / HTTP/1.1", "204");
         check("GET / HTTP/1.1\nContent-Type: application/grpc-web", "405");
-        for wrong in ["application/grpc", "application/grpc-web; charset=utf-8", "Application/grpc-web", ""] {
+        for wrong in ["application/grpc", "application/grpc-web; charset=utf-8", ""] {
             check(&format!("POST / HTTP/1.1\nContent-Type: {wrong}"), "400");
         }
         check("POST / HTTP/1.1", "400");

@@ -15,8 +15,9 @@ use sigma_plugin::{
 };
 
 use super::budget::Budget;
+use super::changed_body;
 use super::coding::{self, Offer, Which};
-use super::encoder::{self, Ask, Compressor, Did, Encoder};
+use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
 /// The plugin.
 pub(crate) static GZIP: Descriptor = Descriptor {
@@ -110,7 +111,9 @@ impl Gzip {
 
 /// Whether the final head is one that nginx compresses behind.
 fn may(ctx: &Context) -> bool {
-    matches!(ctx.response.status, 200 | 403 | 404) && ctx.request.headers.find(b"Via").is_none()
+    matches!(ctx.response.status, 200 | 403 | 404)
+        && ctx.request.headers.find(b"Via").is_none()
+        && changed_body::may_be_encoded(ctx)
 }
 
 impl Plugin for Gzip {
@@ -128,12 +131,12 @@ impl Plugin for Gzip {
     /// The decision falls here, when all header filters have run.
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, ctx)?;
-        if ctx.request.client_method() == Method::Head {
-            return None;
-        }
         // Four times the window, tables, and the output in the making (zlib's zconf.h).
         let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.budget)?;
-        let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
+        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
+        if ctx.request.client_method() == Method::Head {
+            return Some(Box::new(Unsent));
+        }
         let level = Compression::new(self.comp_level);
         let compress = match token {
             DEFLATE_TOKEN => Compress::new_with_window_bits(level, true, self.window_bits),

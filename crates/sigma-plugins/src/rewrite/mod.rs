@@ -4,6 +4,7 @@ mod arguments;
 pub(crate) mod body_transformer;
 pub(crate) mod brotli;
 pub(crate) mod budget;
+mod changed_body;
 pub(crate) mod coding;
 pub(crate) mod degraphql;
 pub(crate) mod echo;

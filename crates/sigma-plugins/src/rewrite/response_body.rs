@@ -13,6 +13,7 @@ use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
 
 use super::budget::Share;
+use super::changed_body::remove_digests;
 use super::substitute::{Substitution, TooLong};
 use crate::inflate::{self, Failure};
 use crate::log_throttle::LogThrottle;
@@ -52,12 +53,17 @@ pub(super) enum Unfiltered {
     Pass,
 }
 
-/// Makes a request ask for what can be filtered: whole bodies, in encodings that are understood here.
-/// Otherwise a client could choose a way around the filters.
-pub(crate) fn ask_for_readable(request: &mut Headers) {
+/// Makes a request ask for no range: a part of the node's body would count bytes of what the client never gets.
+pub(super) fn ask_for_whole(request: &mut Headers) {
     for name in ["Range", "If-Range"] {
         request.remove_name(name.as_bytes());
     }
+}
+
+/// Makes a request ask for what can be filtered: whole bodies, in encodings that are understood here.
+/// Otherwise a client could choose a way around the filters.
+pub(crate) fn ask_for_readable(request: &mut Headers) {
+    ask_for_whole(request);
     if !request.has(HeaderId::AcceptEncoding) {
         return;
     }
@@ -234,7 +240,8 @@ impl Transform for Filtering {
         }
     }
 
-    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+    fn end(&mut self, _cx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
+        trailers.into_iter().for_each(remove_digests);
         if !self.passes
             && let Err(fault) = self.release(out)
         {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
-use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
+use sigma_http::{BodyLength, Chunk, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
@@ -16,9 +16,12 @@ use sigma_plugin::{
 };
 
 use super::budget::{Budget, Held};
+use super::changed_body::{change_head, remove_digests, replace_content};
 use super::fields::{FieldRules, Lines, Notation};
 use super::locations::{CookieConfig, Locations, Replacement};
-use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
+use super::response_body::{
+    Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable, ask_for_whole,
+};
 use super::substitute::Substitution;
 use crate::condition;
 use crate::log_throttle::LogThrottle;
@@ -72,7 +75,9 @@ X-Served-By: gateway
 /// Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies
 /// (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or
 /// decoded, is cut off, and so is one that is encoded otherwise, unless `unfiltered` lets it pass, and one
-/// whose encoding is broken. All bodies that wait for their filters in one worker may take 256 MiB, or
+/// whose encoding is broken. A `body` is whole as well: `Range` is removed, and where `vars` decide, a part (206)
+/// becomes 200. With the bytes go `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and
+/// digests of the body. All bodies that wait for their filters in one worker may take 256 MiB, or
 /// `plugin_attr.response-rewrite.worker_bytes`; what exceeds that is cut off too.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend(
@@ -189,8 +194,11 @@ impl TryFrom<Config> for ResponseRewrite {
 
 impl Plugin for ResponseRewrite {
     fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        if matches!(self.body, NewBody::Filtered(_)) {
-            ask_for_readable(&mut ctx.request.headers);
+        match (&self.body, &self.vars) {
+            (NewBody::Filtered(_), _) => ask_for_readable(&mut ctx.request.headers),
+            (NewBody::Replaced(_), None) => ask_for_whole(&mut ctx.request.headers),
+            // Most responses may stay as they are, parts among them.
+            (NewBody::Replaced(_), Some(_)) | (NewBody::Same, _) => {}
         }
         Step::Next
     }
@@ -199,24 +207,17 @@ impl Plugin for ResponseRewrite {
         if self.vars.as_ref().is_some_and(|vars| !vars.eval(ctx)) {
             return ResponseStep::Next;
         }
+        if matches!(self.body, NewBody::Replaced(_)) {
+            replace_content(ctx);
+        }
         if let Some(status) = self.status {
             ctx.response.status = status;
         }
         let encoding = Encoding::of(&ctx.response.headers);
-        let changes = match &self.body {
-            NewBody::Same => false,
-            NewBody::Replaced(_) => true,
-            NewBody::Filtered(filters) => filters.reads(encoding),
-        };
-        if changes {
-            ctx.response.headers.remove(HeaderId::ContentLength);
-            for name in ["Content-Encoding", "Last-Modified", "ETag"] {
-                ctx.response.headers.remove_name(name.as_bytes());
-            }
-        } else if matches!(self.body, NewBody::Filtered(_)) {
-            static COMPLAINT: LogThrottle = LogThrottle::new();
-            if let Some(left_out) = COMPLAINT.due() {
-                tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
+        if let NewBody::Filtered(filters) = &self.body {
+            match filters.reads(encoding) {
+                true => change_head(&mut ctx.response.headers),
+                false => complain_of_encoding(),
             }
         }
         if let Some(locations) = &self.locations {
@@ -247,6 +248,13 @@ impl Plugin for ResponseRewrite {
     }
 }
 
+fn complain_of_encoding() {
+    static COMPLAINT: LogThrottle = LogThrottle::new();
+    if let Some(left_out) = COMPLAINT.due() {
+        tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
+    }
+}
+
 /// The status allows no body, whatever the node sends.
 struct Silence;
 
@@ -269,7 +277,8 @@ impl Transform for NewPieces {
 
     fn data(&mut self, _cx: &mut Context, _data: Chunk, _out: &mut Pieces) {}
 
-    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+    fn end(&mut self, _cx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
+        trailers.into_iter().for_each(remove_digests);
         out.bytes(&self.body);
     }
 }

@@ -15,6 +15,7 @@ use sigma_plugin::{
 };
 
 use super::budget::{Budget, Held};
+use super::changed_body::change_head;
 use super::response_body::{Encoding, ask_for_readable};
 use super::whole_body::{Remake, WholeBody};
 use crate::json_body;
@@ -255,9 +256,7 @@ impl Plugin for ResponseShaping {
         if ctx.response.status < 300 && is_json(head.get(HeaderId::ContentType).unwrap_or_default()) {
             let coded = Coded(Encoding::of(head));
             ctx.keep(self, coded);
-            for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
-                ctx.response.headers.remove_name(name.as_bytes());
-            }
+            change_head(&mut ctx.response.headers);
         }
         ResponseStep::Next
     }

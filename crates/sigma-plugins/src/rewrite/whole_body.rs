@@ -4,6 +4,7 @@ use sigma_http::{Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
 
 use super::budget::Share;
+use super::changed_body::remove_digests;
 use super::response_body::Encoding;
 
 /// Makes a body of another.
@@ -52,7 +53,8 @@ impl<R: Remake> Transform for WholeBody<R> {
         }
     }
 
-    fn end(&mut self, ctx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+    fn end(&mut self, ctx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
+        trailers.into_iter().for_each(remove_digests);
         match self.remake.remade(ctx, &self.held) {
             Some(made) => out.bytes(&made),
             None => out.fail(FAILED),

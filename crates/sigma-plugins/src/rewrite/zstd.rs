@@ -13,6 +13,7 @@ use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
 use super::budget::Budget;
+use super::changed_body;
 use super::coding::{self, Offer, Which};
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
@@ -92,7 +93,7 @@ impl Plugin for Zstd {
         self.which.add_vary(&mut ctx.response.headers);
         let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
         if weight > 0 {
-            coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, ctx);
+            coding::offer(self, Offer { token: TOKEN, weight, may: changed_body::may_be_encoded }, ctx);
         }
         ResponseStep::Next
     }
@@ -101,7 +102,7 @@ impl Plugin for Zstd {
         let token = coding::chosen(self, ctx)?;
         let share = encoder::share(env, self.bytes(), self.budget)?;
         let compressor = self.compressor()?;
-        let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
+        let is_streamed = changed_body::encode_head(&mut ctx.response.headers, token);
         if ctx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
         }

@@ -101,7 +101,7 @@ fn with_arguments(then: impl FnOnce(Map<String, Value>, &mut Context, &Env<'_>) 
 fn arguments(ctx: &Context) -> Option<Map<String, Value>> {
     let body = ctx.body.as_deref().unwrap_or_default();
     let media_type = ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default();
-    let is_json = media_type.windows(16).any(|part| part == b"application/json");
+    let is_json = media_type.windows(16).any(|part| part.eq_ignore_ascii_case(b"application/json"));
     if is_json { serde_json::from_slice(body).ok() } else { form::fields(body) }
 }
 

@@ -30,6 +30,7 @@ use sigma_plugin::{
 
 use super::arguments::text;
 use super::budget::{Budget, Held};
+use super::changed_body::change_head;
 use super::response_body::{Encoding, ask_for_readable};
 use super::whole_body::{Remake, WholeBody};
 use crate::log_throttle::LogThrottle;
@@ -274,9 +275,7 @@ impl Plugin for BodyTransformer {
         if self.0.response.is_some() {
             let coded = Coded(Encoding::of(&ctx.response.headers));
             ctx.keep(self, coded);
-            for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
-                ctx.response.headers.remove_name(name.as_bytes());
-            }
+            change_head(&mut ctx.response.headers);
         }
         ResponseStep::Next
     }

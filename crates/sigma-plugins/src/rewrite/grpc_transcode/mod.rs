@@ -40,6 +40,7 @@ use self::output::Form;
 use self::stream::{Bound, Messages};
 use super::arguments;
 use super::budget::{Budget, Held};
+use super::changed_body::change_head;
 use super::response_body::Encoding;
 use crate::json_body::{self, Unread};
 use crate::log_throttle::LogThrottle;
@@ -402,7 +403,7 @@ impl Plugin for GrpcTranscode {
             return ResponseStep::Next;
         }
         let head = &mut ctx.response.headers;
-        head.remove(HeaderId::ContentLength);
+        change_head(head);
         let status = head.find(status::STATUS).filter(|status| *status != b"0").map(<[u8]>::to_vec);
         let is_stream = call.method.is_server_streaming() && status.is_none();
         let media_type: &[u8] = if is_stream { b"application/x-ndjson" } else { JSON };
