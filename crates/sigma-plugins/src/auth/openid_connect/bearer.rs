@@ -11,7 +11,7 @@ use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::tokens::{Address, KeySource, Lookup, Metadata, Token, beside};
 use super::Party;
-use super::identity::{Told, challenge, refuse_audience, refuse_schema, refuse_scopes};
+use super::identity::{Told, challenge, refuse_audience, refuse_schema, refuse_scopes, scopes};
 use super::questions::{Flights, seconds};
 use crate::log_throttle::LogThrottle;
 
@@ -40,6 +40,14 @@ struct Inquiry {
     key: [u8; 32],
     /// Fields that go along.
     along: Vec<(String, Vec<u8>)>,
+}
+
+/// Who may have issued a token.
+enum Issuers<'a> {
+    Named(&'a [String]),
+    Provider(&'a Metadata),
+    /// Who has the private key of `public_key`: nothing else is known of the provider.
+    OfKey,
 }
 
 /// What a request brings.
@@ -86,17 +94,17 @@ impl Party {
     }
 
     fn by_signature(self: &Arc<Self>, token: Rc<Token>, ctx: &mut Context, env: &Env<'_>) -> Step {
-        if let (Some(ring), Some(issuers)) = (&self.ring, self.issuers()) {
+        if let (Some(ring), Some(issuers)) = (&self.ring, self.known_issuers()) {
             if let Err(reason) = ring.verify(&token, env) {
                 return self.invalid(reason);
             }
-            return self.judge_token(&token, issuers, ctx, env);
+            return self.judge_token(&token, &issuers, ctx, env);
         }
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             let Some(metadata) = metadata else { return party.invalid("issuer validation unavailable") };
             if let Some(ring) = &party.ring {
                 return match ring.verify(&token, env) {
-                    Ok(()) => party.judge_token(&token, std::slice::from_ref(&metadata.issuer), ctx, env),
+                    Ok(()) => party.judge_token(&token, &Issuers::Provider(&metadata), ctx, env),
                     Err(reason) => party.invalid(reason),
                 };
             }
@@ -117,8 +125,8 @@ impl Party {
     ) -> Step {
         match keys.verify(&token, &self.algorithms, env, is_last) {
             Lookup::Verified => {
-                let own = std::slice::from_ref(&metadata.issuer);
-                self.judge_token(&token, self.issuers().unwrap_or(own), ctx, env)
+                let issuers = self.issuers().map_or(Issuers::Provider(&metadata), Issuers::Named);
+                self.judge_token(&token, &issuers, ctx, env)
             }
             Lookup::Refused(reason) => self.invalid(reason),
             Lookup::Waits(fetched) => {
@@ -135,11 +143,29 @@ impl Party {
         self.config.claim_validator.as_ref()?.issuer.as_ref()?.valid_issuers.as_deref()
     }
 
+    /// The issuers of tokens that the operator's key verifies; None if the provider's document says it.
+    fn known_issuers(&self) -> Option<Issuers<'_>> {
+        if let Some(named) = self.issuers() {
+            return Some(Issuers::Named(named));
+        }
+        match (&self.config.discovery, &self.config.issuer) {
+            (Some(_), _) => None,
+            (None, Some(issuer)) => Some(Issuers::Named(std::slice::from_ref(issuer))),
+            (None, None) => Some(Issuers::OfKey),
+        }
+    }
+
     /// What else there is to ask of a token whose signature holds.
-    fn judge_token(&self, token: &Token, issuers: &[String], ctx: &mut Context, env: &Env<'_>) -> Step {
+    fn judge_token(&self, token: &Token, issuers: &Issuers<'_>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let slack = self.config.iat_slack as f64;
         let now = env.unix_time().as_secs_f64();
-        let is_known = token.text_claim("iss").is_some_and(|name| issuers.iter().any(|known| known == name));
+        let is_known = match issuers {
+            Issuers::Named(names) => {
+                token.text_claim("iss").is_some_and(|name| names.iter().any(|known| known == name))
+            }
+            Issuers::Provider(metadata) => metadata.has_issued(&token.claims),
+            Issuers::OfKey => true,
+        };
         if !is_known {
             return self.invalid("'iss' is another issuer");
         }
@@ -152,9 +178,8 @@ impl Party {
 
     fn judge_claims(&self, claims: &Map<String, Value>, token: &str, ctx: &mut Context) -> Step {
         let config = &self.config;
-        let refused = refuse_scopes(config, claims.get("scope"))
-            .or_else(|| refuse_audience(config, claims))
-            .or_else(|| {
+        let refused =
+            refuse_scopes(config, scopes(claims)).or_else(|| refuse_audience(config, claims)).or_else(|| {
                 let schema = self.schema.as_ref()?;
                 refuse_schema(config, Some(schema), Value::Object(claims.clone()))
             });

@@ -283,7 +283,7 @@ impl Party {
         env: &Env<'_>,
     ) -> Result<(), &'static str> {
         let config = &self.config;
-        if token.text_claim("iss") != Some(&metadata.issuer) {
+        if !metadata.has_issued(&token.claims) {
             return Err("the ID token is of another issuer");
         }
         if !is_for(&token.claims, std::slice::from_ref(&config.client_id)) {

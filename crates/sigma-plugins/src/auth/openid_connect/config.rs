@@ -31,10 +31,14 @@ pub(super) struct Config {
     pub(super) client_id: String,
     /// The secret that goes with it.
     pub(super) client_secret: Option<Confidential>,
-    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`.
-    pub(super) discovery: Address,
+    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`. Needed unless tokens
+    /// alone are taken (`bearer_only`), which `public_key` verifies.
+    #[serde(default, deserialize_with = "address_or_none")]
+    #[schemars(with = "Option<String>")]
+    pub(super) discovery: Option<Address>,
     /// The issuer that the document must name, if that is not the beginning of its URL: where the gateway
-    /// reaches the provider by another name than browsers do.
+    /// reaches the provider by another name than browsers do. A slash at the end makes no difference. For all tenants of
+    /// Entra ID it is `https://login.microsoftonline.com/{tenantid}/v2.0`.
     #[schemars(length(min = 1))]
     pub(super) issuer: Option<String>,
     /// What is asked for when a user logs in.
@@ -258,6 +262,12 @@ pub(super) struct AudienceValidator {
     pub(super) match_with_client_id: bool,
 }
 
+/// An address; an empty text is none.
+fn address_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    text.map(Address::try_from).transpose().map_err(serde::de::Error::custom)
+}
+
 fn object_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
 }
@@ -283,12 +293,16 @@ impl Configuration for Config {
             wording::Schema::compile(schema)
                 .map_err(|error| format!("check claim_schema failed: {error}"))?;
         }
-        if self.issuer.is_none() && Provider::issuer_of(&self.discovery).is_none() {
-            return Err(format!(
-                "discovery: `{}` does not end with /.well-known/openid-configuration, so that its issuer is not \
-                known; set `issuer` to it",
-                self.discovery
-            ));
+        match &self.discovery {
+            None if self.bearer_only && self.public_key.is_some() => {}
+            None => return Err("property \"discovery\" is required".to_owned()),
+            Some(discovery) if self.issuer.is_none() && Provider::issuer_of(discovery).is_none() => {
+                return Err(format!(
+                    "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that its issuer \
+                    is not known; set `issuer` to it"
+                ));
+            }
+            Some(_) => {}
         }
         if let Some(proxies) = &self.proxy_opts {
             proxies.proxies()?;
@@ -387,7 +401,11 @@ impl Config {
     /// # Errors
     /// Returns an error if its issuer is not known.
     pub(super) fn provider(&self) -> Result<ProviderSettings, String> {
-        let issuer = self.issuer.as_deref().or_else(|| Provider::issuer_of(&self.discovery));
+        let issuer = self.issuer.as_deref();
+        let issuer = match &self.discovery {
+            Some(discovery) => issuer.or_else(|| Provider::issuer_of(discovery)),
+            None => Some(issuer.unwrap_or_default()),
+        };
         let proxies = self.proxy_opts.as_ref().map(ProxyConfig::proxies).transpose()?.unwrap_or_default();
         Ok(ProviderSettings {
             issuer: issuer.ok_or("discovery: the issuer is not known")?.to_owned(),
@@ -439,6 +457,13 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         found.push(Problem::new("session", "no_effect", message).hint("remove it"));
     }
     found.extend(for_other_applications(conf));
+    let has_text = |field: &str| conf.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    let names_issuers = conf.pointer("/claim_validator/issuer/valid_issuers").is_some();
+    if !has_text("discovery") && !has_text("issuer") && !names_issuers {
+        let message =
+            "without a provider every token is accepted that `public_key` verifies, whatever its `iss`";
+        found.push(Problem::new("issuer", "any_issuer", message).hint("set `issuer`"));
+    }
     if !on("bearer_only") && !on("use_pkce") && !on("use_nonce") {
         let message = "a stolen code or ID token can be used in another login (RFC 9700 §2.1.1)";
         found

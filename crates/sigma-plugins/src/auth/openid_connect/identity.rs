@@ -87,6 +87,11 @@ fn forbid(error: String) -> Step {
     Reply::new(403).text(json!({ "error": error }).to_string()).because("the token does not allow it").into()
 }
 
+/// What claims say of the scopes of a token: `scope` (RFC 9068 §2.2.3), or `scp` of Entra ID and Okta.
+pub(super) fn scopes(claims: &Map<String, Value>) -> Option<&Value> {
+    claims.get("scope").or_else(|| claims.get("scp"))
+}
+
 /// Refuses claims that do not have all required scopes; None if they do.
 pub(super) fn refuse_scopes(config: &Config, scope: Option<&Value>) -> Option<Step> {
     let required = config.required_scopes.as_deref().filter(|scopes| !scopes.is_empty())?;

@@ -52,7 +52,7 @@ use self::resume::{Renewals, Renewed};
 use self::session::Sessions;
 use self::store::Store;
 use super::origin::{is_foreign, refuse_logout};
-use super::tokens::{Algorithm, KeyRing, Known, Metadata, Provider};
+use super::tokens::{Address, Algorithm, KeyRing, Known, Metadata, Provider};
 
 /// Knows users and programs by an OpenID provider.
 pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
@@ -151,12 +151,12 @@ impl OpenidConnect {
         let clients = config.clients()?;
         let sessions = config.session.as_ref().filter(|_| !config.bearer_only);
         let issuer = settings.issuer.clone();
+        let discovery = config.discovery.as_ref().map_or("", Address::as_str).to_owned();
         let store = sessions.map_or(Store::Cookie, |session| Store::new(session, build.node));
-        let sessions = sessions
-            .map(|session| Sessions::new(session, &[&issuer, config.discovery.as_str(), &config.client_id]));
+        let sessions =
+            sessions.map(|session| Sessions::new(session, &[&issuer, &discovery, &config.client_id]));
         let segment = config.cache_segment.as_deref().unwrap_or_default();
-        let context =
-            [config.discovery.as_str(), &issuer, &config.client_id, segment].join("\n").into_bytes();
+        let context = [&*discovery, &issuer, &config.client_id, segment].join("\n").into_bytes();
         Ok(OpenidConnect(Arc::new(Party {
             ring: ring.map(Arc::new),
             algorithms,
@@ -225,7 +225,7 @@ impl Plugin for OpenidConnect {
         if let Some(sessions) = &party.sessions
             && sessions.is_logout(&party.config, ctx)
         {
-            if is_foreign(ctx, Some(party.config.discovery.as_str())) {
+            if is_foreign(ctx, party.config.discovery.as_ref().map(Address::as_str)) {
                 return refuse_logout();
             }
             return party.log_out(ctx, env);

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::Phase;
 
 use super::provider::Provider;
 use super::{Browser, Gateway};
@@ -139,6 +141,71 @@ fn tokens_are_verified_by_a_key() {
     assert_eq!(provider.origin.requests(), 0);
 }
 
+/// The types that providers give access tokens (RFC 9068 §2.1).
+#[test]
+fn types_of_tokens() {
+    let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
+    let gateway = Gateway::new(&provider, &beside, bearer_only(json!({})));
+    let claims = provider.claims(&json!({}));
+    for typ in [json!("JWT"), json!("at+jwt"), json!("application/at+jwt"), json!("jwt"), json!(null)] {
+        let head = json!({"alg": "ES256", "kid": "k", "typ": typ});
+        let token = provider.with(|inside| inside.signer.token_with(&head, &claims));
+        assert_eq!(with(&mut Browser::new(&gateway), &gateway, &token), "passed", "{head}");
+    }
+}
+
+/// A key that the operator has needs no provider.
+#[test]
+fn a_key_alone_verifies_tokens() {
+    let pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEADF2bRwq+wQ9XYBmfd9v3SvRCYok0IZ13WbYqn9e0nDg=\n-----END PUBLIC KEY-----";
+    let conf = |more: Value| {
+        let base = json!({"client_id": "shop", "bearer_only": true, "public_key": pem});
+        let mut conf = crate::testing::merged(base, &more);
+        conf.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        conf
+    };
+    let check = |more: Value, reason: &str, warns: bool| {
+        let conf = conf(more);
+        assert_eq!(crate::testing::refusal("openid-connect", &conf), reason, "{conf}");
+        if reason.is_empty() {
+            let warned = crate::testing::warned("openid-connect", PluginScope::Http, &conf);
+            assert_eq!(warned.iter().any(|pointer| pointer == "issuer"), warns, "{conf}: {warned:?}");
+            crate::testing::entry("openid-connect", conf).unwrap();
+        }
+    };
+    check(json!({}), "", true);
+    check(json!({"discovery": ""}), "", true);
+    check(json!({"discovery": null}), "", true);
+    check(json!({"issuer": "https://issuer"}), "", false);
+    check(json!({"claim_validator": {"issuer": {"valid_issuers": ["https://issuer"]}}}), "", false);
+    check(json!({"discovery": "https://issuer/.well-known/openid-configuration"}), "", false);
+    let required = "property \"discovery\" is required";
+    check(json!({"public_key": null, "use_jwks": true}), required, false);
+    check(
+        json!({"public_key": null, "client_secret": "s", "introspection_endpoint": "https://i/"}),
+        required,
+        false,
+    );
+    check(
+        json!({"bearer_only": false, "client_secret": "s", "session": {"secret": "0123456789abcdef"}}),
+        required,
+        false,
+    );
+    // The key has signed this one, which is too old to say when it ends.
+    const SIGNED: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImIifQ.eyJpc3MiOiJodHRwczovL2lzc3VlciIsInN1YiI6ImphY2siLCJhdWQiOlsic2hvcCJdfQ.F2lXobjPWmqjAv4c3Jwr4bsLLRpgoYREcSC2O59I0zG7cLtklPyIjZcRdVjSc41bvNEqiewhDS-tZA4LwLJ4Bw";
+    for (more, told) in [
+        (json!({}), "'exp' claim is missing"),
+        (json!({"issuer": "https://issuer"}), "'exp' claim is missing"),
+        (json!({"issuer": "https://other"}), "'iss' is another issuer"),
+    ] {
+        let entry = crate::testing::entry("openid-connect", conf(more.clone())).unwrap();
+        let mut case =
+            crate::testing::Case::new(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: Bearer {SIGNED}"));
+        let reply = case.run(&entry, Phase::Rewrite).unwrap();
+        assert!(crate::testing::field(&reply, "WWW-Authenticate").unwrap().contains(told), "{more}");
+    }
+}
+
 #[test]
 fn claims_are_demanded() {
     let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
@@ -154,6 +221,11 @@ fn claims_are_demanded() {
     for scope in [json!("read"), json!("readwrite"), json!("READ WRITE"), json!(null), json!(7)] {
         check(scopes(), json!({"scope": scope}), missing);
     }
+    // Entra ID has one text, Okta a list, both by another name.
+    check(scopes(), json!({"scp": "write read"}), "passed");
+    check(scopes(), json!({"scp": ["read", "write", "x"]}), "passed");
+    check(scopes(), json!({"scp": ["read"]}), missing);
+    check(scopes(), json!({"scope": "read", "scp": "read write"}), missing);
     let audience = |more: Value| json!({"claim_validator": {"audience": more}});
     let absent = r#"403 {"error":"required audience claim not present"}"#;
     let mismatched = r#"403 {"error":"mismatched audience"}"#;
@@ -167,6 +239,12 @@ fn claims_are_demanded() {
     check(own(), json!({"aud": null}), absent);
     let azp = audience(json!({"claim": "azp", "match_with_client_id": true}));
     check(azp, json!({"azp": "other"}), mismatched);
+    // Access tokens of Cognito have no `aud`.
+    let cognito = || audience(json!({"claim": "client_id", "match_with_client_id": true, "required": true}));
+    let of = |client: &str| json!({"aud": null, "client_id": client, "token_use": "access", "version": 2});
+    check(cognito(), of("shop"), "passed");
+    check(cognito(), of("bank"), mismatched);
+    check(own(), of("shop"), absent);
     let schema =
         || json!({"claim_schema": {"required": ["email"], "properties": {"email": {"type": "string"}}}});
     check(schema(), json!({"email": "a@b"}), "passed");
