@@ -251,7 +251,7 @@ impl Party {
     /// Takes a browser in that comes back.
     fn call_back(self: Arc<Self>, session: Option<Session>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(Session::LoggingIn { state, back }) = session else {
-            return unavailable("a browser came back that was not sent");
+            return refuse("a browser came back that was not sent");
         };
         let sent = |name: &str| only_argument(ctx, name).filter(|value| !value.is_empty());
         let (Some(code), Some(returned)) = (sent("code"), sent("state")) else {
@@ -267,7 +267,8 @@ impl Party {
                 self.redirect(back, Session::LoggedIn, lives_s.min(LIVES_S), ctx, env)
             }
             Ok(_) => unavailable("the way back leads elsewhere"),
-            Err(reason) => unavailable(&reason),
+            Err(NoToken::Refused(reason)) => refuse(reason),
+            Err(NoToken::Failed(reason)) => unavailable(&reason),
         })
     }
 
@@ -288,17 +289,28 @@ impl Party {
     }
 }
 
+/// Why there is no token.
+enum NoToken {
+    /// The client's code is not good.
+    Refused(&'static str),
+    Failed(String),
+}
+
 /// For how many seconds Casdoor's token lives.
-fn granted(answer: Result<Answer, CallError>) -> Result<u64, String> {
+fn granted(answer: Result<Answer, CallError>) -> Result<u64, NoToken> {
     let body = match answer {
         Ok(Answer { status: 200, body, .. }) => body,
-        Ok(Answer { status, .. }) => return Err(format!("Casdoor answered {status}")),
-        Err(error) => return Err(error.to_string()),
+        Ok(Answer { status, .. }) => return Err(NoToken::Failed(format!("Casdoor answered {status}"))),
+        Err(error) => return Err(NoToken::Failed(error.to_string())),
     };
-    let granted: Granted = answers::read(&body).ok_or_else(|| "Casdoor gives no token".to_owned())?;
+    let granted = answers::read::<Granted>(&body);
+    let granted = granted.ok_or_else(|| NoToken::Failed("Casdoor gives no token".to_owned()))?;
     match granted.expires_in {
-        0 => Err("Casdoor does not know the code".to_owned()),
-        _ if granted.access_token.is_empty() => Err("Casdoor gives an empty token".to_owned()),
+        // So it answers to a code that it does not know.
+        0 => Err(NoToken::Refused("Casdoor does not know the code")),
+        _ if granted.access_token.is_empty() => {
+            Err(NoToken::Failed("Casdoor gives an empty token".to_owned()))
+        }
         lives_s => Ok(lives_s),
     }
 }

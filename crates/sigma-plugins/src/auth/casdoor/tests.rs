@@ -42,8 +42,11 @@ fn only_a_token_that_lives_is_one() {
     let check = |status: u16, body: &str, expected: Result<u64, &str>| {
         let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
         assert_eq!(
-            granted(Ok(answer)).as_ref().map_err(String::as_str),
-            expected.as_ref().map_err(|text| *text),
+            granted(Ok(answer)).map_err(|reason| match reason {
+                NoToken::Refused(reason) => reason.to_owned(),
+                NoToken::Failed(reason) => reason,
+            }),
+            expected.map_err(str::to_owned),
             "{body}"
         );
     };
@@ -78,7 +81,7 @@ fn browsers_are_sent_and_come_back_once() {
         summary(case.run(&plugin, Phase::Access).as_ref())
     };
     let invalid = "400 failed when accessing token. Invalid code or state";
-    assert_eq!(back(&format!("code=a&state={state}"), "a=b"), "503");
+    assert_eq!(back(&format!("code=a&state={state}"), "a=b"), "400 a browser came back that was not sent");
     assert_eq!(back("", &cookie), invalid);
     assert_eq!(back("code=a", &cookie), invalid);
     assert_eq!(back(&format!("code=a&code=b&state={state}"), &cookie), invalid);
@@ -91,5 +94,8 @@ fn browsers_are_sent_and_come_back_once() {
     assert_eq!(summary(case.run(&plugin, Phase::Access).as_ref()), "302");
     let other = entry(NAME, conf(json!({"client_secret": "other"}))).unwrap();
     case.request(&format!("GET /back?code=a&state={state} HTTP/1.1\nHost: shop\nCookie: {cookie}"));
-    assert_eq!(summary(case.run(&other, Phase::Access).as_ref()), "503");
+    assert_eq!(
+        summary(case.run(&other, Phase::Access).as_ref()),
+        "400 a browser came back that was not sent"
+    );
 }

@@ -21,9 +21,10 @@ impl Party {
     /// Whether a request asks for tokens.
     pub(super) fn is_password_grant(&self, ctx: &Context) -> bool {
         let Some(uri) = &self.config.password_grant_token_generation_incoming_uri else { return false };
-        let form: &[u8] = b"application/x-www-form-urlencoded";
+        let media_type = ctx.request.headers.get(HeaderId::ContentType).unwrap_or_default();
+        let media_type = media_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         ctx.request.method == Method::Post
-            && ctx.request.headers.get(HeaderId::ContentType) == Some(form)
+            && media_type.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
             && ctx.request_uri() == uri.as_bytes()
     }
 
@@ -31,9 +32,12 @@ impl Party {
     pub(super) fn grant_by_password(self: Arc<Self>) -> Step {
         let limit = self.config.max_req_body_size;
         let then = move |ctx: &mut Context, env: &Env<'_>, read| {
-            let body = ctx.body.as_deref().filter(|body| read == BodyRead::Whole && !body.is_empty());
+            if read == BodyRead::TooLarge {
+                return Reply::new(413).text("").because("the form is over max_req_body_size").into();
+            }
+            let body = ctx.body.as_deref().filter(|body| !body.is_empty());
             let Some(form) = body.and_then(fields) else {
-                return Reply::new(503).text("").because("the form cannot be read").into();
+                return Reply::new(400).text("").because("the form cannot be read").into();
             };
             let field = |name: &str| form.get(name).and_then(Value::as_str).map(str::to_owned);
             let Some(username) = field("username") else { return said(422, "username is missing.") };

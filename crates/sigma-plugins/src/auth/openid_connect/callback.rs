@@ -19,6 +19,7 @@ use super::random::unguessable;
 use super::session::Session;
 use super::session_config::SameSite;
 use super::store::login_cookie;
+use crate::log_throttle::LogThrottle;
 
 /// How often the provider may ask to try again.
 const MOST_RETRIES: u8 = 3;
@@ -84,14 +85,14 @@ impl Party {
     /// Takes a login to its end, or says why it has none in the log.
     pub(super) fn call_back(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if ctx.request.method != Method::Get {
-            return fail("the callback was not asked for by GET");
+            return refuse("the callback was not asked for by GET");
         }
         let Some(returning) = Returning::of(ctx.request.query().unwrap_or_default()) else {
-            return fail("the callback has an argument twice");
+            return refuse("the callback has an argument twice");
         };
         let pending = match self.pending(&returning, ctx, env) {
             Ok(pending) => pending,
-            Err(reason) => return fail(reason),
+            Err(reason) => return refuse(reason),
         };
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             let Some(metadata) = metadata else {
@@ -101,12 +102,12 @@ impl Party {
             let is_ours = returning.iss.as_ref().is_none_or(|iss| *iss == metadata.issuer)
                 && returning.client_id.as_ref().is_none_or(|id| *id == party.config.client_id);
             if !is_ours {
-                return fail("the callback is of another provider or client");
+                return refuse("the callback is of another provider or client");
             }
             match (&returning.error, &returning.code) {
                 (Some(error), _) => party.provider_failed(error, &pending, ctx, env),
                 (None, Some(code)) => party.exchange(code.clone(), pending, metadata, env),
-                (None, None) => fail("the callback has no code"),
+                (None, None) => refuse("the callback has no code"),
             }
         })
     }
@@ -148,8 +149,11 @@ impl Party {
             return self.log_in(Reason::Retry(pending.target.clone(), pending.retries + 1), ctx, env);
         }
         let error: String = error.chars().take(64).flat_map(char::escape_debug).collect();
-        tracing::error!(error, "openid-connect: the provider let nobody in");
-        fail("the provider let nobody in")
+        static REFUSED: LogThrottle = LogThrottle::new();
+        if let Some(left_out) = REFUSED.due() {
+            tracing::warn!(left_out, error, "openid-connect: the provider let nobody in");
+        }
+        deny("the provider let nobody in")
     }
 
     /// Exchanges the code.
@@ -182,8 +186,12 @@ impl Party {
             let tokens = match exchanged {
                 Some(Ok(tokens)) => tokens,
                 Some(Err(error)) => {
-                    tracing::error!(%error, "openid-connect: a code is not exchanged");
-                    return fail("a code is not exchanged");
+                    let (is_of_client, error) = (error.is_of_client, error.reason);
+                    tracing::error!(error, "openid-connect: a code is not exchanged");
+                    return match is_of_client {
+                        true => refuse("the provider does not know the code"),
+                        false => fail("a code is not exchanged"),
+                    };
                 }
                 None => return fail("a code is not exchanged"),
             };
@@ -216,7 +224,11 @@ impl Party {
                 });
             }
         }
-        if let Err(reason) = self.check_id_claims(&token, &pending, &metadata, env) {
+        // A client may bring the code of another login.
+        if self.config.use_nonce && token.text_claim("nonce") != Some(&pending.nonce) {
+            return refuse("the ID token is of another login");
+        }
+        if let Err(reason) = self.check_id_claims(&token, &metadata, env) {
             return fail(reason);
         }
         let claims = token.claims.clone();
@@ -275,13 +287,7 @@ impl Party {
         }
     }
 
-    fn check_id_claims(
-        &self,
-        token: &Token,
-        pending: &Pending,
-        metadata: &Metadata,
-        env: &Env<'_>,
-    ) -> Result<(), &'static str> {
+    fn check_id_claims(&self, token: &Token, metadata: &Metadata, env: &Env<'_>) -> Result<(), &'static str> {
         let config = &self.config;
         if !metadata.has_issued(&token.claims) {
             return Err("the ID token is of another issuer");
@@ -294,9 +300,6 @@ impl Party {
         }
         if token.text_claim("sub").is_none_or(str::is_empty) {
             return Err("the ID token names no user");
-        }
-        if config.use_nonce && token.text_claim("nonce") != Some(&pending.nonce) {
-            return Err("the ID token is of another login");
         }
         if !token.claims.contains_key("iat") {
             return Err("the ID token does not say when it was made");
@@ -362,9 +365,23 @@ fn sent_on(target: &str, same_site: SameSite) -> Reply {
     reply.header("Cache-Control", "no-cache, no-store, max-age=0")
 }
 
-/// 500, with the reason in the log alone.
+/// 400 for a callback that is no return from a login under way; the reason is in the log alone.
+fn refuse(reason: &'static str) -> Step {
+    static REFUSED: LogThrottle = LogThrottle::new();
+    if let Some(left_out) = REFUSED.due() {
+        tracing::info!(left_out, reason, "openid-connect: a callback is refused");
+    }
+    Reply::new(400).header("Cache-Control", "no-store").because(reason).into()
+}
+
+/// 403 for a user whom the provider did not let in, or who did not want to.
+fn deny(reason: &'static str) -> Step {
+    Reply::new(403).header("Cache-Control", "no-store").because(reason).into()
+}
+
+/// 500 for a fault of the provider or of the configuration; the reason is in the log alone.
 fn fail(reason: &'static str) -> Step {
-    static REFUSED: crate::log_throttle::LogThrottle = crate::log_throttle::LogThrottle::new();
+    static REFUSED: LogThrottle = LogThrottle::new();
     if let Some(left_out) = REFUSED.due() {
         tracing::warn!(left_out, reason, "openid-connect: a login fails");
     }

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sigma_plugin::variables::pairs;
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::origin::origin;
@@ -64,6 +65,23 @@ fn target(ctx: &Context) -> String {
     if is_plain { format!("/{path}") } else { "/".to_owned() }
 }
 
+/// The page to which a callback of no configured path belongs.
+fn page_of(ctx: &Context) -> String {
+    let target = target(ctx);
+    let path = target.split('?').next().unwrap_or_default();
+    match path.strip_suffix(CALLBACK) {
+        Some(page) if !page.is_empty() => page.to_owned(),
+        _ => "/".to_owned(),
+    }
+}
+
+/// Whether a query is what a provider sends a browser back with (RFC 6749 §4.1.2). The page of the callback may be one
+/// that users ask for, with arguments of its own.
+fn is_returning(query: &[u8]) -> bool {
+    let has = |wanted: &[u8]| pairs(query).any(|(name, _)| *name == *wanted);
+    has(b"error") || has(b"code") && has(b"state")
+}
+
 /// The name of the cookie of a login.
 pub(super) fn cookie_name(sessions: &Sessions, state: &str) -> String {
     let digest = digest(&SHA256, state.as_bytes());
@@ -99,6 +117,10 @@ impl Sessions {
 impl Party {
     /// Whether a request is a browser that comes back from the provider.
     pub(super) fn is_callback(&self, ctx: &Context) -> bool {
+        self.is_callback_path(ctx) && is_returning(ctx.request.query().unwrap_or_default())
+    }
+
+    fn is_callback_path(&self, ctx: &Context) -> bool {
         match &self.config.redirect_uri {
             None => ctx.uri.ends_with(CALLBACK.as_bytes()),
             Some(uri) if uri.starts_with('/') => {
@@ -114,6 +136,7 @@ impl Party {
             Some(path) => Some(format!("{}{path}", origin(ctx)?)),
             None => {
                 let path = String::from_utf8_lossy(ctx.request.raw_path()).into_owned();
+                let path = path.strip_suffix(CALLBACK).unwrap_or(&path);
                 Some(format!("{}{}{CALLBACK}", origin(ctx)?, path.trim_end_matches('/')))
             }
         }
@@ -125,6 +148,9 @@ impl Party {
             let Some(metadata) = metadata else {
                 return Reply::new(503).because("the provider cannot be reached").into();
             };
+            if origin(ctx).is_none() {
+                return Reply::new(400).because("the request names no host").into();
+            }
             let departure = match party.depart(&metadata, &reason, ctx, env) {
                 Ok(departure) => departure,
                 Err(fault) => return nobody(&fault),
@@ -169,6 +195,8 @@ impl Party {
         let now = env.unix_time().as_secs();
         let (target, retries) = match reason {
             Reason::Retry(target, retries) => (target.clone(), *retries),
+            // A bookmark of the callback stands for the page that it belongs to.
+            _ if self.config.redirect_uri.is_none() && self.is_callback_path(ctx) => (page_of(ctx), 0),
             _ => (target(ctx), 0),
         };
         let callback = match reason {

@@ -22,6 +22,19 @@ pub(super) struct Tokens {
     pub(super) expires_in: Option<u64>,
 }
 
+/// Why a provider gave no tokens.
+pub(super) struct NoTokens {
+    pub(super) reason: String,
+    /// What the client brought is not good (`invalid_grant`, RFC 6749 §5.2).
+    pub(super) is_of_client: bool,
+}
+
+impl From<String> for NoTokens {
+    fn from(reason: String) -> NoTokens {
+        NoTokens { reason, is_of_client: false }
+    }
+}
+
 impl Client {
     /// Exchanges a code or a refresh token.
     ///
@@ -32,7 +45,7 @@ impl Client {
         provider: &Provider,
         endpoint: &Address,
         pairs: &[(&str, &str)],
-    ) -> Result<Tokens, String> {
+    ) -> Result<Tokens, NoTokens> {
         let reply = match &self.dpop {
             Some(dpop) => {
                 let proven = Proven { method: "POST", address: endpoint, access_token: None };
@@ -45,7 +58,8 @@ impl Client {
         if reply.status != 200 {
             let error = text("error").unwrap_or_default();
             let status = reply.status;
-            return Err(format!("{endpoint} answered {status}: {}", error.escape_debug()));
+            let reason = format!("{endpoint} answered {status}: {}", error.escape_debug());
+            return Err(NoTokens { is_of_client: error == "invalid_grant", reason });
         }
         let is_known = |kind: String| {
             kind.eq_ignore_ascii_case("bearer") || self.dpop.is_some() && kind.eq_ignore_ascii_case("dpop")

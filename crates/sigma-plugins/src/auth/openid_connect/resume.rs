@@ -103,7 +103,7 @@ impl Party {
             let renewed = beside(env.node, async move {
                 let work = async {
                     let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*refresh_token)];
-                    client.tokens(&provider, &endpoint, &pairs).await.map_err(Arc::<str>::from)
+                    client.tokens(&provider, &endpoint, &pairs).await.map_err(|error| Arc::from(error.reason))
                 };
                 renewals.one(key, HANDED_ON, work).await
             });

@@ -35,9 +35,14 @@ impl Refusal {
         Refusal { status: 401, why }
     }
 
-    /// The provider let nobody in, or what it says is of no use.
+    /// What the provider says is of no use.
     pub(super) const fn useless(why: &'static str) -> Refusal {
         Refusal { status: 500, why }
+    }
+
+    /// The provider let nobody in.
+    pub(super) const fn denied(why: &'static str) -> Refusal {
+        Refusal { status: 403, why }
     }
 }
 
@@ -144,7 +149,7 @@ impl<'a, 'd> Answer<'a, 'd> {
             return Err(Refusal::broken("neither the response nor its assertion is signed"));
         }
         if !is_success(response).map_err(Refusal::broken)? {
-            return Err(Refusal::useless("the provider let nobody in"));
+            return Err(Refusal::denied("the provider let nobody in"));
         }
         let assertion = signed.ok_or(Refusal::broken("the response has no assertion"))?;
         Ok(Answer { response, assertion })

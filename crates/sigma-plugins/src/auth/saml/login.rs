@@ -74,7 +74,7 @@ impl Party {
         env: &Env<'_>,
     ) -> Step {
         let Some(Session::LoggingIn(under_way)) = session else {
-            return refuse(Refusal { status: 503, why: "a browser came back that was not sent" });
+            return refuse(Refusal::foreign("a browser came back that was not sent"));
         };
         self.with_message(ctx, env, move |party, message, ctx, env| {
             match party.accept(message, &under_way, env) {

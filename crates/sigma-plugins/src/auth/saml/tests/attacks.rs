@@ -194,7 +194,7 @@ fn something_is_signed() {
     assert!(refused(&encrypted).1.starts_with("the assertion is encrypted"));
     // What is not signed can refuse.
     let failed = ASSERTION.replace("status:Success", "status:Requester");
-    assert_eq!(refused(&failed), (500, "the provider let nobody in"));
+    assert_eq!(refused(&failed), (403, "the provider let nobody in"));
 }
 
 #[test]

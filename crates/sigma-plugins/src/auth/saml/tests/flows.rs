@@ -103,7 +103,7 @@ fn value_of(text: &str, name: &str) -> String {
 #[test]
 fn a_login_by_redirects() {
     let mut browser = Browser::new(json!({}));
-    assert_eq!(browser.ask("GET /acs?SAMLResponse=a", None), "503");
+    assert_eq!(browser.ask("GET /acs?SAMLResponse=a", None), "401");
     assert_eq!(browser.ask("GET /logout", None), "401");
     assert_eq!(browser.ask("GET /ended?SAMLResponse=a", None), "401");
     let (request, state) = browser.begin("/orders?page=2");
@@ -126,7 +126,7 @@ fn a_login_by_redirects() {
     assert_eq!(browser.come_back("_other", &state), "401");
     let failed = answer(&request).replace("status:Success", "status:Responder");
     let query = provider().query(Kind::Response, &failed, Some(&state));
-    assert_eq!(browser.ask(&format!("GET /acs{query}"), None), "500");
+    assert_eq!(browser.ask(&format!("GET /acs{query}"), None), "403");
     let query = provider().query(Kind::Request, &answer(&request), Some(&state));
     assert_eq!(browser.ask(&format!("GET /acs{query}"), None), "400");
     let stranger = Provider::new(SP_KEY, SP_CERT).query(Kind::Response, &answer(&request), Some(&state));
@@ -153,7 +153,7 @@ fn a_login_by_redirects() {
     assert!(admitted(&mut browser, "$.attrs.groups", "staff") && admitted(&mut browser, "$.name_id", "jack"));
     assert!(admitted(&mut browser, "$.issuer", "https://idp.test/"));
     assert!(!admitted(&mut browser, "$.attrs.groups", "admins"));
-    assert_eq!(browser.come_back(&request, &state), "503", "nobody is on the way");
+    assert_eq!(browser.come_back(&request, &state), "401", "nobody is on the way");
     browser.cookies = before;
     assert_eq!(browser.come_back(&request, &state), "401", "the answer has come before");
 }
@@ -192,7 +192,7 @@ fn a_login_takes_ten_minutes_and_five_pages() {
     }
     assert_eq!(browser.come_back(&first, &first_state), "401");
     browser.now += 600;
-    assert_eq!(browser.come_back(&last.0, &last.1), "503");
+    assert_eq!(browser.come_back(&last.0, &last.1), "401");
     let mut browser = Browser::new(json!({}));
     let (request, state) = browser.begin("//evil.test/%5Cevil.test");
     assert_eq!(browser.come_back(&request, &state), "302");
