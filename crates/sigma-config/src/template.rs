@@ -104,6 +104,33 @@ impl Template {
         text
     }
 
+    /// The variable that the text begins with.
+    #[must_use]
+    pub fn leading_variable(&self) -> Option<&VarName> {
+        match self.parts.first()? {
+            Part::Variable { name, .. } => Some(name),
+            Part::Literal(_) => None,
+        }
+    }
+
+    /// As [`Template::render`], with the operator's own text, defaults included, written by `literal`.
+    pub fn render_with(
+        &self,
+        variables: &dyn Variables,
+        literal: &dyn Fn(&[u8], &mut Vec<u8>),
+        out: &mut Vec<u8>,
+    ) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => literal(text.as_bytes(), out),
+                Part::Variable { name, default } => match variables.get(name) {
+                    Some(value) => append(out, &value),
+                    None => literal(default.as_deref().unwrap_or_default().as_bytes(), out),
+                },
+            }
+        }
+    }
+
     /// Appends the text to `out`; an absent variable without default is empty. Returns how many
     /// variables had a value or a default, because a hash key without any counts as missing.
     pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {

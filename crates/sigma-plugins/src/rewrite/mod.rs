@@ -18,6 +18,7 @@ pub(crate) mod grpc_transcode;
 pub(crate) mod grpc_web;
 pub(crate) mod gzip;
 mod locations;
+mod percent;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod public_api;
 mod query_rules;
@@ -31,6 +32,7 @@ pub(crate) mod security_headers;
 pub(crate) mod static_files;
 pub(crate) mod substitute;
 pub(crate) mod traffic_label;
+mod uri_template;
 mod whole_body;
 pub(crate) mod zstd;
 

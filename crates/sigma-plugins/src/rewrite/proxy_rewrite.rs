@@ -9,13 +9,14 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, is_authority};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::variables::percent_encode_path;
+use sigma_plugin::variables::{percent_decoded, percent_encode_path};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::fields::{Added, FieldRules, Notation, changed_fields};
-use super::query_rules::{QueryRules, encode_component};
-use super::redirect::percent_encoded;
-use super::substitute::{NewTarget, Substitution};
+use super::percent::{encode_component, percent_encoded};
+use super::query_rules::QueryRules;
+use super::substitute::{NewTarget, Substitution, TargetWriting, verbatim};
+use super::uri_template::{BeforeQuery, QueryTemplate, split_outside_braces};
 
 /// The plugin.
 pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
@@ -64,8 +65,9 @@ const METHODS: [&str; 14] = [
 
 /// Changes path, query, host, method and fields of the request that the node gets.
 ///
-/// The path is normalised and encoded anew even if only something else is changed. The variable `uri` keeps
-/// what the client asked for; `upstream_uri` is the new target. Fields that frame the message cannot be
+/// A path that is not rewritten, by neither `uri` nor a pattern of `regex_uri`, passes as it came. A new one is made of
+/// the normalised path and encoded; `$request_uri` in `uri` stands for the path as the client wrote it, and the
+/// client's query follows once. The variable `uri` keeps what the client asked for; `upstream_uri` is the new target. Fields that frame the message cannot be
 /// changed.
 ///
 /// What a client sends cannot become another argument: in the query of `uri` and `regex_uri`, groups and
@@ -110,6 +112,10 @@ fn only_one(schema: &mut Schema) {
 
 impl Configuration for ProxyRewrite {}
 
+/// What stands for the client's query at the end of a template, as in nginx.
+const CLIENT_QUERY: [&str; 4] =
+    ["$is_args$args", "${is_args}${args}", "$is_args$query_string", "${is_args}${query_string}"];
+
 #[derive(Deserialize)]
 #[serde(from = "String")]
 struct NewUri {
@@ -119,7 +125,9 @@ struct NewUri {
 
 impl From<String> for NewUri {
     fn from(uri: String) -> NewUri {
-        let (path, query) = split_outside_braces(&uri, b'?');
+        // The client's query follows in any case.
+        let uri = CLIENT_QUERY.iter().find_map(|end| uri.strip_suffix(end)).unwrap_or(&uri);
+        let (path, query) = split_outside_braces(uri, b'?');
         NewUri { path: Template::parse(path), query: query.map(QueryTemplate::parse) }
     }
 }
@@ -143,51 +151,76 @@ impl TryFrom<Vec<String>> for Substitutions {
     }
 }
 
+impl NewUri {
+    /// The path, encoded.
+    fn path(&self, ctx: &Context) -> Result<Vec<u8>, DotSegment> {
+        let mut path = Vec::new();
+        let variables = BeforeQuery { ctx, leading: None, query_follows: true };
+        self.path.render_with(&variables, &percent_encode_path, &mut path);
+        if self.path.variables().next().is_some() {
+            refuse_dot_segments(&percent_decoded(&path))?;
+        }
+        // What no variable may begin.
+        Ok(percent_encoded(&path, |byte| matches!(byte, b'?' | b'#' | b'\\')))
+    }
+}
+
+/// Variables where nothing is encoded but what would begin the query, which follows in any case.
+struct RawPath<'a>(&'a Context);
+
+impl Variables for RawPath<'_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        if matches!(name, VarName::RequestUri | VarName::RealRequestUri) {
+            return Some(VarValue::Text(Cow::Borrowed(self.0.request.raw_path())));
+        }
+        match self.0.get(name)? {
+            VarValue::Text(text) => Some(VarValue::Text(percent_encoded(&text, |byte| byte == b'?').into())),
+            other => Some(other),
+        }
+    }
+}
+
 impl ProxyRewrite {
-    /// The new target, and the groups of the pattern that matched.
+    /// The new target, and the groups of the pattern that matched. No target where the path stays as it came.
     ///
     /// # Errors
     /// Returns an error if the client made the path lead elsewhere.
-    fn target(&self, ctx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
+    fn target(&self, ctx: &Context) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), DotSegment> {
         if self.use_real_request_uri_unsafe {
-            return Ok(self.raw_target(ctx));
+            let (target, captures) = self.raw_target(ctx);
+            return Ok((Some(target), captures));
         }
         let (path, query, captures) = match (&self.uri, &self.regex_uri) {
-            (Some(NewUri { path, query }), _) => {
-                let query = query.as_ref().map(|query| query.rendered(ctx));
-                let is_fixed = path.variables().next().is_none();
-                let path = path.rendered(ctx);
-                if !is_fixed {
-                    refuse_dot_segments(&path)?;
-                }
-                (path, query, Vec::new())
+            (Some(uri), _) => {
+                (uri.path(ctx)?, uri.query.as_ref().map(|query| query.rendered(ctx)), Vec::new())
             }
-            (None, None) => (ctx.uri.clone(), None, Vec::new()),
+            (None, None) => return Ok((None, Vec::new())),
             (None, Some(Substitutions(all))) => {
                 // A question mark of the client's, sent as `%3f`, does not begin a query; one of the
                 // replacement does not either then, as with APISIX.
                 let one_text = ctx.uri.contains(&b'?');
+                let how =
+                    TargetWriting { literal: &verbatim, in_path: &verbatim, in_query: &encode_component };
                 let replace = |substitution: &Substitution| match one_text {
                     true => substitution.first(&ctx.uri).map(|(path, groups)| NewTarget {
                         path,
                         query: None,
                         groups,
                     }),
-                    false => substitution.target(&ctx.uri, encode_component),
+                    false => substitution.target(&ctx.uri, &how),
                 };
-                match all.iter().find_map(replace) {
-                    Some(NewTarget { path, query, groups }) => {
-                        refuse_dot_segments(&path)?;
-                        (path, query, groups)
-                    }
-                    None => (ctx.uri.clone(), None, Vec::new()),
-                }
+                let Some(NewTarget { path, query, groups }) = all.iter().find_map(replace) else {
+                    return Ok((None, Vec::new()));
+                };
+                refuse_dot_segments(&path)?;
+                let mut encoded = Vec::with_capacity(path.len() + 16);
+                percent_encode_path(&path, &mut encoded);
+                (encoded, query, groups)
             }
         };
-        let mut target = Vec::with_capacity(path.len() + 16);
-        percent_encode_path(&path, &mut target);
+        let mut target = path;
         append_queries(&mut target, [query.as_deref(), ctx.outgoing_query()]);
-        Ok((target, captures))
+        Ok((Some(target), captures))
     }
 
     /// The same with `use_real_request_uri_unsafe`: nothing is encoded but what begins a query.
@@ -205,7 +238,8 @@ impl ProxyRewrite {
             }
             (Some(NewUri { path, query }), _) => {
                 // A value of a variable must not begin the query.
-                let mut target = percent_encoded(&path.rendered(ctx), |byte| byte == b'?');
+                let mut target = Vec::new();
+                path.render(&RawPath(ctx), &mut target);
                 let query = query.as_ref().map(|query| query.whole.rendered(ctx));
                 append_queries(&mut target, [query.as_deref(), ctx.outgoing_query()]);
                 (target, Vec::new())
@@ -229,107 +263,21 @@ fn refuse_dot_segments(path: &[u8]) -> Result<(), DotSegment> {
     if path.split(|byte| *byte == b'/').any(is_dots) { Err(DotSegment) } else { Ok(()) }
 }
 
-/// The query of a template, argument by argument.
-struct QueryTemplate {
-    /// All of it, for when nothing is encoded.
-    whole: Template,
-    /// Names, and values behind a `=`.
-    arguments: Vec<(Template, Option<Template>)>,
-}
-
-impl QueryTemplate {
-    fn parse(query: &str) -> QueryTemplate {
-        let mut arguments = Vec::new();
-        let mut rest = Some(query);
-        while let Some(text) = rest {
-            let (argument, after) = split_outside_braces(text, b'&');
-            let (name, value) = split_outside_braces(argument, b'=');
-            arguments.push((Template::parse(name), value.map(Template::parse)));
-            rest = after;
-        }
-        QueryTemplate { whole: Template::parse(query), arguments }
-    }
-
-    fn rendered(&self, ctx: &Context) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (at, (name, value)) in self.arguments.iter().enumerate() {
-            if at > 0 {
-                out.push(b'&');
-            }
-            name.render(&Encoded { ctx, part: QueryPart::Name }, &mut out);
-            if let Some(value) = value {
-                out.push(b'=');
-                value.render(&Encoded { ctx, part: QueryPart::Value }, &mut out);
-            }
-        }
-        out
-    }
-}
-
-/// Where in a query a variable stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum QueryPart {
-    Name,
-    Value,
-}
-
-/// Variables in such a form that they stay within their argument.
-struct Encoded<'a> {
-    ctx: &'a Context,
-    part: QueryPart,
-}
-
-impl Variables for Encoded<'_> {
-    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
-        let value = self.ctx.get(name)?;
-        let is_decoded = match name {
-            VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) | VarName::PostArg(_) => true,
-            VarName::Other(name) => name.starts_with("post_arg_"),
-            _ => false,
-        };
-        let VarValue::Text(text) = &value else { return Some(value) };
-        let encoded = if is_decoded {
-            let mut out = Vec::with_capacity(text.len());
-            encode_component(text, &mut out);
-            out
-        } else if self.part == QueryPart::Value {
-            // Its escapes stay what they are: `$args`, `$http_*` and their like come as they were sent.
-            percent_encoded(text, |byte| matches!(byte, b'&' | b'#' | b';'))
-        } else {
-            // In the place of a whole argument the operator wants it to be some.
-            percent_encoded(text, |byte| byte == b'#')
-        };
-        Some(VarValue::Text(Cow::Owned(encoded)))
-    }
-}
-
-/// A template in two at the first such byte that is not inside `${…}`.
-fn split_outside_braces(text: &str, separator: u8) -> (&str, Option<&str>) {
-    let mut in_braces = false;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'{' if text[..at].ends_with('$') => in_braces = true,
-            b'}' => in_braces = false,
-            _ if byte == separator && !in_braces => return (&text[..at], Some(&text[at + 1..])),
-            _ => {}
-        }
-    }
-    (text, None)
-}
-
 impl ProxyRewrite {
     fn apply(&self, ctx: &mut Context) -> Step {
         let Ok((target, captures)) = self.target(ctx) else {
             return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
         };
-        // What could end the request line is encoded in any case.
         let target = match &self.args {
-            Some(rules) => rules.applied(&target, ctx),
+            Some(rules) => Some(rules.applied(target.as_deref().unwrap_or(ctx.outgoing_target()), ctx)),
             None => target,
         };
-        ctx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
-        if ctx.target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
-            ctx.target.insert(0, b'/');
+        if let Some(target) = target {
+            // What could end the request line is encoded in any case.
+            ctx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
+            if ctx.target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
+                ctx.target.insert(0, b'/');
+            }
         }
         self.headers.apply(ctx, &captures, |ctx| &mut ctx.request.headers);
         if let Some(host) = &self.host {
@@ -366,7 +314,7 @@ impl Plugin for ProxyRewrite {
         let is_gone = |name: &&String| !after.iter().any(|(left, _)| left.eq_ignore_ascii_case(name));
         let removed: Vec<_> = before.iter().map(|(name, _)| name).filter(is_gone).collect();
         Some(json!({
-            "uri": text(&ctx.target),
+            "uri": text(ctx.outgoing_target()),
             "method": self.method,
             "host": ctx.host.as_deref().map(text),
             "headers": { "set": set, "remove": removed },
@@ -418,13 +366,26 @@ mod tests {
         check(json!({"uri": "/n?a=${none ?? b&c=d}"}), "/", "/n?a=b&c=d");
         check(json!({"regex_uri": ["^/(.*)/(.*)$", "/$2/${1}"]}), "/a/b?q", "/b/a?q");
         check(json!({"regex_uri": ["^/x", "/y", "^/a", "/z", "^/a", "/never"]}), "/a/b", "/z/b");
-        check(json!({"regex_uri": ["^/x", "/y"]}), "/a%c3%a9?q", "/a%C3%A9?q");
+        // What is not rewritten passes as it came.
+        check(json!({"regex_uri": ["^/x", "/y"]}), "/a%c3%a9?q", "/a%c3%a9?q");
+        check(json!({"headers": {"X-A": "1"}}), "/p/g%2Fn/f?q=%20", "/p/g%2Fn/f?q=%20");
+        check(json!({"host": "other"}), "/p//a/./b", "/p//a/./b");
+        check(json!({"args": {"set": {"x": "1"}}}), "/g%2Fn?q", "/g%2Fn?q&x=1");
+        // The target of the client brings its path, and its query once.
+        check(json!({"uri": "/api$request_uri"}), "/uuid?id=1", "/api/uuid?id=1");
+        check(json!({"uri": "/api$request_uri"}), "/uuid", "/api/uuid");
+        check(json!({"uri": "/api$request_uri"}), "/a%2Fb%3fc//d?x", "/api/a%2Fb%3fc//d?x");
+        check(json!({"uri": "/api$request_uri?k=v"}), "/a?x", "/api/a?k=v&x");
+        check(json!({"uri": "/api${real_request_uri}"}), "/a%20b?x", "/api/a%20b?x");
+        check(json!({"uri": "/api$uri$is_args$args"}), "/a?x=1&y", "/api/a?x=1&y");
+        check(json!({"uri": "/api${uri}${is_args}${args}"}), "/a", "/api/a");
+        check(json!({"uri": "/%41 b$uri"}), "/c", "/%2541%20b/c");
         check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x?q", "/p?a=x&q");
         check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x%26b=c%23", "/p?a=x%26b%3Dc%23");
         check(json!({"regex_uri": ["^/a", "/p?a="]}), "/a/x%26b", "/p?a=/x%26b");
         check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x%3fy", "/p%3Fa=x%3Fy");
         check(json!({"uri": "/u", "regex_uri": ["^/", "/never"]}), "/", "/u");
-        check(json!({"method": "GET"}), "/a%2db?q", "/a-b?q");
+        check(json!({"method": "GET"}), "/a%2db?q", "/a%2db?q");
         let raw = |mut conf: Value| {
             conf["use_real_request_uri_unsafe"] = true.into();
             conf
@@ -432,6 +393,7 @@ mod tests {
         check(raw(json!({})), "/a%2db/../?q", "/a%2db/../?q");
         check(raw(json!({"uri": "/n?x"})), "/?q", "/n?x&q");
         check(raw(json!({"uri": "/n$uri"})), "/a%0d%20?q", "/n/a%0D%20?q");
+        check(raw(json!({"uri": "/n$request_uri"})), "/a%2db?q", "/n/a%2db?q");
         check(raw(json!({"regex_uri": ["^/(.*)", "/r/$1"]})), "/%2d?q", "/r/%2d?q");
     }
 
@@ -467,6 +429,8 @@ mod tests {
         check(json!({"uri": "/api/$arg_a/x"}), "/?a=%2e", refused);
         check(json!({"uri": "/api/$arg_a/x"}), "/?a=...", "passed");
         check(json!({"uri": "/api/../x"}), "/?a=..", "passed");
+        check(json!({"uri": "/api$request_uri"}), "/%2e%2e/x", refused);
+        check(json!({"uri": "/api$request_uri"}), "/a/../x", refused);
         check(json!({"regex_uri": ["^/(.*)-(.*)", "/$1$2/x"]}), "/.-./", refused);
         check(json!({"uri": "/api/$arg_a", "use_real_request_uri_unsafe": true}), "/?a=../admin", "passed");
     }

@@ -9,7 +9,7 @@ use sigma_config::template::Template;
 use sigma_plugin::Context;
 use sigma_plugin::variables::percent_decoded;
 
-use super::redirect::percent_encoded;
+use super::percent::encode_component;
 
 /// Changes of arguments, in this order. Names are compared decoded; what is not changed stays byte for byte.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -105,12 +105,6 @@ fn encoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     encode_component(text, &mut out);
     out
-}
-
-/// Writes decoded text so that it is one part of a query, and the same when it is decoded again.
-pub(super) fn encode_component(text: &[u8], out: &mut Vec<u8>) {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$'()*,?".contains(&byte);
-    out.extend(percent_encoded(text, |byte| !is_plain(byte)));
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@ use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use sigma_config::described::schema_of;
-use sigma_config::template::Template;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::substitute::Substitution;
+use super::percent::{encode_component, percent_encoded};
+use super::substitute::{NewTarget, Substitution, TargetWriting, verbatim};
+use super::uri_template::{UriTemplate, encode_path, escape_illegal};
 
 /// The plugin.
 pub(crate) static REDIRECT: Descriptor = Descriptor {
@@ -64,16 +65,17 @@ struct Redirect {
     /// The status with `uri` and `regex_uri`.
     #[schemars(range(min = 200, max = 999), extend("default" = 302))]
     ret_code: u16,
-    /// Where to; may hold variables such as `$uri`.
+    /// Where to; may hold variables such as `$uri`. `$request_uri` is the target as the client wrote it, with its query.
     #[schemars(with = "Option<String>", length(min = 2))]
-    uri: Option<Written<Template>>,
+    uri: Option<Written<UriTemplate>>,
     /// A pattern and what its first match in the path becomes, with `$1` for its groups; paths without a
     /// match pass.
     #[schemars(with = "Option<[String; 2]>")]
     regex_uri: Option<Written<Substitution>>,
     /// To the same place under https: 301 for GET and HEAD, 308 for others.
     http_to_https: Option<bool>,
-    /// The path of the target is percent-encoded.
+    /// The text of `uri`, or of the replacement, is percent-encoded as far as its `?`. What variables and groups bring
+    /// is encoded in any case.
     #[schemars(extend("default" = false))]
     encode_uri: bool,
     /// The client's query is appended.
@@ -115,11 +117,11 @@ impl<T> Written<T> {
     }
 }
 
-impl<'de> Deserialize<'de> for Written<Template> {
+impl<'de> Deserialize<'de> for Written<UriTemplate> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         // `\$` stays as it is, backslash and all.
-        Ok(Written::new(Template::parse(&text.replace("\\$", "\\\\$")), &text))
+        Ok(Written::new(UriTemplate::parse(&text.replace("\\$", "\\\\$")), &text))
     }
 }
 
@@ -149,16 +151,17 @@ impl Redirect {
         if let Some(port) = self.https_port.or(env.https_port).filter(|port| !matches!(port, 0 | 443)) {
             target.extend_from_slice(format!(":{port}").as_bytes());
         }
-        target.extend_from_slice(&encoded(&ctx.uri));
-        if let Some(query) = ctx.request.query() {
-            target.push(b'?');
-            target.extend_from_slice(query);
-        }
+        escape_illegal(ctx.request.path_and_query(), &mut target);
         let status = if matches!(ctx.request.method, Method::Get | Method::Head) { 301 } else { 308 };
         Reply::new(status).header("Location", target).into()
     }
 
-    /// Encodes and completes what the configuration made.
+    /// Writes the operator's own text before a query.
+    fn literal(&self) -> fn(&[u8], &mut Vec<u8>) {
+        if self.encode_uri { encode_literal } else { verbatim }
+    }
+
+    /// Completes what the configuration made.
     fn finish<T>(&self, ctx: &Context, mut target: Vec<u8>, written: &Written<T>) -> Step {
         // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
         // backslashes for slashes.
@@ -166,14 +169,10 @@ impl Redirect {
         if slashes > 1 && !written.names_host {
             target.splice(..slashes, [b'/']);
         }
-        let split = target.iter().position(|b| *b == b'?').unwrap_or(target.len());
-        let (path, query) = target.split_at(split);
-        let mut target = if self.encode_uri { encoded(path) } else { path.to_vec() };
-        target.extend_from_slice(query);
         if self.append_query_string
             && let Some(args) = ctx.request.query()
         {
-            target.push(if query.is_empty() { b'?' } else { b'&' });
+            target.push(if target.contains(&b'?') { b'&' } else { b'?' });
             target.extend_from_slice(args);
         }
         let target = percent_encoded(&target, |byte| {
@@ -189,27 +188,26 @@ fn encoded(uri: &[u8]) -> Vec<u8> {
     percent_encoded(uri, |byte| matches!(byte, b' ' | b'#' | b'%' | b'?' | 0..=0x1f | 0x7f..))
 }
 
-/// Writes the bytes that `is_escaped` names as `%XX`.
-pub(super) fn percent_encoded(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    for &byte in text {
-        if is_escaped(byte) {
-            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
-        } else {
-            out.push(byte);
-        }
-    }
-    out
+fn encode_literal(text: &[u8], out: &mut Vec<u8>) {
+    out.extend(encoded(text));
 }
 
 impl Plugin for Redirect {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let Some(written) = &self.uri {
-            return self.finish(ctx, written.made_by.rendered(ctx), written);
+            return self.finish(ctx, written.made_by.rendered(ctx, &self.literal()), written);
         }
         if let Some(written) = &self.regex_uri {
-            let replaced = written.made_by.first(&ctx.uri);
-            return replaced.map_or(Step::Next, |(target, _)| self.finish(ctx, target, written));
+            let how = TargetWriting {
+                literal: &self.literal(),
+                in_path: &encode_path,
+                in_query: &encode_component,
+            };
+            let Some(NewTarget { path, query, .. }) = written.made_by.target(&ctx.uri, &how) else {
+                return Step::Next;
+            };
+            let target = [Some(path), query].into_iter().flatten().collect::<Vec<_>>().join(&b'?');
+            return self.finish(ctx, target, written);
         }
         if self.http_to_https == Some(true) { self.to_https(ctx, env) } else { Step::Next }
     }
@@ -240,12 +238,12 @@ mod tests {
         check(
             json!({"uri": "/new$uri?x=${arg_a}$none", "ret_code": 301}),
             "/o%20ld?a=1",
-            "301 /new/o ld?x=1",
+            "301 /new/o%20ld?x=1",
         );
         check(json!({"uri": "/a\\$uri$"}), "/x", "302 /a\\$uri$");
         check(json!({"uri": "https://$host$request_uri"}), "/x?y", "302 https://example.com/x?y");
         check(json!({"uri": "$uri", "encode_uri": true}), "/a%20%25%c3%a9?q", "302 /a%20%25%C3%A9");
-        check(json!({"uri": "$uri"}), "/a%0d%0aSet-Cookie:%20a", "302 /a%0D%0ASet-Cookie: a");
+        check(json!({"uri": "$uri"}), "/a%0d%0aSet-Cookie:%20a", "302 /a%0D%0ASet-Cookie:%20a");
         for open in ["/%5cevil.example", "/%5c%5cevil.example", "/%2fevil.example", "/%5c%2fevil.example"] {
             check(json!({"uri": "$uri/"}), open, "302 /evil.example/");
             check(json!({"regex_uri": ["^/old(.*)", "$1/"]}), &format!("/old{open}"), "302 /evil.example/");
@@ -254,6 +252,29 @@ mod tests {
         check(json!({"uri": "/$arg_to"}), "/?to=/evil.example", "302 /evil.example");
         check(json!({"uri": "/$arg_to"}), "/?to=%09/evil.example", "302 /%09/evil.example");
         check(json!({"uri": "//$arg_to"}), "/?to=good.example", "302 //good.example");
+        // What a variable or a group brings is encoded as a URI has it.
+        let whole = json!({"uri": "https://x$request_uri"});
+        check(whole.clone(), "/a%20b", "302 https://x/a%20b");
+        check(whole.clone(), "/a%3fb%23c", "302 https://x/a%3fb%23c");
+        check(whole.clone(), "/%E4%BD%A0?q=%20&r", "302 https://x/%E4%BD%A0?q=%20&r");
+        check(whole.clone(), "/a%2Fb//c", "302 https://x/a%2Fb//c");
+        check(whole, "/a%0d%0ab", "302 https://x/a%0d%0ab");
+        check(json!({"uri": "https://x$uri"}), "/a%3fb%23c%25", "302 https://x/a%3Fb%23c%25");
+        check(json!({"uri": "https://x$uri"}), "/%e4%bd%a0", "302 https://x/%E4%BD%A0");
+        check(json!({"uri": "/p/$arg_a"}), "/?a=b%3fc%20d", "302 /p/b%3Fc%20d");
+        check(json!({"uri": "/p?to=$uri&b"}), "/a%26c=d", "302 /p?to=/a%26c%3Dd&b");
+        check(json!({"uri": "/p?$args"}), "/?a=%20&b", "302 /p?a=%20&b");
+        check(json!({"uri": "$arg_to"}), "/?to=https://y/a%3fb=%20c", "302 https://y/a?b=%20c");
+        check(json!({"uri": "/p/$http_x_a"}), "/", "302 /p/v");
+        check(json!({"uri": "$request_uri?more"}), "/a?b", "302 /a?b&more");
+        check(json!({"uri": "$request_uri"}), "//evil.example", "302 /evil.example");
+        let regex = |encode: bool| json!({"regex_uri": ["^/old/(.*)", "/n ew/$1"], "encode_uri": encode});
+        check(regex(true), "/old/a%3Fb", "302 /n%20ew/a%3Fb");
+        check(regex(true), "/old/a%20%23%25%c3%a9", "302 /n%20ew/a%20%23%25%C3%A9");
+        check(regex(false), "/old/a%3Fb", "302 /n ew/a%3Fb");
+        check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x%26b", "302 /p?a=x%26b");
+        check(json!({"regex_uri": ["^/(.*)", "$1"]}), "/https://y/%20", "302 https://y/%20");
+        check(json!({"regex_uri": ["b", "c"]}), "/%3fab%3f", "302 /%3Fac%3F");
         check(json!({"uri": "/n", "append_query_string": true}), "/?a=b", "302 /n?a=b");
         check(json!({"uri": "/n?c", "append_query_string": true}), "/?a=b", "302 /n?c&a=b");
         check(json!({"uri": "/n", "append_query_string": true}), "/", "302 /n");

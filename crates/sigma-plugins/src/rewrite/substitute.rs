@@ -15,6 +15,21 @@ pub(super) struct NewTarget {
     pub(super) groups: Vec<Vec<u8>>,
 }
 
+/// How the parts of a new target are written.
+pub(super) struct TargetWriting<'w> {
+    /// The replacement's own text before its query.
+    pub(super) literal: &'w dyn Fn(&[u8], &mut Vec<u8>),
+    /// The request's text before the query.
+    pub(super) in_path: &'w dyn Fn(&[u8], &mut Vec<u8>),
+    /// The request's text in the query.
+    pub(super) in_query: &'w dyn Fn(&[u8], &mut Vec<u8>),
+}
+
+/// Appends a text as it is.
+pub(super) fn verbatim(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(text);
+}
+
 /// The flags of `ngx.re`.
 const FLAGS: &str = "adDijJmosuUx";
 
@@ -85,27 +100,28 @@ impl Substitution {
         Some((out, groups(&captures)))
     }
 
-    /// As [`Substitution::first`], for a request target: what follows the first `?` of the
-    /// replacement is a query, and what stands there of `text` is encoded by `encode`.
-    pub(super) fn target(&self, text: &[u8], encode: impl Fn(&[u8], &mut Vec<u8>)) -> Option<NewTarget> {
+    /// As [`Substitution::first`], for a request target: what follows the first `?` of the replacement is a query.
+    /// Each part is written as `written` says.
+    pub(super) fn target(&self, text: &[u8], written: &TargetWriting<'_>) -> Option<NewTarget> {
         let captures = self.regex.captures(text)?;
         // Group 0 is there in every match.
         let whole = captures.get(0)?;
-        let (mut path, mut query) = (text[..whole.start()].to_vec(), None);
+        let (mut path, mut query) = (Vec::new(), None);
         let literal = |text: &[u8], path: &mut Vec<u8>, query: &mut Option<Vec<u8>>| match query {
             Some(query) => query.extend_from_slice(text),
             None => match text.iter().position(|byte| *byte == b'?') {
                 Some(at) => {
-                    path.extend_from_slice(&text[..at]);
+                    (written.literal)(&text[..at], path);
                     *query = Some(text[at + 1..].to_vec());
                 }
-                None => path.extend_from_slice(text),
+                None => (written.literal)(text, path),
             },
         };
         let matched = |text: &[u8], path: &mut Vec<u8>, query: &mut Option<Vec<u8>>| match query {
-            Some(query) => encode(text, query),
-            None => path.extend_from_slice(text),
+            Some(query) => (written.in_query)(text, query),
+            None => (written.in_path)(text, path),
         };
+        matched(&text[..whole.start()], &mut path, &mut query);
         for piece in &self.replacement {
             match piece {
                 Piece::Literal(text) => literal(text, &mut path, &mut query),
