@@ -315,6 +315,10 @@ pub struct Reply {
     pub body: Option<Vec<u8>>,
     /// Why, for logs and for plugins that run others; nothing that a client sent.
     pub reason: Option<&'static str>,
+    /// It is the answer of another server: without a Content-Type it stays without one.
+    pub is_passed_on: bool,
+    /// The length of the body that a HEAD request does not get, where `body` is not that one.
+    pub unsent_length: Option<u64>,
     /// The client gets nothing of it: its connection is closed, over a version of HTTP that shares connections
     /// its stream alone. The status is for logs.
     pub is_silent: bool,

@@ -170,7 +170,10 @@ pub(super) fn unreachable_function(error: &CallError) -> Step {
 
 /// The answer of a function as the client gets it.
 fn reply(answer: Answer) -> Reply {
+    let length = answer.headers.get(HeaderId::ContentLength);
+    let length = length.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let mut reply = Reply::new(answer.status).text(answer.body);
+    (reply.is_passed_on, reply.unsent_length) = (true, length);
     for (name, value) in answer.headers.iter() {
         let name = String::from_utf8_lossy(name).into_owned();
         if !frames(&name) {

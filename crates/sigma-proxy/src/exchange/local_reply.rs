@@ -1,6 +1,6 @@
 //! Local replies, which the gateway makes itself: their heads and bodies.
 
-use sigma_http::{BodyLength, HeaderId, Headers};
+use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::{Context, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
@@ -37,10 +37,14 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
     if stream.is_some() {
         reply.body = Some(Vec::new());
     }
+    let unsent = reply.unsent_length.filter(|_| ctx.request.client_method() == Method::Head);
     let body = head(reply, ctx, view);
     match stream {
         None => {
-            let length = BodyLength::Known(body.len() as u64);
+            let length = BodyLength::Known(unsent.unwrap_or(body.len() as u64));
+            if unsent.is_some() {
+                declare_length(&mut ctx.response.headers, length);
+            }
             LocalReply { body: OwnBody::Bytes(body, 0), length }
         }
         Some(StreamBody { length, source }) => {
@@ -53,13 +57,14 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
 /// Makes the head; returns the body.
 fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     let settings = &view.snapshot.settings;
-    let Reply { status, headers, body, .. } = reply;
+    let Reply { status, headers, body, is_passed_on, .. } = reply;
     let head = &mut ctx.response;
     head.start(status);
     for (name, value) in &headers {
         head.headers.append(name, value);
     }
     let (body, content_type): (Vec<u8>, &[u8]) = match body {
+        Some(body) if is_passed_on => (body, b""),
         Some(body) => (body, b"text/plain; charset=utf-8"),
         None if status >= 400 => (plain_body(status), b"application/json"),
         None => (Vec::new(), b""),
