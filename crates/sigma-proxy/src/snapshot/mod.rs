@@ -260,9 +260,13 @@ impl Snapshot {
         self.upstream(number).is_some_and(|upstream| upstream.is_guarded)
     }
 
-    /// The number of the upstream with this key.
+    /// The number of the upstream with this key. One within a route or service, which few plugins call, is not in the
+    /// table.
     pub(crate) fn upstream_number(&self, key: &str) -> Option<u32> {
-        self.upstream_numbers.get(key).copied()
+        let is_private = key.starts_with("services/") || key.starts_with("routes/");
+        let search =
+            || self.upstreams.iter().find(|(_, upstream)| upstream.key == key).map(|(number, _)| number);
+        self.upstream_numbers.get(key).copied().or_else(|| if is_private { search() } else { None })
     }
 
     /// The number that routes know a listener's name by.

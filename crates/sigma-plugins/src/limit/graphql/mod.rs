@@ -25,7 +25,7 @@ use sigma_http::{Headers, Method};
 use sigma_plugin::context::RouteResources;
 use sigma_plugin::descriptor::{InlineUpstream, parsed};
 use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
-use sigma_plugin::outbound::{Call, Service};
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::step::{BodyRead, End};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
@@ -35,6 +35,7 @@ use super::count::{self, LimitCount};
 use super::quota::UNDETERMINED;
 use crate::asked_once::Question as Asked;
 use crate::decisions::{Bound, KeyOf};
+use crate::log_throttle::LogThrottle;
 use cost::{Judge, MOST_SELECTIONS, NoCost, Strategy};
 use schema::Schema;
 
@@ -106,9 +107,8 @@ const NO_SCHEMA_MS: u64 = 10_000;
 /// within it by its `mul`; other fields cost nothing. `add` and `mul` of a field are said by decorations, which stand
 /// in the route's service (`graphql_cost_decorations`) or below it in the Admin API. Which fields they are about is
 /// known from the schema, which the server is asked for by an introspection the first time; a worker keeps it until the
-/// configuration of the plugin changes. The server that is asked is the upstream of the service if that has an id
-/// (`upstream_id`); for one that stands within a service or route name `introspection_endpoint`, else queries are
-/// answered 400. Name it as well where the route takes many paths or hosts, as each is asked for a schema of its own, and
+/// configuration of the plugin changes. The server that is asked is the upstream of the service, or else of the route.
+/// If it gives no schema, queries are answered 400, and the error log says why. Name `introspection_endpoint` where the route takes many paths or hosts, as each is asked for a schema of its own, and
 /// a worker keeps 16. While the Admin API's store has a decoration that cannot be read and no earlier
 /// form of it is known, queries that decorations matter to are answered 503.
 ///
@@ -315,11 +315,14 @@ impl Inner {
                 timeout_ms: SCHEMA_TIMEOUT_MS,
                 limit: SCHEMA_BYTES,
             },
-            read: Box::new(|answer| {
-                let answer = answer.ok().filter(|answer| answer.status == 200);
-                match answer.and_then(|answer| Schema::read(&answer.body)) {
-                    Some(schema) => (Some(schema), Some(u64::MAX)),
-                    None => (None, Some(NO_SCHEMA_MS)),
+            read: Box::new(|answer| match read_schema(answer) {
+                Ok(schema) => (Some(schema), Some(u64::MAX)),
+                Err(reason) => {
+                    static COMPLAINT: LogThrottle = LogThrottle::new();
+                    if let Some(left_out) = COMPLAINT.due() {
+                        tracing::error!(left_out, reason, "graphql-limit-count: the server gives no schema");
+                    }
+                    (None, Some(NO_SCHEMA_MS))
                 }
             }),
         };
@@ -413,6 +416,20 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
         (Some(id), _) => Some((format!("upstreams/{id}"), None)),
         (None, Some(inline)) => Some((format!("routes/{}", route.id), Some(inline))),
         (None, None) => None,
+    }
+}
+
+/// The schema in the answer of a server.
+///
+/// # Errors
+/// Returns an error, which is the reason, if there is none.
+fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
+    match answer {
+        Ok(Answer { status: 200, body, .. }) => {
+            Schema::read(&body).ok_or_else(|| "the answer to the introspection is no schema".to_owned())
+        }
+        Ok(Answer { status, .. }) => Err(format!("the introspection is answered with status {status}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
