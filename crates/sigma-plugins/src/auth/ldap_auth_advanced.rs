@@ -65,6 +65,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -u jack@test:jacks-password http://12
 ```
 "#;
 
+/// A name, or an OID: a number has no leading zero, and an OID two numbers at least (RFC 4512 §1.4). Options follow.
+const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+)(;[A-Za-z0-9-]+)*$";
+
 /// Finds a user in an LDAP directory by an attribute, and has the directory check the password.
 ///
 /// The directory is asked for entries below `base_dn` of which `attribute` has the name that the client gives;
@@ -87,7 +90,7 @@ struct Config {
     /// The attribute that has the user's name: a name or OID, with options.
     #[schemars(
         length(max = 256),
-        regex(pattern = r"^([A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*)(;[A-Za-z0-9-]+)*$"),
+        regex(pattern = ATTRIBUTE),
         extend("default" = "cn")
     )]
     attribute: String,
@@ -142,14 +145,14 @@ struct Config {
     /// The attribute of a group that has the names of its members' entries.
     #[schemars(
         length(max = 256),
-        regex(pattern = r"^([A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*)(;[A-Za-z0-9-]+)*$"),
+        regex(pattern = ATTRIBUTE),
         extend("default" = "member")
     )]
     group_member_attribute: String,
     /// The attribute of a group that has its name.
     #[schemars(
         length(max = 256),
-        regex(pattern = r"^([A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*)(;[A-Za-z0-9-]+)*$"),
+        regex(pattern = ATTRIBUTE),
         extend("default" = "cn")
     )]
     group_name_attribute: String,
@@ -486,7 +489,16 @@ mod tests {
         check(json!({"bind_dn": "cn=x", "ldap_password": "pw"}), "");
         check(json!({"groups_required": ["a"]}), "group_base_dn is required when groups_required is set");
         check(json!({"attribute": "2.5.4.3;lang-de"}), "");
-        check(json!({"attribute": "cn=*)(x"}), "failed to match pattern");
+        for good in ["cn", "1.2", "0.9.2342.19200300.100.1.1", "2.5.4.0", "a-1;x;lang-de", "C"] {
+            check(json!({ "attribute": good }), "");
+        }
+        for bad in
+            ["1", "0", "01.2", "1.02", "1.", ".1", "1..2", "1.2.", "cn;", ";binary", "cn=*)(x", "a_b", ""]
+        {
+            for field in ["attribute", "group_member_attribute", "group_name_attribute"] {
+                check(json!({ field: bad }), "failed to match pattern");
+            }
+        }
         check(json!({"size_limit": 1}), "expected 1 to be at least 2");
         check(json!({"timeout": 0}), "expected 0 to be at least 1");
         check(json!({"header_type": "digest"}), "matches none of the enum values");

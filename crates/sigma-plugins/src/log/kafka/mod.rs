@@ -3,13 +3,14 @@
 mod producer;
 mod queue;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Build, Configuration, Descriptor};
@@ -75,7 +76,7 @@ struct Config {
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     brokers: Option<Vec<BrokerConfig>>,
     /// The same in an older form: hosts and their ports.
-    #[schemars(extend("minProperties" = 1))]
+    #[schemars(with = "Option<BrokerList>")]
     broker_list: Option<BTreeMap<Host, u16>>,
     /// The topic.
     kafka_topic: String,
@@ -121,6 +122,24 @@ struct Config {
     _api_version: u8,
     #[serde(flatten)]
     batch: BatchSettings,
+}
+
+/// Hosts and their ports, in the schema.
+struct BrokerList;
+
+impl JsonSchema for BrokerList {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "BrokerList".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let port = json!({"type": "integer", "minimum": 1, "maximum": 65_535});
+        json_schema!({"type": "object", "minProperties": 1, "patternProperties": {".*": port}})
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]
