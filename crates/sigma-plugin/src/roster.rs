@@ -20,7 +20,7 @@ use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
+use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Plugin};
 
 /// Finds what other resources say for a plugin that is being made.
 pub trait Lookup {
@@ -158,7 +158,9 @@ impl Roster {
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
         let written = Written { name, conf, resolved, resource };
-        self.make(PluginScope::Http, written, lookup, node, &|kind, build| kind.build(build))
+        self.make(PluginScope::Http, written, lookup, node, &|kind, build| kind.build(build), || {
+            Arc::new(Off)
+        })
     }
 
     /// Makes an instance for a stream route.
@@ -176,7 +178,8 @@ impl Roster {
         node: &Arc<Node>,
     ) -> Result<Entry<dyn FlowPlugin>, String> {
         let written = Written { name, conf, resolved, resource };
-        self.make(PluginScope::Stream, written, lookup, node, &|kind, build| kind.build_flow(build))
+        let build = &|kind: &dyn Kind, build: &Build<'_>| kind.build_flow(build);
+        self.make(PluginScope::Stream, written, lookup, node, build, || Arc::new(Off))
     }
 
     fn make<P: ?Sized>(
@@ -186,10 +189,14 @@ impl Roster {
         lookup: &dyn Lookup,
         node: &Arc<Node>,
         make: &Make<P>,
+        off: fn() -> Arc<P>,
     ) -> Result<Entry<P>, String> {
         let metadata = lookup.metadata(name);
         let known = self.plugins.get(name).filter(|_| self.is_for(name, scope));
         let known = known.ok_or_else(|| format!("unknown plugin [{name}]"))?;
+        if is_off(conf) {
+            return Ok(switched_off(&known.kind, conf, metadata, off()));
+        }
         if let Some(field) = unresolved(&resolved) {
             return Err(unknown_secret(&field));
         }
@@ -324,6 +331,39 @@ struct Written<'b> {
     conf: &'b Arc<Value>,
     resolved: Value,
     resource: &'b str,
+}
+
+/// Whether a plugin is disabled by its own configuration.
+fn is_off(conf: &Value) -> bool {
+    conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
+}
+
+/// The instance of a plugin that is disabled, for requests and for sessions.
+struct Off;
+
+impl Plugin for Off {}
+
+impl FlowPlugin for Off {}
+
+/// The entry of a plugin that is disabled: it stands before those of the same name from elsewhere, whatever else its
+/// configuration says.
+fn switched_off<P: ?Sized>(
+    kind: &Arc<dyn Kind>,
+    conf: &Arc<Value>,
+    metadata: Option<Arc<Value>>,
+    plugin: Arc<P>,
+) -> Entry<P> {
+    Entry {
+        kind: Arc::clone(kind),
+        meta: Meta { disable: true, ..Meta::default() },
+        conf: Arc::clone(conf),
+        metadata,
+        protos: Vec::new(),
+        plugin,
+        children: Vec::new(),
+        owned: OwnedFields::default(),
+        credentials: Credentials::default(),
+    }
 }
 
 /// Has a kind of plugin make an instance.

@@ -258,13 +258,18 @@ impl Building<'_, '_> {
             };
             let personal = matches!(self.key.kind, Kind::Consumer | Kind::Credential);
             if personal && kind.identifying_field().is_some() {
+                if is_off(conf) {
+                    continue;
+                }
                 if let Some(identity) = self.identity(&kind, conf) {
                     self.plugin_upstreams(&kind, PluginScope::Consumer, conf);
                     identities.push(identity);
                 }
                 continue;
             }
-            self.plugin_upstreams(&kind, PluginScope::Http, conf);
+            if !is_off(conf) {
+                self.plugin_upstreams(&kind, PluginScope::Http, conf);
+            }
             entries.extend(self.entry(name, conf));
         }
         (entries, identities)
@@ -319,8 +324,6 @@ impl Building<'_, '_> {
         let task = &*self.task;
         match task.roster.build(name, conf, revealed, &self.resource(), self, task.node) {
             Ok(entry) => Some(Arc::new(entry)),
-            // What is disabled may be wrong; a service's plugin of the same name then runs.
-            Err(_) if is_off(conf) => None,
             Err(reason) => {
                 self.refuse(name, reason);
                 None

@@ -143,7 +143,6 @@ impl Building<'_, '_> {
         self.task.sources.secrets.reveal(&mut revealed);
         match roster.build_flow(name, conf, revealed, resource, self, self.task.node) {
             Ok(entry) => Some(Arc::new(entry)),
-            Err(_) if is_off(conf) => None,
             Err(reason) => {
                 self.refuse(name, reason);
                 None
