@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
+use sigma_config::expr::{VarName, Variables};
 use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
@@ -22,7 +23,7 @@ use crate::owned::OwnedFields;
 use crate::pace::{Direction, Pace, Paces};
 use crate::personal::Personal;
 use crate::record::Record;
-use crate::{BodyFilter, Entry, Plugin, Reply, hex};
+use crate::{BodyFilter, Entry, Phase, Plugin, Reply, hex};
 
 /// The client of a request, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -543,11 +544,20 @@ impl Context {
         }
     }
 
-    /// Whether an entry runs for this exchange at all: nobody skips it, and its `_meta.filter`, which
-    /// is asked once, admits it.
+    /// Whether an entry runs for this exchange at all: no plugin skips it, and its `_meta.filter` admits it. That is
+    /// evaluated once; one that asks about the response, in each phase.
     #[inline]
     pub fn admits(&mut self, entry: &Entry) -> bool {
         (self.skipped.is_empty() && entry.meta.filter.is_empty()) || self.judges(entry)
+    }
+
+    /// Before there is a response, a plugin that logs collects what it may have to log.
+    fn judges_response(&self, entry: &Entry) -> bool {
+        let status = VarName::parse("status");
+        match self.get(&status) {
+            None => entry.kind.phases().contains(Phase::Log),
+            Some(_) => entry.meta.filter.may_hold(self),
+        }
     }
 
     fn judges(&mut self, entry: &Entry) -> bool {
@@ -556,6 +566,9 @@ impl Context {
         }
         if entry.meta.filter.is_empty() {
             return true;
+        }
+        if entry.meta.asks_response {
+            return self.judges_response(entry);
         }
         let key = std::ptr::from_ref(entry).addr();
         if let Some((_, verdict)) = self.verdicts.iter().find(|(known, _)| *known == key) {

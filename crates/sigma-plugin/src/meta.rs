@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::Expr;
+use sigma_config::expr::{Expr, VarName};
 
 /// The `_meta` object of a plugin's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -16,6 +16,28 @@ pub struct Meta {
     pub filter: Expr,
     /// Replaces the body when the plugin answers with a status from 400.
     pub error_response: Option<Value>,
+    /// The filter asks about the response.
+    #[serde(skip)]
+    pub asks_response: bool,
+}
+
+/// Whether a variable has its value from the response, or from what came of the request.
+fn is_of_response(name: &VarName) -> bool {
+    const NAMES: [&str; 7] = [
+        "status",
+        "bytes_sent",
+        "body_bytes_sent",
+        "request_time",
+        "request_completion",
+        "resp_body",
+        "response_source",
+    ];
+    /// What is known of the upstream before it is asked.
+    const BEFORE: [&str; 4] =
+        ["upstream_uri", "upstream_host", "upstream_scheme", "upstream_unresolved_host"];
+    let VarName::Other(name) = name else { return false };
+    let is_later = ["upstream_", "sent_http_", "balancer_"].iter().any(|prefix| name.starts_with(prefix));
+    NAMES.contains(&name.as_str()) || is_later && !BEFORE.contains(&name.as_str())
 }
 
 impl Meta {
@@ -26,7 +48,12 @@ impl Meta {
     pub fn of(conf: &Value) -> Result<Meta, String> {
         match conf.get("_meta") {
             None => Ok(Meta::default()),
-            Some(meta) => Meta::deserialize(meta).map_err(|error| format!("_meta: {error}")),
+            Some(meta) => {
+                let mut meta = Meta::deserialize(meta).map_err(|error| format!("_meta: {error}"))?;
+                meta.asks_response =
+                    meta.filter.wrong(|name| is_of_response(name).then(String::new)).is_some();
+                Ok(meta)
+            }
         }
     }
 

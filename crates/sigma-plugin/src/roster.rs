@@ -20,7 +20,7 @@ use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Plugin};
+use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Phase, PhaseSet, Plugin};
 
 /// Finds what other resources say for a plugin that is being made.
 pub trait Lookup {
@@ -333,6 +333,17 @@ struct Written<'b> {
     resource: &'b str,
 }
 
+/// The warning that a filter asks about the response of a plugin that has run by then.
+fn early_filter(kind: &dyn Kind, scope: PluginScope, conf: &Value) -> Option<Problem> {
+    const LATE: PhaseSet = PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
+    let meta = Meta::of(conf).ok().filter(|_| scope == PluginScope::Http)?;
+    let is_late = |phase: &Phase| LATE.contains(*phase) && kind.phases().contains(*phase);
+    let is_early = meta.asks_response && !Phase::ALL.iter().any(is_late);
+    let message =
+        "the condition is about the response, and the plugin runs before there is one: it never holds";
+    is_early.then(|| Problem::new("_meta.filter", "never_matches", message).hint("ask about the request"))
+}
+
 /// Whether a plugin is disabled by its own configuration.
 fn is_off(conf: &Value) -> bool {
     conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
@@ -542,6 +553,7 @@ impl PluginSchemas for Roster {
         let mut filled = conf.clone();
         self.fill_profile(name, scope, &mut filled);
         let mut all = kind.warnings(scope, &filled);
+        all.extend(early_filter(&**kind, scope, conf));
         for child in self.children_of(name, scope, conf) {
             let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
             all.extend(found.map(|problem| problem.within(&child.place)));
