@@ -504,7 +504,7 @@ impl PluginSchemas for Roster {
         let mut filled = conf.clone();
         take_meta(&mut filled);
         self.fill_profile(name, scope, &mut filled);
-        schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;
+        schema.compiled.check_explained(&filled).map_err(PluginRefusal::Invalid)?;
         let filled = schema.filled(filled);
         let own = match scope {
             PluginScope::Consumer if identifies => match empty_secret(&schema.secret, &filled) {

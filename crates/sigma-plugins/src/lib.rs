@@ -9,6 +9,8 @@ mod batch;
 mod compose;
 mod condition;
 mod decisions;
+#[cfg(test)]
+mod explained;
 mod fetched;
 mod freshness;
 mod functions;

@@ -128,7 +128,22 @@ pub(crate) fn refusal(name: &str, conf: &Value) -> String {
 
 /// As [`refusal`], for a place other than a route.
 pub(crate) fn refusal_in(name: &str, scope: PluginScope, conf: &Value) -> String {
-    roster().check(name, scope, conf).map_or_else(|refusal| refusal.to_string(), |()| String::new())
+    roster()
+        .check(name, scope, conf)
+        .map_or_else(|refusal| in_apisix_words(&refusal.to_string()), |()| String::new())
+}
+
+/// As [`refusal`], with the explanation that follows the words of APISIX.
+pub(crate) fn explained_refusal(name: &str, conf: &Value) -> String {
+    let checked = roster().check(name, PluginScope::Http, conf);
+    checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
+}
+
+/// A reason without the explanation that follows it in brackets.
+fn in_apisix_words(reason: &str) -> String {
+    let ends = ["did not match", "the enum values", "matches none", "to match schema", "and 2", "and 3"];
+    let explained = ends.iter().find_map(|end| reason.find(&format!("{end} (")).map(|at| at + end.len()));
+    reason[..explained.unwrap_or(reason.len())].to_owned()
 }
 
 /// Asserts that a configuration of a route is refused with this text in the reason; an empty one: that it is taken.

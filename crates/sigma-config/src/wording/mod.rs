@@ -61,6 +61,16 @@ pub struct Schema {
     root: node::NodeId,
 }
 
+/// Texts of failures that do not say what is wrong with the value.
+const ABOUT_SCHEMAS: [&str; 5] = [
+    "then clause did not match",
+    "else clause did not match",
+    "matches none of the enum values",
+    "value should match only one schema, but matches none",
+    "value wasn't supposed to match schema",
+];
+const BOTH: &str = "value should match only one schema, but matches both";
+
 impl Schema {
     /// Reads a schema. The error names the place as a JSON pointer: a keyword with a value of the
     /// wrong kind, a `$ref` that leads nowhere or only back to itself, or a pattern that cannot be
@@ -82,6 +92,26 @@ impl Schema {
     /// Whether `value` satisfies the schema, or the text of the first failure.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.filled(value).map(drop)
+    }
+
+    /// As [`Schema::check`]. Where the text is about the schema alone, the field that is meant follows it in brackets, and
+    /// what it may be.
+    ///
+    /// # Errors
+    /// Returns an error if the value does not satisfy the schema.
+    pub fn check_explained(&self, value: &Value) -> Result<(), String> {
+        let Err(text) = self.check(value) else { return Ok(()) };
+        if !ABOUT_SCHEMAS.iter().any(|end| text.ends_with(end)) && !text.contains(BOTH) {
+            return Err(text);
+        }
+        let problems = self.problems(value);
+        let is_meant = |problem: &&Problem| problem.hint.is_some() && text.ends_with(&problem.message);
+        let meant = problems.iter().find(is_meant).or(problems.iter().find(|problem| problem.hint.is_some()));
+        let Some(Problem { pointer, hint: Some(hint), .. }) = meant else { return Err(text) };
+        Err(match pointer.is_empty() || hint.contains(&format!("`{pointer}`")) {
+            true => format!("{text} ({hint})"),
+            false => format!("{text} ({pointer}: {hint})"),
+        })
     }
 
     /// Every failure of `value`, each with its place, its text without what only names the place, and
