@@ -14,7 +14,7 @@ use crate::kind::Kind;
 use crate::pem;
 use crate::plugins::{PluginSchemas, is_disabled};
 use crate::problem::{Problem, element, member};
-use crate::resources::{Resources, Route};
+use crate::resources::{Plugins, Resources, Route};
 use crate::rules::{self, Object};
 use crate::settings::{RouterKind, Settings, StreamListener, UnknownFields};
 
@@ -295,6 +295,7 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     let mut found = Vec::new();
     without_certificates(settings, resources, &mut found);
     without_consumers(resources, &|name| plugins.unique_attribute(name).is_some(), &mut found);
+    unknown_names(resources, &mut found);
     together::pairs(resources, plugins, &mut found);
     without_sessions(settings, resources, &mut found);
     // There the pattern that was written earlier may be met first though it is shorter.
@@ -337,19 +338,57 @@ fn without_sessions(settings: &Settings, resources: &Resources, found: &mut Vec<
     }
 }
 
-/// Plugins that authenticate, and nobody whom they could know.
-fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
-    let of_consumers = resources.consumers.iter().map(|consumer| &consumer.plugins);
-    let of_credentials = resources.credentials.iter().map(|credential| &credential.plugins);
-    let known: BTreeSet<&str> =
-        of_consumers.chain(of_credentials).flat_map(|plugins| plugins.keys()).map(|name| &**name).collect();
+/// The resources of routes with their plugins: section, id, plugins.
+fn plugin_holders(resources: &Resources) -> impl Iterator<Item = (&'static str, &str, &Plugins)> {
     let routes = resources.routes.iter().map(|route| ("routes", route.id.as_str(), &route.plugins));
     let services =
         resources.services.iter().map(|service| ("services", service.id.as_str(), &service.plugins));
     let configs =
         resources.plugin_configs.iter().map(|item| ("plugin_configs", item.id.as_str(), &item.plugins));
     let rules = resources.global_rules.iter().map(|item| ("global_rules", item.id.as_str(), &item.plugins));
-    for (section, id, plugins) in routes.chain(services).chain(configs).chain(rules) {
+    routes.chain(services).chain(configs).chain(rules)
+}
+
+/// Names in `consumer-restriction` that nothing in the file has.
+fn unknown_names(resources: &Resources, found: &mut Vec<Problem>) {
+    const NAME: &str = "consumer-restriction";
+    for (section, id, plugins) in plugin_holders(resources) {
+        let confs = plugins.iter().filter(|(name, conf)| &***name == NAME && !is_disabled(conf));
+        for (_, conf) in confs {
+            let (what, exists): (_, &dyn Fn(&str) -> bool) = match conf.get("type").and_then(Value::as_str) {
+                None | Some("consumer_name") => ("consumer", &|name| resources.consumers.get(name).is_some()),
+                Some("consumer_group_id") => {
+                    ("consumer group", &|name| resources.consumer_groups.get(name).is_some())
+                }
+                Some("service_id") => ("service", &|name| resources.services.get(name).is_some()),
+                Some("route_id") => ("route", &|name| resources.routes.get(name).is_some()),
+                Some(_) => continue,
+            };
+            let place = member(&format!("{section}/{id}.plugins"), NAME);
+            let list =
+                |field: &str| conf.get(field).and_then(Value::as_array).into_iter().flatten().enumerate();
+            let listed = ["whitelist", "blacklist"].into_iter().flat_map(|field| {
+                list(field).filter_map(move |(at, name)| Some((element(field, at), name.as_str()?)))
+            });
+            let users = list("allowed_by_methods").filter_map(|(at, rule)| {
+                Some((member(&element("allowed_by_methods", at), "user"), rule.get("user")?.as_str()?))
+            });
+            for (pointer, name) in listed.chain(users).filter(|(_, name)| !exists(name)) {
+                let message = format!("there is no {what} `{name}`");
+                let hint = "add it, or correct the name";
+                found.push(Problem::new(format!("{place}.{pointer}"), "unknown_name", message).hint(hint));
+            }
+        }
+    }
+}
+
+/// Plugins that authenticate, and nobody whom they could know.
+fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
+    let of_consumers = resources.consumers.iter().map(|consumer| &consumer.plugins);
+    let of_credentials = resources.credentials.iter().map(|credential| &credential.plugins);
+    let known: BTreeSet<&str> =
+        of_consumers.chain(of_credentials).flat_map(|plugins| plugins.keys()).map(|name| &**name).collect();
+    for (section, id, plugins) in plugin_holders(resources) {
         for (name, conf) in plugins.iter().filter(|(name, _)| identifies(name) && !known.contains(&***name)) {
             if is_disabled(conf) || conf.get("anonymous_consumer").is_some() {
                 continue;

@@ -230,3 +230,35 @@ fn pairs_of_several_resources() {
     check(&format!("{route}{nodes}"), &[]);
     check(&format!("{route}{nodes}services:\n- {{id: s, plugins: {{cors: {{}}}}}}\n"), &[]);
 }
+
+#[test]
+fn names_that_nothing_has() {
+    let node = "upstream: { nodes: { \"h:1\": 1 } }";
+    let check = |conf: &str, names: &[&str]| {
+        let text = format!(
+            "consumers: [{{ username: jack }}]\nconsumer_groups: [{{ id: staff, plugins: {{}} }}]\n\
+            services: [{{ id: shop }}]\nroutes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ consumer-restriction: {conf} }} }}\n"
+        );
+        let place = "line 5: routes[0].plugins.consumer-restriction.";
+        let expected: Vec<String> = names.iter().map(|rest| format!("{place}{rest}")).collect();
+        warned(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    check("{ whitelist: [jack] }", &[]);
+    check("{ whitelist: [jakc] }", &["whitelist[0]: there is no consumer `jakc`"]);
+    check("{ blacklist: [jack, jill] }", &["blacklist[1]: there is no consumer `jill`"]);
+    check("{ whitelist: [Jack] }", &["whitelist[0]: there is no consumer `Jack`"]);
+    check(
+        "{ allowed_by_methods: [{ user: jack, methods: [GET] }, { user: x, methods: [GET] }] }",
+        &["allowed_by_methods[1].user: there is no consumer `x`"],
+    );
+    check("{ type: consumer_group_id, whitelist: [staff] }", &[]);
+    check(
+        "{ type: consumer_group_id, whitelist: [jack] }",
+        &["whitelist[0]: there is no consumer group `jack`"],
+    );
+    check("{ type: service_id, whitelist: [shop] }", &[]);
+    check("{ type: service_id, blacklist: [bank] }", &["blacklist[0]: there is no service `bank`"]);
+    check("{ type: route_id, whitelist: [r] }", &[]);
+    check("{ type: route_id, whitelist: [q] }", &["whitelist[0]: there is no route `q`"]);
+    check("{ whitelist: [jakc], _meta: { disable: true } }", &[]);
+}

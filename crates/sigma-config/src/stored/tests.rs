@@ -13,8 +13,8 @@ use crate::settings::RouterKind;
 use crate::wording::Unread;
 use crate::{Problem, Surroundings};
 
-/// Four plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
-/// streams and `cors` takes anything.
+/// Five plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
+/// streams, `cors` and `consumer-restriction` take anything.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TestPlugins;
 
@@ -26,7 +26,7 @@ impl PluginSchemas for TestPlugins {
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
         static ANY: Value = Value::Bool(true);
         let known = match scope {
-            PluginScope::Http => ["cors", "key-auth", "limit-count"].contains(&name),
+            PluginScope::Http => ["cors", "key-auth", "limit-count", "consumer-restriction"].contains(&name),
             PluginScope::Consumer => name == "key-auth",
             PluginScope::Stream => name == "mqtt-proxy",
             PluginScope::Metadata => name == "cors",
@@ -48,7 +48,7 @@ impl PluginSchemas for TestPlugins {
             ("key-auth", PluginScope::Consumer) => wants("key"),
             ("mqtt-proxy", PluginScope::Stream) => wants("protocol_name"),
             ("cors", PluginScope::Metadata) => wants("allow_origins"),
-            ("cors" | "key-auth", PluginScope::Http) => Ok(()),
+            ("cors" | "key-auth" | "consumer-restriction", PluginScope::Http) => Ok(()),
             ("key-auth" | "limit-count", PluginScope::Metadata) => Ok(()),
             _ => Err(PluginRefusal::Unknown),
         }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// Allows or denies consumers, groups, routes or services.
@@ -13,6 +14,7 @@ pub(crate) static CONSUMER_RESTRICTION: Descriptor = Descriptor {
     priority: 2400,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(|_, conf| idle_methods(conf)),
     ..Descriptor::itself::<ConsumerRestriction>()
 };
 
@@ -70,6 +72,15 @@ struct ConsumerRestriction {
 }
 
 impl Configuration for ConsumerRestriction {}
+
+/// The warning that `allowed_by_methods` limits nobody: beside a whitelist it is not looked at.
+fn idle_methods(conf: &Value) -> Vec<Problem> {
+    let is_idle = conf.get("whitelist").is_some() && conf.get("allowed_by_methods").is_some();
+    let message = "`allowed_by_methods` has no effect beside `whitelist`: who is in it may use every method";
+    let hint = "remove one of both";
+    let problem = is_idle.then(|| Problem::new("allowed_by_methods", "no_effect", message).hint(hint));
+    problem.into_iter().collect()
+}
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

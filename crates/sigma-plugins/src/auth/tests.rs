@@ -436,6 +436,14 @@ fn what_is_left_open_or_idle_is_told() {
     check("hmac-auth", PluginScope::Http, json!({"signed_headers": ["date"]}), &["signed_headers"]);
     check("hmac-auth", PluginScope::Http, json!({"validate_request_body": true}), &["validate_request_body"]);
     check("hmac-auth", PluginScope::Consumer, json!({"key_id": "a", "secret_key": "b"}), &[]);
+    let restricted = |conf: Value, expected: &[&str]| {
+        check("consumer-restriction", PluginScope::Http, conf, expected);
+    };
+    restricted(json!({"whitelist": ["a"]}), &[]);
+    let methods = json!([{"user": "a", "methods": ["GET"]}]);
+    restricted(json!({"allowed_by_methods": methods}), &[]);
+    restricted(json!({"blacklist": ["b"], "allowed_by_methods": methods}), &[]);
+    restricted(json!({"whitelist": ["a"], "allowed_by_methods": methods}), &["allowed_by_methods"]);
     let signed = |names: &[&str]| json!({"signed_headers": names, "validate_request_body": true});
     check("hmac-auth", PluginScope::Http, signed(&["date", "@request-target", "digest"]), &[]);
     check("hmac-auth", PluginScope::Http, signed(&["@request-target"]), &["validate_request_body"]);

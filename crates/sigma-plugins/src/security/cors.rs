@@ -122,7 +122,36 @@ fn open_ends(conf: &Value) -> Vec<Problem> {
         let message = format!("`{source}` also lets in origins that go on behind it");
         Problem::new(format!("{field}[{at}]"), "open_pattern", message).hint("end it with `$`")
     });
-    open.chain(every_origin(conf)).collect()
+    let lists = ["allow_origins", "timing_allow_origins"].into_iter();
+    open.chain(every_origin(conf)).chain(lists.flat_map(|field| no_origins(conf, field))).collect()
+}
+
+/// Origins that no browser sends: an origin has a scheme, a host in lower case and maybe a port, and nothing else
+/// (RFC 6454 §6.2).
+fn no_origins(conf: &Value, field: &'static str) -> Vec<Problem> {
+    let list = conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    let listed = list.split(',').map(str::trim).filter(|origin| origin.contains("://"));
+    let found = listed.filter_map(|origin| {
+        let sent = as_sent(origin);
+        (sent != origin).then(|| {
+            let message = format!("`{origin}` never matches: browsers send `{sent}`");
+            Problem::new(field, "never_matches", message).hint(format!("write {sent}"))
+        })
+    });
+    found.collect()
+}
+
+/// The origin of a URL as browsers send it.
+fn as_sent(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let (scheme, host) = (scheme.to_ascii_lowercase(), host.to_ascii_lowercase());
+    let own = match scheme.as_str() {
+        "https" => ":443",
+        "http" => ":80",
+        _ => return format!("{scheme}://{host}"),
+    };
+    format!("{scheme}://{}", host.strip_suffix(own).unwrap_or(&host))
 }
 
 /// The warning that every page may read answers to the logins of its visitors.
@@ -299,9 +328,45 @@ impl Plugin for Cors {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sigma_config::plugins::{PluginSchemas, PluginScope};
 
     use super::*;
-    use crate::testing::{Case, entry, entry_with, refusal, summary};
+    use crate::testing::{Case, entry, entry_with, refusal, roster, summary, warned};
+
+    #[test]
+    fn origins_that_no_browser_sends() {
+        let check = |origins: &str, expected: &[&str]| {
+            for field in ["allow_origins", "timing_allow_origins"] {
+                let conf = json!({ field: origins });
+                assert_eq!(
+                    warned("cors", PluginScope::Http, &conf),
+                    vec![field; expected.len()],
+                    "{origins}"
+                );
+                let told: Vec<String> = roster()
+                    .warnings("cors", PluginScope::Http, &conf)
+                    .into_iter()
+                    .map(|p| p.to_string())
+                    .collect();
+                assert!(told.iter().zip(expected).all(|(told, sent)| told.contains(sent)), "{told:?}");
+            }
+        };
+        for good in
+            ["*", "null", "https://a.test", "https://a.test,http://b.test:8080", "app://x", "http://[::1]:1"]
+        {
+            check(good, &[]);
+        }
+        check("https://a.test/", &["browsers send `https://a.test`"]);
+        check("https://a.test/shop", &["browsers send `https://a.test`"]);
+        check("https://a.test?x", &["browsers send `https://a.test`"]);
+        check("https://a.test#x", &["browsers send `https://a.test`"]);
+        check("https://A.test", &["browsers send `https://a.test`"]);
+        check("HTTPS://a.test", &["browsers send `https://a.test`"]);
+        check("https://a.test:443", &["browsers send `https://a.test`"]);
+        check("http://a.test:80", &["browsers send `http://a.test`"]);
+        check("http://a.test:443/", &["browsers send `http://a.test:443`"]);
+        check("https://a.test,https://b.test/,https://C.test", &["https://b.test`", "https://c.test`"]);
+    }
 
     /// What a response says after the filter: origin, methods, headers, age, credentials, vary.
     fn answer(conf: &Value, metadata: Option<Value>, fields: &str) -> String {
