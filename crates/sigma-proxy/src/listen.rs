@@ -45,11 +45,11 @@ pub(crate) async fn accept_loop(
 ) {
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
-    let (mut crowded, mut complained_ms) = (false, None);
+    let (mut crowded, mut complained_ms, mut full_ms) = (false, None, None);
     // What sessions through it are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
-        wait_for_room(&worker).await;
+        wait_for_room(&worker, &mut full_ms).await;
         if std::mem::take(&mut crowded) {
             wait_for_descriptors(&worker, &listening).await;
         }
@@ -165,8 +165,21 @@ fn is_peers_fault(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | InvalidInput | NotConnected)
 }
 
-async fn wait_for_room(worker: &Worker) {
-    while worker.connections() >= worker.view().snapshot.settings.limits.connections_per_worker {
+/// Waits until the worker may have another connection; logs now and then that it may not.
+async fn wait_for_room(worker: &Worker, told_ms: &mut Option<u64>) {
+    loop {
+        let most = worker.view().snapshot.settings.limits.connections_per_worker;
+        if worker.connections() < most {
+            return;
+        }
+        let now_ms = deadline::now_ms();
+        if told_ms.is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS) {
+            *told_ms = Some(now_ms);
+            tracing::warn!(
+                most,
+                "a worker has all connections that it may have; new ones wait until one ends (limits.connections_per_worker)"
+            );
+        }
         worker.released.notified().await;
     }
 }
