@@ -38,7 +38,7 @@ struct Pair {
     other: Side,
     /// Whether the two do harm as they are configured.
     harms: fn(&Part<'_>, &Part<'_>, &dyn PluginSchemas) -> bool,
-    /// The place that is named: that of `other`, or a field of it.
+    /// The field of `other` that the warning names; empty for `other` itself.
     field: &'static str,
     /// With `{one}` and `{other}` for the names.
     message: &'static str,
@@ -76,7 +76,7 @@ const PAIRS: &[Pair] = &[
         harms: |split, cache, _| !tells_versions_apart(cache, split.value),
         field: "",
         message: "the responses of one upstream of {one} are served to clients of the others: the key does not tell them apart",
-        hint: "put what the rules look at into the key, for example $http_x_canary; where weights decide, keep one of the two",
+        hint: "put the variables of the rules into the key, for example $http_x_canary; where weights decide, keep one of the two",
     },
     Pair {
         code: "shared_cache",
@@ -124,7 +124,7 @@ const PAIRS: &[Pair] = &[
         harms: runs_before,
         field: "_meta",
         message: "{one} runs before cors and refuses preflight requests, which have no credentials",
-        hint: "leave `_meta.priority` out, or make that of cors the higher one",
+        hint: "leave `_meta.priority` out, or give cors the higher one",
     },
     Pair {
         code: "lost_session",
@@ -178,16 +178,22 @@ const PAIRS: &[Pair] = &[
         harms: runs_before,
         field: "",
         message: "{one} runs before degraphql has made a GraphQL request, and answers 400",
-        hint: "give degraphql a `_meta.priority` above that of the other one",
+        hint: "give degraphql a higher `_meta.priority` than the other one",
     },
     Pair {
         code: "carried_out_twice",
-        one: Side::Field(&["retry", "hedging"]),
-        other: Side::Field(&["retry", "methods"]),
-        harms: |_, methods, _| {
-            let list = methods.value.as_array();
-            list.is_some_and(|list| list.iter().any(|method| method == "POST" || method == "PATCH"))
-        },
+        one: Side::Field(&["retry_policy", "hedging"]),
+        other: Side::Field(&["retry_policy", "methods"]),
+        harms: |_, methods, _| changes_something(methods.value),
+        field: "",
+        message: "two nodes carry out the same request where the first one is only slow",
+        hint: "leave POST and PATCH out, or `hedging`",
+    },
+    Pair {
+        code: "carried_out_twice",
+        one: Side::Field(&["upstream", "retry_policy", "hedging"]),
+        other: Side::Field(&["upstream", "retry_policy", "methods"]),
+        harms: |_, methods, _| changes_something(methods.value),
         field: "",
         message: "two nodes carry out the same request where the first one is only slow",
         hint: "leave POST and PATCH out, or `hedging`",
@@ -205,7 +211,7 @@ pub(super) fn harmful(
     for pair in PAIRS {
         let (ones, others) = (parts(&pair.one, value, plugins), parts(&pair.other, value, plugins));
         for (index, one) in ones.iter().enumerate() {
-            // Of two of a kind each pair is told once.
+            // Two of a kind are one pair, whichever comes first.
             let is_same = matches!((&pair.one, &pair.other), (Side::Consumers, Side::Consumers));
             let others = if is_same { others.get(index + 1..).unwrap_or_default() } else { &others[..] };
             for other in others {
@@ -263,6 +269,11 @@ fn runs_before(one: &Part<'_>, other: &Part<'_>, plugins: &dyn PluginSchemas) ->
         written.or_else(|| Some(plugins.standing(part.name)?.priority.into()))
     };
     matches!((priority(one), priority(other)), (Some(one), Some(other)) if one > other)
+}
+
+/// Whether requests with one of these methods must not be carried out twice.
+fn changes_something(methods: &Value) -> bool {
+    methods.as_array().is_some_and(|list| list.iter().any(|method| method == "POST" || method == "PATCH"))
 }
 
 fn rules(split: &Value) -> impl Iterator<Item = &Value> {

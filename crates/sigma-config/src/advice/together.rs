@@ -13,7 +13,7 @@ use crate::rules::Object;
 
 /// Adds the warnings about pairs of which a route gets the halves from different resources.
 pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &mut Vec<Problem>) {
-    // One mistake of a service or a global rule is told once, and not for each route.
+    // A mistake of a service or a global rule is reported once, and not for each route.
     let mut told = HashSet::new();
     for route in resources.routes.iter().filter(|route| route.status.is_on()) {
         let whole = Whole::of(route, resources);
@@ -37,10 +37,10 @@ pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &
     }
 }
 
-/// What a route is made of.
+/// A route with the fields and plugins that it gets from other resources.
 struct Whole {
     value: Object,
-    /// Places that are those of another resource, by the pointer that they begin with.
+    /// The other resource of a place, by the pointer that the place begins with.
     owners: HashMap<String, String>,
 }
 
@@ -56,7 +56,7 @@ impl Whole {
             let place = format!("services/{}", service.id.as_str());
             whole.plugins(&place, &service.plugins);
             let value = serde_json::to_value(&**service).unwrap_or_default();
-            for field in ["cache", "upstream", "retry"] {
+            for field in ["cache", "upstream", "retry_policy"] {
                 whole.field(field, &value, &place);
             }
             whole.upstream(&value, resources);
@@ -66,14 +66,14 @@ impl Whole {
             whole.plugins(&format!("plugin_configs/{}", config.id.as_str()), &config.plugins);
         }
         whole.plugins("", &route.plugins);
-        for field in ["cache", "upstream", "retry", "methods"] {
+        for field in ["cache", "upstream", "retry_policy", "methods"] {
             whole.field(field, &own, "");
         }
         whole.upstream(&own, resources);
         whole
     }
 
-    /// The plugins of a resource; those of a later one count.
+    /// Adds the plugins of a resource, which replace plugins of the same name.
     fn plugins(&mut self, owner: &str, plugins: &Plugins) {
         let all = self.value.entry("plugins").or_insert_with(|| Value::Object(Map::new()));
         let Some(all) = all.as_object_mut() else { return };

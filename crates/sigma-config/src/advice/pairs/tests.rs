@@ -1,4 +1,4 @@
-//! Every row of the table, and what is next to it and right.
+//! Every row of the table, and configurations next to it that are right.
 
 use serde_json::json;
 
@@ -159,7 +159,7 @@ fn logins_and_preflights() {
 }
 
 #[test]
-fn what_else_does_harm() {
+fn other_pairs_do_harm() {
     let weights =
         json!({"rules": [{"weighted_upstreams": [{"upstream_id": "1", "weight": 1}, {"weight": 9}]}]});
     let sticky = |field: &str, split: Value| json!({"upstream": {"nodes": {"a:1": 1}, field: {}}, "plugins": {"traffic-split": split}});
@@ -181,9 +181,11 @@ fn what_else_does_harm() {
         check(plugins(json!({name: {}, "degraphql": {}})), &[("plugins.degraphql", name)]);
         check(plugins(json!({name: {}, "degraphql": {"_meta": {"priority": 2000}}})), &[]);
     }
-    let retry = |retry: Value| json!({ "retry": retry });
+    let retry = |retry: Value| json!({ "retry_policy": retry });
     let hedging = json!({"delay": 1});
-    check(retry(json!({"hedging": hedging, "methods": ["GET", "POST"]})), &[("retry.methods", "two nodes")]);
+    let twice = json!({"hedging": hedging, "methods": ["GET", "POST"]});
+    check(retry(twice.clone()), &[("retry_policy.methods", "two nodes")]);
+    check(json!({"upstream": retry(twice)}), &[("upstream.retry_policy.methods", "two nodes")]);
     check(retry(json!({"hedging": hedging, "methods": ["GET", "PUT"]})), &[]);
     check(retry(json!({"methods": ["POST"]})), &[]);
 }
