@@ -40,8 +40,8 @@ pub struct ConsulAgents {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_service: Option<DefaultService>,
     /// Taken from APISIX, without effect.
-    #[serde(default = "shared_size")]
-    pub shared_size: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_size: Option<String>,
 }
 
 /// Consul's services. What is asked for are the healthy nodes of the services that upstreams name, and
@@ -189,6 +189,7 @@ fn prefix() -> String {
     "upstreams".to_owned()
 }
 
-pub(super) fn shared_size() -> String {
-    SHARED_SIZE.to_owned()
+/// Whether a size is another one than APISIX's default, which tools write out.
+pub(super) fn is_chosen(shared_size: Option<&String>) -> bool {
+    shared_size.is_some_and(|size| size != SHARED_SIZE)
 }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::RegistryTimeout;
-use super::consul::shared_size;
 use crate::resources::Confidential;
 
 /// One cluster, or several.
@@ -67,7 +66,8 @@ pub struct Cluster {
     #[schemars(range(min = 0))]
     pub default_weight: u32,
     /// Taken from APISIX, without effect.
-    pub shared_size: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_size: Option<String>,
     /// EndpointSlices instead of Endpoints, which Kubernetes 1.33 gives up. Of a service without any
     /// ready endpoint, those that still serve while they terminate are used.
     pub watch_endpoint_slices: bool,
@@ -83,7 +83,7 @@ impl Default for Cluster {
             label_selector: String::new(),
             timeout: RegistryTimeout::default(),
             default_weight: 50,
-            shared_size: shared_size(),
+            shared_size: None,
             watch_endpoint_slices: false,
         }
     }

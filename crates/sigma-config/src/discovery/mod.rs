@@ -128,7 +128,7 @@ pub(crate) fn without_effect(discovery: &Discovery) -> Vec<Problem> {
     let of_services = discovery.consul.iter().map(|settings| ("consul", &settings.agents));
     let of_keys = discovery.consul_kv.iter().map(|settings| ("consul_kv", &settings.agents));
     for (name, agents) in of_services.chain(of_keys) {
-        if agents.shared_size != consul::SHARED_SIZE {
+        if consul::is_chosen(agents.shared_size.as_ref()) {
             note(&format!("{name}.shared_size"), no_memory);
         }
         let metadata = agents.default_service.as_ref().map(|default| default.metadata).unwrap_or_default();
@@ -138,7 +138,7 @@ pub(crate) fn without_effect(discovery: &Discovery) -> Vec<Problem> {
         }
     }
     for (at, cluster) in discovery.kubernetes.iter().flat_map(|clusters| clusters.0.iter().enumerate()) {
-        if cluster.shared_size != consul::SHARED_SIZE {
+        if consul::is_chosen(cluster.shared_size.as_ref()) {
             note(&format!("kubernetes[{at}].shared_size"), no_memory);
         }
     }
