@@ -49,6 +49,8 @@ static TURNS: Semaphore = Semaphore::const_new(64);
 
 /// How old facts become where nobody asks for them on a listener.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
+/// The shortest such pause, whatever is written: a collection takes some milliseconds of the control thread.
+const LEAST_REFRESH: Duration = Duration::from_millis(100);
 
 /// Opens the listeners, and keeps the facts up to date for endpoints that are reached otherwise.
 pub(crate) async fn serve(
@@ -73,9 +75,10 @@ pub(crate) async fn serve(
         }
     }
     let refresh = serving.iter().filter_map(|kind| {
-        plugins.node.attribute(kind.name()).get("refresh_interval")?.as_u64().map(Duration::from_secs)
+        let seconds = plugins.node.attribute(kind.name()).get("refresh_interval")?.as_f64()?;
+        Duration::try_from_secs_f64(seconds).ok()
     });
-    let period = refresh.min().unwrap_or(DEFAULT_REFRESH).max(Duration::from_secs(1));
+    let period = refresh.min().unwrap_or(DEFAULT_REFRESH).max(LEAST_REFRESH);
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(period);
         loop {

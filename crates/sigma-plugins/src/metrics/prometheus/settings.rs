@@ -158,8 +158,8 @@ pub(super) struct Attributes {
     metric_prefix: String,
     /// Seconds between two collections of what the control thread knows.
     #[serde(rename = "refresh_interval")]
-    #[schemars(range(min = 1))]
-    _refresh_interval: u64,
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    _refresh_interval: f64,
     /// Upper bounds of latency buckets in milliseconds, ascending.
     #[schemars(length(min = 1))]
     default_buckets: Option<Vec<f64>>,
@@ -207,7 +207,7 @@ impl Default for Attributes {
             _enable_export_server: None,
             _export_addr: None,
             metric_prefix: "apisix_".to_owned(),
-            _refresh_interval: 15,
+            _refresh_interval: 15.0,
             default_buckets: None,
             _llm_latency: None,
             _llm_prompt_tokens: None,
