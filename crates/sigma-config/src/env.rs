@@ -20,7 +20,7 @@ pub(crate) enum Holds<'a> {
     File(&'a dyn PluginSchemas),
     /// One resource of a kind that is not known here.
     Resource(&'a dyn PluginSchemas),
-    /// A format without a schema: numbers and `true` become what they look like.
+    /// A format without a schema: texts that look like numbers or truth values become these.
     Foreign,
 }
 
@@ -103,7 +103,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The value that a text with variables stands for.
+    /// The value of a text whose variables are replaced.
     fn typed(&self, text: String, pointer: &str, wanted: Wanted) -> Value {
         let is_plain = self.is_foreign || self.document.plain.contains(pointer);
         let may_be_typed = match wanted {
@@ -114,7 +114,7 @@ impl Pass<'_> {
         if may_be_typed { scalar(text) } else { Value::String(text) }
     }
 
-    /// The text with its variables replaced; `None` if it has none.
+    /// The text with its variables replaced; `None` without a variable.
     fn text(&mut self, text: &str, pointer: &str) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
@@ -145,7 +145,7 @@ impl Pass<'_> {
     }
 }
 
-/// A number, `true` or `false` where the text is one; a number that cannot be kept exactly is none.
+/// A number or a truth value, if the text is one. A number that cannot be kept exactly stays a text.
 fn scalar(text: String) -> Value {
     match text.as_str() {
         "true" => return Value::Bool(true),

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::plugins::{NoPlugins, PluginRefusal, PluginScope};
 
-/// Plugins whose schemas are those of the real ones, as far as they are asked here.
+/// Plugins with the parts of the real schemas that the tests need.
 struct Schemas(Value);
 
 impl Schemas {

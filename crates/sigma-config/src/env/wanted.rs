@@ -40,7 +40,7 @@ pub(super) struct Fields<'a> {
     attributes: &'a HashMap<String, Value>,
 }
 
-/// What stands at a place, as far as schemas do not know it.
+/// The kind of a place, where schemas do not describe it.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     /// A file.
@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
         Fields { place: Place::Inside, schemas, children: Vec::new(), attributes: self.attributes }
     }
 
-    /// The place of the element `index`, whose value is `item`.
+    /// The fields of the element `index`, whose value is `item`.
     pub(super) fn item(&self, index: usize, item: &Value) -> Fields<'a> {
         if let Place::Section(section, plugins) = self.place {
             return self.resource(kind_of(section, item), item, plugins);
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         self.with_children(schemas, &index.to_string())
     }
 
-    /// The place of the member `key`, whose value is `value`.
+    /// The fields of the member `key`, whose value is `value`.
     pub(super) fn member(&self, key: &str, value: &Value) -> Fields<'a> {
         match self.place {
             Place::Root(plugins) => {
@@ -180,7 +180,7 @@ fn with_meta() -> Value {
 const LISTS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 const BRANCHES: [&str; 3] = ["if", "then", "else"];
 
-/// Calls `visit` for the schemas that stand in the place of `schema`, itself first.
+/// Calls `visit` for `schema` and its alternatives.
 fn alternatives<'s>(schema: &'s Value, visit: &mut dyn FnMut(&'s Value)) {
     visit(schema);
     let lists = LISTS.iter().filter_map(|name| schema.get(name)?.as_array()).flatten();

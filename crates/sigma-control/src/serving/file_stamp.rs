@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_secs(2);
 pub(crate) struct FileStamp {
     inode: u64,
     modified: SystemTime,
-    /// Seconds and nanoseconds. It also tells of a file that got an older time.
+    /// Seconds and nanoseconds. They change also where a file gets an older time.
     changed: (i64, i64),
     len: u64,
     /// The file was written so shortly before that a further write may not be seen.
@@ -22,7 +22,7 @@ pub(crate) struct FileStamp {
 }
 
 impl FileStamp {
-    /// The stamp of a file; None if there is none.
+    /// The stamp of a file; None if the file is missing.
     pub(crate) fn of(path: &Path) -> Option<FileStamp> {
         FileStamp::read(path).ok()
     }

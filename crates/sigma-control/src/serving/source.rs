@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// The stamp is that of before the reading: what is written meanwhile is another state.
+    /// The stamp is taken before the reading: a write in between makes another state.
     #[test]
     fn a_change_during_the_reading_is_seen() {
         let (_folder, source) = written(OLD);
