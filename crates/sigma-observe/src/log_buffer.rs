@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::counters::{Counter, WorkerCounters};
 use crate::error_lines::{self, Lines};
 use crate::line::Line;
-use crate::log_output::LogOutput;
+use crate::log_output::{LogOutput, Short};
 
 /// Buffers that may wait for their worker to take them back; more are freed.
 const RETURNED_BUFFERS: usize = 4;
@@ -131,7 +131,7 @@ impl LogWriter {
             incoming,
             requests: requests.clone(),
             failing: false,
-            torn: false,
+            tail: None,
             told_dropped: 0,
         };
         let run = move || {
@@ -269,6 +269,28 @@ impl Drop for LogSink {
     }
 }
 
+/// The rest of a line.
+struct Tail {
+    bytes: Vec<u8>,
+    owner: Owner,
+}
+
+/// Where a lost line is counted.
+#[derive(Clone)]
+enum Owner {
+    Access(Arc<WorkerCounters>),
+    Error,
+}
+
+impl Origin {
+    fn owner(&self) -> Owner {
+        match self {
+            Origin::Access(sender) => Owner::Access(Arc::clone(&sender.counters)),
+            Origin::Error(_) => Owner::Error,
+        }
+    }
+}
+
 /// The writer thread's state.
 struct Writer {
     target: LogTarget,
@@ -277,8 +299,8 @@ struct Writer {
     requests: Arc<Requests>,
     /// The last write failed; said once, not for every block.
     failing: bool,
-    /// A failed write may have ended inside a line: the next block begins on a new one.
-    torn: bool,
+    /// The rest of a line in which a write came to its end: it is written before anything else.
+    tail: Option<Tail>,
     /// How many dropped lines of the error log it has told of.
     told_dropped: u64,
 }
@@ -297,15 +319,36 @@ impl Writer {
         loop {
             match self.incoming.try_recv() {
                 Ok(message) => self.handle(message),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return self.end_line(),
             }
+        }
+    }
+
+    /// Ends the line that a write left unfinished, or gives it up.
+    fn end_line(&mut self) {
+        if self.write_tail().is_err()
+            && let Some(tail) = self.tail.take()
+        {
+            self.lose(&tail.owner, 1);
+        }
+    }
+
+    fn lose(&self, owner: &Owner, lines: u64) {
+        self.requests.lines_lost.fetch_add(lines, Ordering::Relaxed);
+        match owner {
+            Owner::Access(counters) => counters.lose_lines(lines),
+            Owner::Error => error_lines::count_dropped(lines),
         }
     }
 
     fn handle(&mut self, message: Message) {
         if self.requests.reopen.swap(false, Ordering::AcqRel) {
             match LogOutput::open(&self.target) {
-                Ok(output) => (self.output, self.torn) = (output, false),
+                Ok(output) => {
+                    // Its beginning is in the old file.
+                    self.end_line();
+                    self.output = output;
+                }
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
@@ -322,7 +365,7 @@ impl Writer {
         if let Origin::Error(Some(level)) = origin {
             error_lines::show(level, &bytes);
         }
-        match self.write(&bytes) {
+        match self.write(&bytes, lines, &origin) {
             Ok(()) if self.failing => {
                 self.failing = false;
                 tracing::warn!(
@@ -332,15 +375,10 @@ impl Writer {
             }
             Ok(()) => {}
             Err(error) => {
-                self.requests.lines_lost.fetch_add(lines, Ordering::Relaxed);
-                match &origin {
-                    Origin::Access(sender) => sender.counters.lose_lines(lines),
-                    Origin::Error(_) => error_lines::count_dropped(lines),
-                }
                 if !self.failing {
                     tracing::error!(%error, target = ?self.target, "log cannot be written, lines are lost");
                 }
-                (self.failing, self.torn) = (true, true);
+                self.failing = true;
             }
         }
         let Origin::Access(Sender { home, .. }) = origin else { return self.tell_dropped() };
@@ -358,13 +396,52 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let requests = &self.requests;
-        if self.torn {
-            self.output.write_all(b"\n", || requests.is_over())?;
-            self.torn = false;
+    /// Writes a block. Lines that are not written are counted as lost, but for one of which a part is: its
+    /// rest is written when that is possible again.
+    fn write(&mut self, bytes: &[u8], lines: u64, origin: &Origin) -> io::Result<()> {
+        if let Err(error) = self.write_tail() {
+            self.lose(&origin.owner(), lines);
+            return Err(error);
         }
-        self.output.write_all(bytes, || requests.is_over())
+        let requests = &self.requests;
+        let Err(Short { written, error }) = self.output.write_all(bytes, || requests.is_over()) else {
+            return Ok(());
+        };
+        self.cut(bytes, lines, origin, written);
+        Err(error)
+    }
+
+    /// A write of a block came to its end after `written` bytes.
+    fn cut(&mut self, bytes: &[u8], lines: u64, origin: &Origin, written: usize) {
+        let (whole, end) = match origin {
+            // A line of the error log may have line ends within.
+            Origin::Error(_) => (0, bytes.len()),
+            Origin::Access(_) => {
+                let ends = |part: &[u8]| part.iter().filter(|byte| **byte == b'\n').count() as u64;
+                let end = bytes[written..].iter().position(|byte| *byte == b'\n');
+                (ends(&bytes[..written]), end.map_or(bytes.len(), |end| written + end + 1))
+            }
+        };
+        let is_torn = written > 0 && (matches!(origin, Origin::Error(_)) || bytes[written - 1] != b'\n');
+        if is_torn {
+            self.tail = Some(Tail { bytes: bytes[written..end].to_vec(), owner: origin.owner() });
+        }
+        self.lose(&origin.owner(), lines.saturating_sub(whole + u64::from(is_torn)));
+    }
+
+    fn write_tail(&mut self) -> io::Result<()> {
+        let Some(tail) = &mut self.tail else { return Ok(()) };
+        let requests = &self.requests;
+        match self.output.write_all(&tail.bytes, || requests.is_over()) {
+            Ok(()) => {
+                self.tail = None;
+                Ok(())
+            }
+            Err(Short { written, error }) => {
+                tail.bytes.drain(..written);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The descriptor that a log is written to. A pipe without a reader does not hold its writer up for ever.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -28,6 +28,13 @@ pub(crate) struct LogOutput {
     to: Descriptor,
     /// Its other end may stand still, as that of a pipe: it is asked for room before each write.
     may_stall: bool,
+}
+
+/// A write that came to an end before its bytes did.
+#[derive(Debug)]
+pub(crate) struct Short {
+    pub(crate) written: usize,
+    pub(crate) error: io::Error,
 }
 
 #[derive(Debug)]
@@ -61,25 +68,28 @@ impl LogOutput {
     /// been long enough.
     ///
     /// # Errors
-    /// Returns an error if the operating system refuses the write: `TimedOut` for such a reader.
-    pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
-        if let (Descriptor::File(file), false) = (&mut self.to, self.may_stall) {
-            return file.write_all(bytes);
-        }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if self.may_stall && !self.has_room()? {
-                if is_over() {
-                    return Err(io::ErrorKind::TimedOut.into());
+    /// Returns how many bytes were written before the operating system refused the rest: with `TimedOut` for
+    /// such a reader.
+    pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> Result<(), Short> {
+        let mut written = 0;
+        while written < bytes.len() {
+            if self.may_stall {
+                match self.has_room() {
+                    Ok(true) => {}
+                    Ok(false) if is_over() => {
+                        return Err(Short { written, error: ErrorKind::TimedOut.into() });
+                    }
+                    Ok(false) => continue,
+                    Err(error) => return Err(Short { written, error }),
                 }
-                continue;
             }
-            let piece = &rest[..rest.len().min(PIECE_BYTES)];
+            let rest = &bytes[written..];
+            let piece = if self.may_stall { &rest[..rest.len().min(PIECE_BYTES)] } else { rest };
             match self.to.with(|fd| rustix::io::write(fd, piece)) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => rest = &rest[n..],
+                Ok(0) => return Err(Short { written, error: ErrorKind::WriteZero.into() }),
+                Ok(n) => written += n,
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Short { written, error: error.into() }),
             }
         }
         Ok(())

@@ -175,6 +175,92 @@ fn failed_writes_are_counted() {
     assert_eq!(crate::counters::merge(&[counters]).get(Counter::AccessLinesDropped), 2);
 }
 
+/// The state of a writer thread, without the thread.
+fn writer_of(target: &Path) -> (Writer, SyncSender<Message>) {
+    let (queue, incoming) = sync_channel(8);
+    let target = LogTarget::File(target.into());
+    let output = LogOutput::open(&target).unwrap();
+    let requests = Arc::new(Requests::default());
+    let writer = Writer { target, output, incoming, requests, failing: false, tail: None, told_dropped: 0 };
+    (writer, queue)
+}
+
+fn block(bytes: &str, counters: &Arc<WorkerCounters>) -> Message {
+    let lines = bytes.matches('\n').count() as u64;
+    Message::Block(Block {
+        bytes: bytes.as_bytes().to_vec(),
+        lines,
+        origin: Origin::Access(sender(counters)),
+    })
+}
+
+/// A disk that is full in the middle of a block, at each of its bytes, and has room again later: no line is
+/// split, and the lines that are missing are those that were counted.
+#[test]
+fn a_full_disk_splits_no_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let block_text = "one\ntwo two\n\nfour\n";
+    for room in 0..block_text.len() {
+        for later in ["", "five\n"] {
+            let path = dir.path().join(format!("{room}{}.log", later.len()));
+            let (mut writer, _queue) = writer_of(&path);
+            let counters = counters();
+            // What a write leaves that came to its end after `room` bytes.
+            writer.output.write_all(&block_text.as_bytes()[..room], || false).unwrap();
+            writer.cut(block_text.as_bytes(), 4, &Origin::Access(sender(&counters)), room);
+            if !later.is_empty() {
+                writer.handle(block(later, &counters));
+            }
+            writer.end_line();
+            let text = read(&path);
+            let expected: Vec<&str> = block_text.split_inclusive('\n').collect();
+            let mut kept = expected.iter().copied().take_while({
+                let mut at = 0;
+                move |line| {
+                    let begins = at;
+                    at += line.len();
+                    begins < room
+                }
+            });
+            let whole: String = kept.by_ref().collect::<String>() + later;
+            assert_eq!(text, whole, "{room}");
+            let written = text.matches('\n').count() as u64 - u64::from(!later.is_empty());
+            assert_eq!(counters.get(Counter::AccessLinesDropped), 4 - written, "{room}");
+        }
+    }
+}
+
+/// A line whose rest can never be written counts as lost, once.
+#[test]
+fn a_line_that_is_given_up_is_counted() {
+    let (mut writer, _queue) = writer_of(Path::new("/dev/full"));
+    let counters = counters();
+    writer.cut(b"one\ntwo\n", 2, &Origin::Access(sender(&counters)), 5);
+    assert_eq!((counters.get(Counter::AccessLinesDropped), writer.tail.is_some()), (0, true));
+    writer.handle(block("three\n", &counters));
+    assert_eq!((counters.get(Counter::AccessLinesDropped), writer.tail.is_some()), (1, true));
+    writer.end_line();
+    assert_eq!((counters.get(Counter::AccessLinesDropped), writer.tail.is_none()), (2, true));
+    assert_eq!(writer.requests.lines_lost.load(Ordering::Relaxed), 2);
+}
+
+/// A line of the error log is one, whatever it holds.
+#[test]
+fn a_line_of_the_error_log_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("error.log");
+    let (mut writer, _queue) = writer_of(&path);
+    writer.output.write_all(b"ERROR a\n b", || false).unwrap();
+    writer.cut(b"ERROR a\n b\n c\n", 1, &Origin::Error(None), 10);
+    writer.end_line();
+    assert_eq!(read(&path), "ERROR a\n b\n c\n");
+    assert_eq!(writer.requests.lines_lost.load(Ordering::Relaxed), 0);
+}
+
+fn sender(counters: &Arc<WorkerCounters>) -> Sender {
+    Sender { home: sync_channel(1).0, counters: Arc::clone(counters) }
+}
+
 #[test]
 fn an_unusable_path_is_named() {
     let dir = tempfile::tempdir().unwrap();
