@@ -254,7 +254,10 @@ fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
     let mut nodes = Vec::with_capacity(entries.len());
     let mut left_out = LeftOut::default();
     for entry in entries {
-        let service = entry.get("Service")?;
+        let Some(service) = entry.get("Service").filter(|service| service.is_object()) else {
+            left_out.note_malformed(entry);
+            continue;
+        };
         let text = |value: &Value, name: &str| {
             value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
         };
@@ -268,7 +271,7 @@ fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
         }
     }
     left_out.tell(Registry::Consul);
-    Some(nodes)
+    left_out.admits(nodes.len()).then_some(nodes)
 }
 
 fn sorted(mut nodes: Vec<Node>, sort: SortType) -> Vec<Node> {

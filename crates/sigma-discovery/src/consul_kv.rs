@@ -56,7 +56,10 @@ impl Folders {
         let mut folders: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
         let mut left_out = LeftOut::default();
         for item in keys {
-            let key = item.get("Key")?.as_str()?;
+            let Some(key) = item.get("Key").and_then(Value::as_str) else {
+                left_out.note_malformed(item);
+                continue;
+            };
             if self.skip.iter().any(|skip| key.starts_with(skip.as_str())) {
                 continue;
             }
@@ -76,7 +79,7 @@ impl Folders {
         let listed = |(folder, nodes): (&str, Vec<Node>)| {
             (folder.into(), node::list(folder, nodes, self.limits.nodes))
         };
-        Some(folders.into_iter().map(listed).collect())
+        left_out.admits(folders.len()).then(|| folders.into_iter().map(listed).collect())
     }
 }
 
@@ -169,5 +172,18 @@ mod tests {
             server.answer("200 OK", "X-Consul-Index: 11\r\n", lie);
             assert!(source.next().await.is_err(), "{lie}");
         }
+    }
+
+    #[test]
+    fn a_malformed_key_is_left_out_and_the_others_stay() {
+        let limits = Env::of(10, 10).limits;
+        let folders = Folders { prefix: "upstreams".to_owned(), skip: Vec::new(), weight: 1, limits };
+        let good = json!({"Key": "upstreams/web/10.0.0.1:80", "Value": null});
+        for malformed in [json!({}), json!(7), json!({"Key": 1}), json!(null), json!([])] {
+            let listing = folders.listing(&json!([malformed, good])).expect("a listing");
+            assert_eq!(shown(&listing), ["web = 10.0.0.1:80 1"], "{malformed}");
+            assert!(folders.listing(&json!([malformed])).is_none(), "{malformed}");
+        }
+        assert_eq!(folders.listing(&json!([])), Some(Listing::new()));
     }
 }

@@ -91,10 +91,13 @@ impl Folder {
         let mut keys = Keys { revision, nodes: BTreeMap::new() };
         let mut left_out = LeftOut::default();
         for pair in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
-            self.put(&mut keys, pair, &mut left_out)?;
+            match self.name_of(pair) {
+                None => left_out.note_malformed(pair),
+                Some(_) => self.put(&mut keys, pair, &mut left_out)?,
+            }
         }
         left_out.tell(Registry::Etcd);
-        Some(keys)
+        left_out.admits(keys.nodes.len()).then_some(keys)
     }
 
     /// Takes in a key with its value; None if that cannot be.
@@ -337,6 +340,17 @@ mod tests {
         server.answer("503 Service Unavailable", "", "");
         assert!(source.next().await.is_err());
         server.answer("200 OK", "", &message(u64::MAX, json!({ "created": true })));
+        assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
+    }
+
+    #[tokio::test]
+    async fn a_malformed_key_is_left_out_and_the_others_stay() {
+        let server = Scripted::start();
+        let mut source = source(&server, json!({}));
+        let good = pair("/services/web/1", "{\"host\": \"a\"}");
+        let malformed = [json!({}), json!({"key": 7}), json!({"key": "?"}), json!(null)];
+        let pairs: Vec<Value> = malformed.into_iter().chain([good]).collect();
+        server.answer("200 OK", "", &range(9, &pairs));
         assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
     }
 }

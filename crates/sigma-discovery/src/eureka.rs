@@ -119,8 +119,16 @@ impl Instances {
     fn take(&mut self, answer: &Value, is_delta: bool, weight: u32, most: u32) -> Option<()> {
         let mut left_out = LeftOut::default();
         for application in items(answer.get("applications")?.as_object()?.get("application"))? {
-            let name = application.get("name")?.as_str()?;
-            for about in items(application.get("instance"))? {
+            let name = application.get("name").and_then(Value::as_str);
+            let (Some(name), Some(instances)) = (name, items(application.get("instance"))) else {
+                left_out.note_malformed(application);
+                continue;
+            };
+            for about in instances {
+                if !about.is_object() {
+                    left_out.note_malformed(about);
+                    continue;
+                }
                 let key: (Box<str>, Box<str>) = (name.into(), identity(about));
                 if is_delta && about.get("actionType").and_then(Value::as_str) == Some("DELETED") {
                     self.0.remove(&key);
@@ -139,7 +147,7 @@ impl Instances {
             }
         }
         left_out.tell(Registry::Eureka);
-        Some(())
+        left_out.admits(self.0.len()).then_some(())
     }
 
     /// How many there are of each status, as Eureka writes it.
@@ -297,6 +305,20 @@ mod tests {
             server.answer(status, "Location: http://127.0.0.1:1/\r\n", &applications(&json!([])));
             assert!(source.next().await.is_err(), "{status}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_malformed_entry_is_left_out_and_the_others_stay() {
+        let server = Scripted::start();
+        let mut source = source(&server, false);
+        let good = instance("10.0.0.1", json!({}));
+        let all = json!([
+            {}, {"name": 7}, {"name": "A", "instance": 7}, null, [], "USER",
+            {"name": "USER", "instance": [7, good, null]},
+        ]);
+        server.answer("200 OK", "", &applications(&all));
+        let listing = source.next().await.expect("a listing");
+        assert_eq!(shown(&listing, "USER"), ["10.0.0.1:8080 100"]);
     }
 
     #[tokio::test]

@@ -65,9 +65,23 @@ pub(crate) fn weight(value: Option<&Value>) -> Option<u32> {
 pub(crate) struct LeftOut {
     count: usize,
     first: String,
+    /// How many were no entry of such an answer at all.
+    malformed: usize,
 }
 
 impl LeftOut {
+    /// An entry is left out that has not the form of one.
+    pub(crate) fn note_malformed(&mut self, entry: &Value) {
+        self.note(&entry.to_string());
+        self.malformed += 1;
+    }
+
+    /// Whether the answer is believed, of which `kept` entries are good. One without a good entry is not what was asked
+    /// for if others were malformed: then the list before it stays.
+    pub(crate) fn admits(&self, kept: usize) -> bool {
+        kept > 0 || self.malformed == 0
+    }
+
     /// It is left out.
     pub(crate) fn note(&mut self, what: &str) {
         if self.count == 0 {
@@ -78,7 +92,7 @@ impl LeftOut {
 
     /// The answer is read.
     pub(crate) fn tell(&self, registry: Registry) {
-        let LeftOut { count, first } = self;
+        let LeftOut { count, first, .. } = self;
         if *count > 0 {
             tracing::warn!(%registry, count, first, "what a registry names is no node; it is left out");
         }

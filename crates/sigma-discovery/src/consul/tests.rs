@@ -88,6 +88,28 @@ async fn without_an_index_it_is_asked_at_intervals() {
     }
 }
 
+#[test]
+fn a_malformed_entry_is_left_out_and_the_others_stay() {
+    for malformed in [
+        json!({"Node": {"Address": "10.0.0.9"}, "Checks": []}),
+        json!({}),
+        json!(null),
+        json!("web"),
+        json!([]),
+        json!(7),
+        json!({"Service": null}),
+        json!({"Service": "web"}),
+        json!({"Service": {}, "Node": "n1"}),
+        json!({"Service": {"Address": 7, "Port": 80}}),
+        json!({"Service": {"Address": "unix:/run/s", "Port": 80}}),
+    ] {
+        let answer = json!([entry("10.0.0.1", 81), malformed, entry("10.0.0.2", 81)]);
+        let hosts =
+            nodes(&answer, 1).map(|nodes| nodes.iter().map(|n| n.host.to_string()).collect::<Vec<_>>());
+        assert_eq!(hosts, Some(vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()]), "{malformed}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_list_of_services_is_an_error() {
     let server = Scripted::start();

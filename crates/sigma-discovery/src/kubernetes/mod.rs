@@ -168,7 +168,10 @@ impl Endpoints {
 
     /// Takes in an object; None if there are too many of them, or of their endpoints.
     fn put(&self, known: &mut Known, reader: &mut Reader, object: &Value) -> Option<()> {
-        let Some((namespace, name)) = objects::names(object) else { return Some(()) };
+        let Some((namespace, name)) = objects::names(object) else {
+            reader.left_out.note_malformed(object);
+            return Some(());
+        };
         if !self.counts(namespace) {
             return Some(());
         }

@@ -82,7 +82,9 @@ async fn endpoints_are_listed_by_pages_and_watched() {
         "",
         &list("5", "next page", &[endpoints("default", "web", &["10.0.0.1", "10.0.0.2"])]),
     );
-    server.answer("200 OK", "", &list("6", "", &[endpoints("shop", "api", &[])]));
+    let malformed = [json!({}), json!(7), json!({"metadata": {"name": "x"}}), json!(null)];
+    let page: Vec<Value> = malformed.into_iter().chain([endpoints("shop", "api", &[])]).collect();
+    server.answer("200 OK", "", &list("6", "", &page));
     let web = [
         "default/web:9090 = 10.0.0.1:9090*50 10.0.0.2:9090*50",
         "default/web:http = 10.0.0.1:8080*50 10.0.0.2:8080*50",

@@ -301,7 +301,10 @@ fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
     let mut nodes = Vec::with_capacity(hosts.len());
     let mut left_out = LeftOut::default();
     for host in hosts.iter().filter(|host| is_set(host, "enabled") && is_set(host, "healthy")) {
-        let address = host.get("ip")?.as_str()?;
+        let Some(address) = host.get("ip").and_then(Value::as_str) else {
+            left_out.note_malformed(host);
+            continue;
+        };
         let weight = weight(host).map_or(default_weight, whole);
         let found = node::port(host.get("port")).and_then(|port| node::node(address, Some(port), weight));
         match found {
@@ -310,5 +313,5 @@ fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
         }
     }
     left_out.tell(Registry::Nacos);
-    Some(nodes)
+    left_out.admits(nodes.len()).then_some(nodes)
 }

@@ -72,6 +72,9 @@ async fn healthy_instances_are_nodes() {
     // Fractions are scaled, all of them.
     server.answer("200 OK", "", &hosts(&[host("a", json!({ "weight": 0.5 })), host("b", json!({}))]));
     assert_eq!(shown(source.next().await, key), ["a:8080 50", "b:8080 100"]);
+    let mixed = json!({ "hosts": [{}, 7, {"ip": 7}, null, host("10.0.0.1", json!({}))] });
+    server.answer("200 OK", "", &mixed.to_string());
+    assert_eq!(shown(source.next().await, key), ["10.0.0.1:8080 1"]);
     for lie in ["caused: service not found", "{}", "{\"hosts\": {}}", "{\"hosts\": [{}]}"] {
         server.answer("200 OK", "", lie);
         assert!(source.next().await.is_err(), "{lie}");
