@@ -42,8 +42,15 @@ impl Guard {
     }
 
     /// What is to be served now that the registry says `said`, with `served` in force. A list that says
-    /// what it said before is the one that was served.
-    pub(crate) fn admit(&mut self, now: Instant, served: &Listing, said: &Listing) -> Listing {
+    /// what it said before is the one that was served. Where `is_certain`, the registry has named the nodes that are
+    /// gone: no list is doubted for that but one that is empty.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        served: &Listing,
+        said: &Listing,
+        is_certain: bool,
+    ) -> Listing {
         let mut admitted = said.clone();
         for (service, nodes) in &mut admitted {
             if let Some(before) = served.get(service).filter(|before| ***before == **nodes) {
@@ -64,7 +71,8 @@ impl Guard {
         for (at, (service, doubt)) in candidates.enumerate() {
             let next = said.get(&service).map_or(&[][..], |next| &**next);
             let is_over = now.saturating_duration_since(doubt.since) >= self.patience();
-            if is_over || !self.is_doubtful(doubt.before.len(), next.len()) {
+            let is_believed = at >= known && is_certain && !next.is_empty();
+            if is_over || is_believed || !self.is_doubtful(doubt.before.len(), next.len()) {
                 continue;
             }
             if at >= known {
@@ -131,7 +139,13 @@ mod tests {
 
         fn says(&mut self, second: u64, said: &[(&str, &[&str])]) -> &Listing {
             let now = self.start + Duration::from_secs(second);
-            self.served = self.guard.admit(now, &self.served, &listing(said));
+            self.served = self.guard.admit(now, &self.served, &listing(said), false);
+            &self.served
+        }
+
+        fn names(&mut self, second: u64, said: &[(&str, &[&str])]) -> &Listing {
+            let now = self.start + Duration::from_secs(second);
+            self.served = self.guard.admit(now, &self.served, &listing(said), true);
             &self.served
         }
     }
@@ -185,6 +199,24 @@ mod tests {
         assert_eq!(hosts(&run.served, "web"), ["n", "g", "h", "i", "j", "k", "l"]);
         run.says(12, &[("web", &["n"])]);
         assert_eq!(hosts(&run.served, "web"), ["n"]);
+    }
+
+    #[test]
+    fn named_removals_are_believed_unless_none_is_left() {
+        let six: &[&str] = &["a", "b", "c", "d", "e", "f"];
+        let mut run = Run::new(80, &[("web", six), ("api", &["x"])]);
+        run.names(1, &[("web", &["a"]), ("api", &["x"])]);
+        assert_eq!(hosts(&run.served, "web"), ["a"]);
+        assert_eq!(run.guard.doubts(), (0, 0));
+        run.names(2, &[("web", &["a"])]);
+        assert_eq!(hosts(&run.served, "api"), ["x"], "the last node of a service");
+        // A doubt about a list that was read does not end with a message about another service.
+        run.says(3, &[("web", six)]);
+        run.says(4, &[("web", &["a"])]);
+        run.names(5, &[("web", &["a"]), ("new", &["y"])]);
+        assert_eq!(hosts(&run.served, "web").len(), 6);
+        run.names(14, &[("web", &["a"]), ("new", &["y"])]);
+        assert_eq!(hosts(&run.served, "web"), ["a"]);
     }
 
     #[test]

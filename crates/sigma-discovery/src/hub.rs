@@ -174,7 +174,7 @@ impl Follower {
                     }
                     failures = 0;
                     self.tally.succeeded();
-                    self.hear(listing);
+                    self.hear(listing, source.is_certain());
                 }
                 Err(trouble) => {
                     self.tally.failed();
@@ -206,7 +206,7 @@ impl Follower {
                         self.serve_earlier();
                     }
                     if self.guard.due().is_some_and(|due| due <= Instant::now()) {
-                        self.publish();
+                        self.publish(false);
                     }
                 }
             }
@@ -225,18 +225,18 @@ impl Follower {
         }
     }
 
-    fn hear(&mut self, listing: Listing) {
+    fn hear(&mut self, listing: Listing, is_certain: bool) {
         self.said = Some(listing);
-        self.publish();
+        self.publish(is_certain);
     }
 
     /// Serves what of the registry's word is believed.
-    fn publish(&mut self) {
+    fn publish(&mut self, is_certain: bool) {
         let Some(said) = &self.said else { return };
         let earlier = self.earlier.take().map(Arc::new);
         let served = self.tell.borrow().listing.clone().or(earlier).unwrap_or_default();
         let (_, doubted) = self.guard.doubts();
-        let next = self.guard.admit(Instant::now(), &served, said);
+        let next = self.guard.admit(Instant::now(), &served, said, is_certain);
         let (held_back, doubted_now) = self.guard.doubts();
         self.held_back.store(held_back, Ordering::Relaxed);
         self.tally.held_back(doubted_now - doubted);

@@ -46,6 +46,11 @@ pub(crate) trait Watched: Send + 'static {
     /// What is known.
     fn listing(&self) -> Listing;
 
+    /// Whether a message that takes something away is certain to mean that it is gone.
+    fn names_what_is_gone(&self) -> bool {
+        false
+    }
+
     /// The server that was asked has failed.
     fn turn(&mut self);
 }
@@ -55,6 +60,8 @@ pub(crate) struct ListWatch<W> {
     watched: W,
     is_loaded: bool,
     watch: Option<Lines>,
+    /// The last listing came by messages of a watch.
+    is_by_messages: bool,
     /// A failure was yielded: that it is over is to be told.
     has_failed: bool,
     tally: Arc<Tally>,
@@ -65,7 +72,15 @@ pub(crate) struct ListWatch<W> {
 impl<W: Watched> ListWatch<W> {
     pub(crate) fn new(watched: W, env: &Env) -> ListWatch<W> {
         let tally = Arc::clone(&env.tally);
-        ListWatch { watched, is_loaded: false, watch: None, has_failed: false, tally, begun: None }
+        ListWatch {
+            watched,
+            is_loaded: false,
+            watch: None,
+            is_by_messages: false,
+            has_failed: false,
+            tally,
+            begun: None,
+        }
     }
 
     /// Waits so that a registry which ends every watch at once does not keep anybody busy.
@@ -117,7 +132,12 @@ impl<W: Watched> ListWatch<W> {
 }
 
 impl<W: Watched> Source for ListWatch<W> {
+    fn is_certain(&self) -> bool {
+        self.is_by_messages && self.watched.names_what_is_gone()
+    }
+
     async fn next(&mut self) -> Result<Listing, Trouble> {
+        self.is_by_messages = false;
         loop {
             if !self.is_loaded {
                 self.pace().await;
@@ -143,7 +163,10 @@ impl<W: Watched> Source for ListWatch<W> {
             }
             match heard {
                 Heard::Nothing => {}
-                Heard::Change => return Ok(self.watched.listing()),
+                Heard::Change => {
+                    self.is_by_messages = true;
+                    return Ok(self.watched.listing());
+                }
                 Heard::Gone => self.is_loaded = false,
             }
         }

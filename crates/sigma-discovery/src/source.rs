@@ -46,4 +46,9 @@ pub(crate) trait Source: Send + 'static {
     /// changed. An empty one means that the registry says so; what cannot be read is an error. After an
     /// error the caller pauses. Dropped at any time, it loses at most what it was about to yield.
     fn next(&mut self) -> impl Future<Output = Result<Listing, Trouble>> + Send;
+
+    /// Whether the registry has named each node that is gone from the last listing, so that there is nothing to doubt.
+    fn is_certain(&self) -> bool {
+        false
+    }
 }

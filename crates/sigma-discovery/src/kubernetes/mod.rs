@@ -326,6 +326,11 @@ impl Watched for Endpoints {
         self.known.listing.clone()
     }
 
+    /// Its controllers name each endpoint that is gone, and take out none because they cannot be reached themselves.
+    fn names_what_is_gone(&self) -> bool {
+        true
+    }
+
     fn turn(&mut self) {
         // Its certificate may have been renewed.
         self.server = None;

@@ -91,6 +91,7 @@ async fn endpoints_are_listed_by_pages_and_watched() {
     ];
     let api = ["shop/api:9090 = ", "shop/api:http = "];
     assert_eq!(shown(source.next().await), [web, api].concat());
+    assert!(!source.is_certain(), "a list that was read may be too short");
     let first = "/api/v1/endpoints?labelSelector=a%3Db%2Cc&limit=500";
     assert_eq!(server.asked("authorization"), (first.to_owned(), Some("Bearer hush".to_owned())));
     assert_eq!(server.asked("host").0, format!("{first}&continue=next%20page"));
@@ -105,6 +106,7 @@ async fn endpoints_are_listed_by_pages_and_watched() {
     let web = ["default/web:9090 = 10.0.0.2:9090*50", "default/web:http = 10.0.0.2:8080*50"];
     let new = ["shop/new:9090 = 10.0.1.1:9090*50", "shop/new:http = 10.0.1.1:8080*50"];
     assert_eq!(shown(source.next().await), [web, new].concat());
+    assert!(source.is_certain(), "a message says what is gone");
     let watch = "/api/v1/endpoints?labelSelector=a%3Db%2Cc&watch=true&allowWatchBookmarks=true&timeoutSeconds=240&resourceVersion=";
     assert_eq!(server.asked("host").0, format!("{watch}6"));
     // The next watch begins behind the bookmark.
