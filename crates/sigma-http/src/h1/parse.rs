@@ -130,7 +130,7 @@ pub fn parse_response(
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, ParseError> {
     let parsed = match parse_strict_response(bytes, limits, head) {
-        Err(error) => match limits.tolerance.mended_lines(bytes) {
+        Err(error) => match limits.tolerance.mended_response(bytes) {
             Some((mended, len)) => parse_strict_response(&mended, limits, head)?.map(|_| len),
             // It may still become a head that can be mended.
             None if limits.tolerance.bare_lf && error == BARE_LF && bytes.len() <= limits.head_bytes => None,

@@ -165,3 +165,31 @@ fn responses() {
         assert!(matches!(response(refused), Err(ParseError::Invalid(_))), "{refused:?}");
     }
 }
+
+/// Forms of old origins that RFC 9112 lets a proxy take, each with what becomes of it.
+#[test]
+fn responses_of_old_origins() {
+    let check = |wire: &str, name: &str, expected: Option<&str>| {
+        let mut head = ResponseHead::default();
+        let parsed = parse_response(wire.as_bytes(), &LIMITS, &mut head);
+        let value = head.headers.find(name.as_bytes()).filter(|_| matches!(parsed, Ok(Some(_))));
+        assert_eq!(value, expected.map(str::as_bytes), "{wire:?}: {parsed:?}");
+        if let (Ok(Some(len)), Some(_)) = (parsed, expected) {
+            assert!(wire[..len].ends_with("\n\r\n"), "{wire:?}");
+        }
+    };
+    check("HTTP/1.1 200 OK\r\nX-Frame-Options : DENY\r\n\r\nbody", "x-frame-options", Some("DENY"));
+    check("HTTP/1.1 200 OK\r\nA\t :b\r\nC: d\r\n\r\n", "c", Some("d"));
+    check("HTTP/1.1 200 OK\r\nContent-Length : 4\r\n\r\n", "content-length", Some("4"));
+    check("HTTP/1.1 200 OK\r\nTransfer-Encoding : chunked\r\n\r\n", "transfer-encoding", Some("chunked"));
+    check("HTTP/1.1 200 OK\r\nA: b\r\n  c\r\n\r\n", "a", Some("b c"));
+    check("HTTP/1.1 200 OK\r\nA: b\r\n\tX: c\r\n\r\n", "a", Some("b X: c"));
+    check("HTTP/1.0 200\r\nA:\r\n b\r\n\r\n", "a", Some("b"));
+    check("HTTP/1.1 200 \r\nA: b\r\n\r\n", "a", Some("b"));
+    // No name, no field to fold into, or a name that is not a token even without the space.
+    check("HTTP/1.1 200 OK\r\n : b\r\n\r\n", "", None);
+    check("HTTP/1.1 200 OK\r\n A: b\r\n\r\n", "a", None);
+    check("HTTP/1.1 200 OK\r\nA B : c\r\n\r\n", "a b", None);
+    check("HTTP/1.1 200 OK\r\nA : b\rc\r\n\r\n", "a", None);
+    check("http/1.1 200 OK\r\nA: b\r\n\r\n", "a", None);
+}

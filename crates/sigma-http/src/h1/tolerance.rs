@@ -52,26 +52,62 @@ impl Tolerance {
         (out != target).then_some(out)
     }
 
-    /// The head at the front of `bytes` with CRLF at the end of every line, and how many of `bytes`
-    /// it is; None if it is not whole, or needs no mending.
-    pub(crate) fn mended_lines(self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
-        if !self.bare_lf {
-            return None;
-        }
-        let (mut out, mut at, mut bare) = (Vec::new(), 0, false);
+    /// The response head at the front of `bytes` in the strict grammar, and how many of `bytes` it is; None if
+    /// it is not whole, or needs no mending.
+    ///
+    /// White space before the colon of a field is removed and a folded line becomes a part of the one before it, as
+    /// RFC 9112 §5.1 and §5.2 demand of a proxy. Lines that end in LF alone are taken where a setting says so.
+    pub(crate) fn mended_response(self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let (mut out, mut at, mut lines, mut is_mended) = (Vec::new(), 0, 0, false);
         while let Some(lf) = memchr::memchr(b'\n', &bytes[at..]).map(|i| i + at) {
             let line = &bytes[at..lf];
-            bare |= !line.ends_with(b"\r");
-            let text = line.strip_suffix(b"\r").unwrap_or(line);
-            out.extend_from_slice(text);
+            let text = match line.strip_suffix(b"\r") {
+                Some(text) => text,
+                None if self.bare_lf => {
+                    is_mended = true;
+                    line
+                }
+                None => return None,
+            };
+            // The status line is no field: what follows it cannot be folded into it.
+            match text {
+                [b' ' | b'\t', ..] if lines > 1 => {
+                    is_mended = true;
+                    out.truncate(trimmed_end(&out[..out.len() - 2]).len());
+                    out.push(b' ');
+                    out.extend_from_slice(trimmed(text));
+                }
+                _ if lines > 0 => is_mended |= push_field(text, &mut out),
+                _ => out.extend_from_slice(text),
+            }
             out.extend_from_slice(b"\r\n");
-            at = lf + 1;
+            (at, lines) = (lf + 1, lines + 1);
             if text.is_empty() {
-                return bare.then_some((out, at));
+                return is_mended.then_some((out, at));
             }
         }
         None
     }
+}
+
+/// Appends a field line without the white space before its colon. Returns whether there was any.
+fn push_field(line: &[u8], out: &mut Vec<u8>) -> bool {
+    let colon = memchr::memchr(b':', line).unwrap_or_default();
+    let name = trimmed_end(&line[..colon]);
+    out.extend_from_slice(name);
+    out.extend_from_slice(&line[colon..]);
+    name.len() < colon && !name.is_empty()
+}
+
+fn trimmed_end(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| !matches!(byte, b' ' | b'\t'));
+    &text[..end.map_or(0, |end| end + 1)]
+}
+
+fn trimmed(text: &[u8]) -> &[u8] {
+    let text = trimmed_end(text);
+    let start = text.iter().position(|byte| !matches!(byte, b' ' | b'\t'));
+    &text[start.unwrap_or(text.len())..]
 }
 
 #[cfg(test)]
@@ -95,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_mended_once_the_head_is_whole() {
+    fn responses_are_mended_once_the_head_is_whole() {
         let lf = Tolerance { bare_lf: true, ..Tolerance::NONE };
         let check = |tolerance: Tolerance, bytes: &[u8], expected: Option<(&[u8], usize)>| {
-            let mended = tolerance.mended_lines(bytes);
+            let mended = tolerance.mended_response(bytes);
             let mended = mended.as_ref().map(|(head, len)| (&head[..], *len));
             assert_eq!(mended, expected, "{}", bytes.escape_ascii());
         };
@@ -106,5 +142,16 @@ mod tests {
         check(lf, b"H 200\nA: b\n", None);
         check(lf, b"H 200\r\n\r\n", None);
         check(Tolerance::NONE, b"H 200\n\n", None);
+        check(Tolerance::NONE, b"H\r\nA : b\r\n\r\nrest", Some((b"H\r\nA: b\r\n\r\n", 12)));
+        check(Tolerance::NONE, b"H\r\nA\t \t:b\r\n\r\n", Some((b"H\r\nA:b\r\n\r\n", 13)));
+        check(Tolerance::NONE, b"H\r\nA: b \r\n \tc \r\n\r\n", Some((b"H\r\nA: b c\r\n\r\n", 18)));
+        check(Tolerance::NONE, b"H\r\nA:\r\n b\r\n\tc\r\n\r\n", Some((b"H\r\nA: b c\r\n\r\n", 17)));
+        check(lf, b"H\nA : b\n c\n\n", Some((b"H\r\nA: b c\r\n\r\n", 12)));
+        // Nothing to mend, or nothing that may be.
+        check(Tolerance::NONE, b"H\r\nA: b : c\r\n\r\n", None);
+        check(Tolerance::NONE, b"H\r\n A: b\r\n\r\n", None);
+        check(Tolerance::NONE, b"H\r\n : b\r\n\r\n", None);
+        check(Tolerance::NONE, b"H\r\nA : b\r\n", None);
+        check(Tolerance::NONE, b"H\r\nA : b\n\r\n", None);
     }
 }
