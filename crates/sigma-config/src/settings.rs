@@ -26,7 +26,7 @@ use crate::forms::CidrText;
 pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub use compat::{Compat, UnknownFields};
 pub use http2::Http2;
-pub use listener::{Listener, StreamListener, default_listeners};
+pub use listener::{Listener, StreamListener, default_listeners, written_listener};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };

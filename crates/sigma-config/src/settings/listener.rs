@@ -13,7 +13,7 @@ use crate::forms::ListenText;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`.
+    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`. `:port` takes both IPv4 and IPv6, `[::]:port` IPv6 alone.
     #[schemars(with = "ListenText")]
     pub address: ListenAddress,
     /// Pending connections the kernel keeps per worker.
@@ -83,6 +83,19 @@ pub enum StreamListener {
     Tls,
     /// Datagrams over UDP. Those between one client and one address are a session until it idles.
     Udp,
+}
+
+/// The index of the listener that was written for the one at `index`: `:port` stands for two of them.
+#[must_use]
+pub fn written_listener(listeners: &[Listener], index: usize) -> usize {
+    let Some(second) = listeners.get(index) else { return index };
+    let ListenAddress::Tcp(SocketAddr::V6(address)) = second.address else { return index };
+    if !address.ip().is_unspecified() {
+        return index;
+    }
+    let first = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+    let first = Listener { address: ListenAddress::Tcp(first), ..second.clone() };
+    listeners[..index].iter().position(|listener| *listener == first).unwrap_or(index)
 }
 
 fn default_backlog() -> u32 {

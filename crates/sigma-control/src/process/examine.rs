@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::settings::ListenPlace;
+use sigma_config::settings::{ListenPlace, written_listener};
 use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
@@ -113,7 +113,8 @@ fn places(config: &Config, plugins: &Roster) -> Vec<(String, SocketAddr)> {
         let ListenPlace::Tcp(address) = listener.place() else { return None };
         let clashes = operators.iter().any(|(_, other)| overlap(address, *other));
         // Among themselves they are compared by the check of the document.
-        clashes.then(|| (format!("listeners[{index}].address"), address))
+        let written = written_listener(&settings.listeners, index);
+        clashes.then(|| (format!("listeners[{written}].address"), address))
     });
     let for_clients: Vec<_> = for_clients.collect();
     operators.into_iter().chain(for_clients).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::reference::is_reference;
 use sigma_config::resources::{Cleartext, Ssl, SslType, TlsVersion};
-use sigma_config::settings::Listener;
+use sigma_config::settings::{Listener, written_listener};
 use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Stapling, Tls};
 use sigma_config::wording::pcre::Pattern;
 use sigma_config::{Config, Problem};
@@ -157,6 +157,10 @@ impl Task<'_> {
                 match tls_options(tls, listener, &config.settings.tls, &self.sessions, &mut self.sources) {
                     Ok(options) => Some(options),
                     Err((place, reason)) => {
+                        // The other address family has the same mistake.
+                        if written_listener(&config.settings.listeners, index) != index {
+                            return None;
+                        }
                         let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
                         self.failures.push(Failure { key: None, problem });
                         return None;

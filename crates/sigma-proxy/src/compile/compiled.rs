@@ -7,10 +7,11 @@ use serde_json::Value;
 use sigma_config::id::Id;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::problem::{element, member};
 use sigma_config::resources::{self, Plugins, Proto, SslType};
 use sigma_config::stored::wrong_ssl_type;
 use sigma_config::{Config, Problem};
-use sigma_plugin::descriptor::inline_upstream_key;
+use sigma_plugin::descriptor::{InlineUpstream, inline_upstream_key};
 use sigma_plugin::roster::{Lookup, unresolved};
 use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents};
 
@@ -133,7 +134,8 @@ impl Task<'_> {
         let old = before.compiled.get(key);
         let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
         if let Some(upstream) = upstream {
-            building.upstream(key.to_string(), upstream, false);
+            let place = if key.kind == Kind::Upstream { String::new() } else { ".upstream".to_owned() };
+            building.upstream(key.to_string(), &place, upstream, false);
         }
         let (entries, identities) = plugins.map(|plugins| building.plugins(plugins)).unwrap_or_default();
         let rewrite = building.rewrite();
@@ -188,6 +190,37 @@ fn same_tls(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
     }
 }
 
+/// The pointer of the upstream within `value`, which stands at `pointer`, that `wanted` was made of: it may
+/// have defaults beside.
+fn place_in(value: &Value, wanted: &Value, pointer: &str) -> Option<String> {
+    let names_nodes = ["nodes", "service_name"].iter().any(|name| value.get(name).is_some());
+    if names_nodes && is_part(value, wanted) {
+        return Some(pointer.to_owned());
+    }
+    match value {
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, item)| place_in(item, wanted, &element(pointer, at)))
+        }
+        Value::Object(map) => {
+            map.iter().find_map(|(name, inner)| place_in(inner, wanted, &member(pointer, name)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether all that `part` says is in `whole`.
+fn is_part(part: &Value, whole: &Value) -> bool {
+    match (part, whole) {
+        (Value::Object(part), Value::Object(whole)) => {
+            part.iter().all(|(name, value)| whole.get(name).is_some_and(|other| is_part(value, other)))
+        }
+        (Value::Array(part), Value::Array(whole)) => {
+            part.len() == whole.len() && part.iter().zip(whole).all(|(part, whole)| is_part(part, whole))
+        }
+        (part, whole) => part == whole,
+    }
+}
+
 pub(super) struct Building<'b, 't> {
     pub(super) key: &'b ResourceKey,
     pub(super) old: Option<&'b Compiled>,
@@ -200,11 +233,24 @@ impl Building<'_, '_> {
         self.task.failures.push(Failure { key: Some(self.key.clone()), problem });
     }
 
-    pub(super) fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>, bare_host: bool) {
+    /// Compiles an upstream that stands at `place` in the resource.
+    pub(super) fn upstream(
+        &mut self,
+        key: String,
+        place: &str,
+        config: &Arc<resources::Upstream>,
+        bare_host: bool,
+    ) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
+        // Whoever finds a problem knows the key of the upstream, and not where it stands.
+        let own = self.key.to_string();
+        let placed = |problem: Problem| match problem.pointer.strip_prefix(&key) {
+            Some(within) => Problem { pointer: format!("{own}{place}{within}"), ..problem },
+            None => problem,
+        };
         let tls = match self.node_tls(&key, config, known) {
             Ok(tls) => tls,
-            Err(problem) => return self.fail(problem),
+            Err(problem) => return self.fail(placed(problem)),
         };
         let zone = self.task.config.settings.zone.as_deref();
         if let Some(same) = known.filter(|known| known.is_of(config, zone) && same_tls(&known.tls, &tls)) {
@@ -212,7 +258,7 @@ impl Building<'_, '_> {
         }
         match Upstream::compile(&key, config, bare_host, tls, zone, self.task.sources.endpoints) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream.succeeding(known.map(|known| &**known)))),
-            Err(problem) => self.fail(problem),
+            Err(problem) => self.fail(placed(problem)),
         }
     }
 
@@ -289,14 +335,19 @@ impl Building<'_, '_> {
         self.task.sources.secrets.reveal(&mut revealed);
         let metadata = self.metadata(kind.name()).map_or(Value::Null, |metadata| Value::clone(&metadata));
         for inline in self.task.roster.upstreams_with(kind.name(), scope, revealed, metadata) {
-            self.plugin_upstream(kind.name(), &inline);
+            self.plugin_upstream(kind.name(), conf, &inline);
         }
     }
 
-    fn plugin_upstream(&mut self, plugin: &str, inline: &sigma_plugin::descriptor::InlineUpstream) {
+    fn plugin_upstream(&mut self, plugin: &str, conf: &Value, inline: &InlineUpstream) {
         let key = inline_upstream_key(&self.resource(), plugin, &inline.name);
         match serde_json::from_value::<resources::Upstream>(inline.upstream.clone()) {
-            Ok(upstream) => self.upstream(key, &Arc::new(upstream), true),
+            Ok(upstream) => {
+                let plugin = member("plugins", plugin);
+                // One that the plugin has made up of other fields stands nowhere.
+                let place = place_in(conf, &inline.upstream, &plugin).unwrap_or(plugin);
+                self.upstream(key, &format!(".{place}"), &Arc::new(upstream), true);
+            }
             Err(error) => {
                 let place = format!("{}.plugins.{plugin}.{}", self.key, inline.name);
                 self.fail(Problem::new(place, "invalid", error.to_string()));

@@ -74,9 +74,100 @@ fn problems_of_the_compilation_come_with_the_others() {
     let tcp =
         "routes:\n  - id: k\n    uri: /k\n    upstream: { scheme: tcp, nodes: { \"127.0.0.1:1\": 1 } }\n";
     let route = "  - uri: 7\n    upstream: http://127.0.0.1:1\n";
-    let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes[0].scheme: ");
+    let (log_problem, tcp_problem) = ("line 1: access_log.format: ", "routes[0].upstream.scheme: ");
     check(&format!("{log}{tcp}"), &[log_problem, tcp_problem]);
     check(&format!("{log}{tcp}{route}"), &[log_problem, tcp_problem, "routes[1].uri: "]);
+}
+
+/// What is wrong is told once, at the place where it was written.
+#[test]
+fn a_mistake_is_told_once_at_its_place() {
+    #[track_caller]
+    fn check(text: &str, lines: &[&[&str]]) {
+        let output = sigma(&["check"], "a.yaml", text);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}\n{said}");
+        assert_eq!(said.lines().count(), lines.len(), "{text}\n{said}");
+        for (line, words) in said.lines().zip(lines) {
+            assert!(words.iter().all(|word| line.contains(word)), "{words:?} for\n{text}\n{said}");
+        }
+    }
+    let nodes = "nodes: { \"127.0.0.1:1\": 1 }";
+    let checks = |indent: &str, more: &str| {
+        format!("{indent}{nodes}\n{indent}checks:\n{indent}  active:\n{indent}    http_path: health\n{more}")
+    };
+    let path = "is not a path";
+    let inline = format!(
+        "routes:\n- uri: /a\n  upstream: http://127.0.0.1:1\n- uri: /b\n  upstream:\n{}",
+        checks("    ", "")
+    );
+    check(&inline, &[&["line 9: routes[1].upstream.checks.active.http_path: ", path]]);
+    let service = format!("services:\n- id: s\n  upstream:\n{}", checks("    ", ""));
+    check(&service, &[&["line 7: services[0].upstream.checks.active.http_path: ", path]]);
+    let own = format!("upstreams:\n- id: u\n{}", checks("  ", ""));
+    check(&own, &[&["line 6: upstreams[0].checks.active.http_path: ", path]]);
+    let split = format!(
+        "routes:\n- uri: /a\n  upstream: http://127.0.0.1:1\n  plugins:\n    traffic-split:\n      rules:\n      - weighted_upstreams:\n        - weight: 1\n        - upstream:\n{}",
+        checks("            ", "")
+    );
+    check(
+        &split,
+        &[&[
+            "line 13: routes[0].plugins.traffic-split.rules[0].weighted_upstreams[1].upstream.checks.active.http_path: ",
+            path,
+        ]],
+    );
+    let tls = "listeners:\n- \":9080\"\n- address: \":9443\"\n  tls:\n    certificates: [{ cert: missing.pem, key: missing.key }]\n";
+    check(&format!("{tls}{GOOD}"), &[&["line 5: listeners[1].tls.certificates", "missing.pem"]]);
+    let clash = format!("listeners:\n- \":9080\"\nstatus: {{ address: \"[::1]:9080\" }}\n{GOOD}");
+    check(&clash, &[&["line 2: listeners[0].address", "[::]:9080"]]);
+    let consumer =
+        |name: &str| format!("- {{ username: {name}, plugins: {{ key-auth: {{ key: same }} }} }}\n");
+    let both = format!("consumers:\n{}{}{GOOD}", consumer("jack"), consumer("jill"));
+    check(
+        &both,
+        &[&[
+            "line 3: consumers[1].plugins.key-auth.key: duplicate key of plugin key-auth found with consumer: jack",
+        ]],
+    );
+    check(
+        "routes:\n- uri: /a\n  plugins: [cors]\n",
+        &[&["line 3: routes[0].plugins: ", "expected object, got array"]],
+    );
+    check("routes: { r1: { uri: /a } }\n", &[&["line 1: routes: ", "expected array, got object"]]);
+    check(
+        "routes:\n- uri: /a\n  plugins:\n  # cors: {}\n",
+        &[&["line 3: routes[0].plugins: ", "got null (nothing stands behind the key"]],
+    );
+}
+
+/// Keys and certificates that cannot be used are refused with what to do about it.
+#[test]
+fn material_that_cannot_be_used_has_a_remedy() {
+    #[track_caller]
+    fn check(cert: &str, key: &str, ca: &str, words: &[&str]) {
+        let indented = |pem: &str| pem.lines().map(|line| format!("    {line}\n")).collect::<String>();
+        let mut text =
+            format!("ssls:\n- sni: a.test\n  cert: |\n{}  key: |\n{}", indented(cert), indented(key));
+        if !ca.is_empty() {
+            text += &format!("  client:\n    ca: |\n{}", indented(&indented(ca)));
+        }
+        let output = sigma(&["check"], "a.yaml", &(text + GOOD));
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+    }
+    let root = crate::tls::Authority::new("Root");
+    let issued = root.issue("a.test");
+    let body = "MIGQ".to_owned() + &"A".repeat(192);
+    let block =
+        |label: &str, head: &str| format!("-----BEGIN {label}-----\n{head}{body}\n-----END {label}-----");
+    let words = ["the key is encrypted with a passphrase", "openssl pkey -in encrypted.key -out plain.key"];
+    check(&issued.cert, &block("ENCRYPTED PRIVATE KEY", ""), "", &words);
+    let head = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n";
+    check(&issued.cert, &block("RSA PRIVATE KEY", head), "", &words);
+    let old = include_str!("version_1.pem");
+    check(&issued.cert, &issued.key, old, &["certificate 1 is of X.509 version 1", "make one of version 3"]);
 }
 
 #[test]
