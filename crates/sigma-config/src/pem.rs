@@ -18,11 +18,20 @@ pub(crate) fn certificates(text: &str) -> Result<(), String> {
 
 /// Checks that a text holds a private key.
 pub(crate) fn private_key(text: &str) -> Result<(), String> {
+    if is_encrypted(text) {
+        return Err("the key is encrypted with a passphrase".to_owned());
+    }
     let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
         rustls_pki_types::pem::Error::NoItemsFound => "no private key in PEM".to_owned(),
         other => other.to_string(),
     })?;
     if is_sequence(key.secret_der()) { Ok(()) } else { Err("the private key is damaged".to_owned()) }
+}
+
+/// Whether a text holds an encrypted key: that of PKCS #8, or the older form of OpenSSL with its headers.
+pub(crate) fn is_encrypted(text: &str) -> bool {
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY")
+        || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
 /// Whether `der` is one sequence (X.690 §8.9) and nothing else.
@@ -118,6 +127,27 @@ mod tests {
         check("%%%%", false);
         assert_eq!(certificates("text"), Err("no certificate in PEM".to_owned()));
         assert_eq!(private_key("--- text"), Err("no private key in PEM".to_owned()));
+    }
+
+    /// What OpenSSL writes with a passphrase, by each of its commands.
+    #[test]
+    fn encrypted_keys_are_named() {
+        let check = |text: &str, expected: bool| {
+            assert_eq!(is_encrypted(text), expected, "{text}");
+            let refused = private_key(text).expect_err(text);
+            assert_eq!(refused.contains("encrypted with a passphrase"), expected, "{text}: {refused}");
+        };
+        let block =
+            |label: &str, body: &str| format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n");
+        check(&block("ENCRYPTED PRIVATE KEY", "MAMCAQE="), true);
+        for label in ["RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY"] {
+            let body = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMAMCAQE=";
+            check(&block(label, body), true);
+        }
+        check(&format!("Bag Attributes\n{}", block("ENCRYPTED PRIVATE KEY", "MAMCAQE=")), true);
+        check(&block("PRIVATE KEY", "AAAA"), false);
+        check(&block("CERTIFICATE", "MAMCAQE="), false);
+        check("--- the word ENCRYPTED alone", false);
     }
 
     #[test]

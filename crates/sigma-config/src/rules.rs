@@ -251,6 +251,8 @@ const HASH_VARS_PATTERN: &str = r"^((uri|server_name|server_addr|request_uri|rem
 
 const PEM_HINT: &str = "write the text of a PEM file, or a reference such as $secret://vault/1/path/key";
 
+const DECRYPT_HINT: &str = "decrypt it first, for example: openssl pkey -in encrypted.key -out plain.key";
+
 fn certificate(place: &str, text: &str) -> Option<Problem> {
     if is_reference(text) {
         return None;
@@ -274,12 +276,9 @@ fn private_key(place: &str, text: &str) -> Option<Problem> {
         return Some(problem(place, "private_key", message, PEM_HINT));
     }
     let error = pem::private_key(text).err()?;
-    Some(problem(
-        place,
-        "private_key",
-        format!("failed to parse key: PEM_read_bio_PrivateKey() failed: {error}"),
-        PEM_HINT,
-    ))
+    let hint = if pem::is_encrypted(text) { DECRYPT_HINT } else { PEM_HINT };
+    let message = format!("failed to parse key: PEM_read_bio_PrivateKey() failed: {error}");
+    Some(problem(place, "private_key", message, hint))
 }
 
 /// A certificate with its key.

@@ -103,7 +103,7 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let certificate = certificate.map_err(|error| failed(&reason(&error)))?;
         webpki::EndEntityCert::try_from(&certificate)
-            .map_err(|error| failed(&format!("certificate {} is not X.509: {error}", chain.len() + 1)))?;
+            .map_err(|error| failed(&format!("certificate {} {}", chain.len() + 1, unusable(&error))))?;
         chain.push(certificate);
     }
     if chain.is_empty() {
@@ -119,9 +119,7 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
 pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
     let failed = |reason: &str| Unusable::new(format!("failed to parse key: {reason}"));
     let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
-        pem::Error::NoItemsFound if text.contains("ENCRYPTED PRIVATE KEY") => {
-            failed("the key is protected by a passphrase; remove it with `openssl pkey`")
-        }
+        _ if is_encrypted(text) => failed(ENCRYPTED_KEY),
         pem::Error::NoItemsFound => failed("there is no PRIVATE KEY block in it"),
         error => failed(&reason(&error)),
     })?;
@@ -130,6 +128,23 @@ pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
     // The library's own text says no more, and names its error types.
     key.map(PrivateKey)
         .map_err(|_| failed("not an RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) or Ed25519 key"))
+}
+
+/// The text about a key that a passphrase protects, with the remedy.
+const ENCRYPTED_KEY: &str = "the key is encrypted with a passphrase, which a gateway cannot ask for; decrypt it first: openssl pkey -in encrypted.key -out plain.key";
+
+/// Whether a text holds an encrypted key: that of PKCS #8, or the older form of OpenSSL with its headers.
+fn is_encrypted(text: &str) -> bool {
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY")
+        || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+}
+
+/// The reason for which a certificate cannot be used.
+fn unusable(error: &webpki::Error) -> String {
+    match error {
+        webpki::Error::UnsupportedCertVersion => "is of X.509 version 1, which says neither whether it is an authority nor its names; make one of version 3, for example with `openssl req -x509` or with `openssl x509 -req -extfile`".to_owned(),
+        error => format!("is not X.509: {error}"),
+    }
 }
 
 /// The library's reason; lines of the text are not repeated, since they may be of a key.
