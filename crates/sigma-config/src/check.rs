@@ -31,6 +31,8 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<Problem>,
     /// Listeners that the document names, before those that stand for both address families become two.
     pub(crate) written_listeners: usize,
+    /// The format that the document was translated from.
+    pub(crate) seed: Option<crate::seed::Format>,
 }
 
 /// Checks every rule of `document`, whose short forms are expanded.

@@ -109,6 +109,8 @@ pub struct Checked {
     pub warnings: Vec<Problem>,
     /// Items that are not served, with [`ParseOptions::skip_invalid`].
     pub set_aside: Vec<SetAside>,
+    /// The format that it was translated from; None for Sigma's own.
+    pub seed: Option<seed::Format>,
 }
 
 impl Checked {
@@ -188,7 +190,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     }
     once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
-    Ok(Checked { config, warnings: found.warnings, set_aside })
+    Ok(Checked { config, warnings: found.warnings, set_aside, seed: found.seed })
 }
 
 /// A listener at `:port` stands for two; what is wrong with it is told once. `written` are those of
@@ -245,6 +247,7 @@ fn translate_seed(
 ) -> Result<(), Vec<Problem>> {
     let Some(format) = seed::detect(document) else { return Ok(()) };
     let companion = options.companion.map(|text| Document::parse(text, options.max_bytes)).transpose()?;
+    found.seed = Some(format);
     match seed::translate(format, document, companion.as_ref(), options.instances) {
         Ok((value, warnings)) => {
             found.warnings.extend(warnings);

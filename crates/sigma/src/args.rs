@@ -124,6 +124,9 @@ pub(crate) struct Run {
     /// Accepted for the original Sigma's command line, without effect
     #[arg(long = "java-opts", hide = true, allow_hyphen_values = true)]
     pub(crate) java_opts: Option<String>,
+    /// Go to the background with a niubix.json, as NiubiX does; its own command line says so
+    #[arg(long, hide = true)]
+    pub(crate) as_niubix: bool,
     /// Reload when the file changes
     #[arg(long)]
     pub(crate) watch: bool,
@@ -230,6 +233,9 @@ fn niubix(args: &[OsString]) -> Vec<OsString> {
     let is = |arg: &OsString, text: &str| arg.to_str() == Some(text);
     let test = args.iter().any(|arg| is(arg, "-t"));
     let mut out = vec![args[0].clone(), if test { "check".into() } else { "run".into() }];
+    if !test {
+        out.push("--as-niubix".into());
+    }
     out.extend(args[1..].iter().filter(|arg| !is(arg, "-t")).cloned());
     // `-t FILE` without -c names the file too.
     if test && out.len() == 3 {
@@ -274,7 +280,7 @@ mod tests {
         );
         check(&["run", "a.yaml"], true, &["run", "a.yaml"]);
         check(&["run", "net.example.Other"], true, &["run", "net.example.Other"]);
-        check(&["-c", "niubix.json"], false, &["run", "-c", "niubix.json"]);
+        check(&["-c", "niubix.json"], false, &["run", "--as-niubix", "-c", "niubix.json"]);
         check(&["-t", "-c", "niubix.json"], false, &["check", "-c", "niubix.json"]);
         check(&["-t", "niubix.json"], false, &["check", "-c", "niubix.json"]);
         check(&["-s", "reload", "-c", "a.yaml"], false, &["reload", "-c", "a.yaml"]);

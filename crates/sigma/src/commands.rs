@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal as SignalNumber, kill_process, pidfd_open};
 use sigma_config::process::Mode;
+use sigma_config::seed::Format;
 use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
@@ -109,7 +110,9 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     source.skip_invalid = args.skip_invalid;
     let checked = source.load(&*roster())?;
     let settings = &checked.config.settings;
-    if settings.process.daemon {
+    // `sigma run` is what service managers and containers start: there a niubix.json stays in the foreground.
+    let stays = checked.seed == Some(Format::Niubix) && !args.as_niubix;
+    if settings.process.daemon && !stays {
         if !origin.has_starter() {
             return launch(settings, origin);
         }

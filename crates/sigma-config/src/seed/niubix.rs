@@ -19,6 +19,9 @@ const REQUEST_HEAD_BYTES: u32 = 8192;
 /// Longest request line: a target of 2048 bytes between `DELETE ` and ` HTTP/1.1`.
 const REQUEST_LINE_BYTES: u32 = 7 + 2048 + 9;
 
+/// Fewest open files of a process.
+const FILES_MIN: u64 = 64;
+
 /// Largest number of milliseconds that is accepted.
 const MAX_MS: u64 = u32::MAX as u64;
 
@@ -57,11 +60,17 @@ fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let workers = report.number(root, "worker_num", 0..=u64::from(u16::MAX)).unwrap_or(0);
     target.insert("workers".into(), if workers == 0 { "auto".into() } else { workers.into() });
     target.insert("pin_workers".into(), true.into());
-    // Files are limited by the hard limit here, so there is nothing to raise.
-    report.number(root, "max_fds", 0..=u64::MAX);
-    report.inert(root, &["max_fds"]);
-    report.required_text(root, "master_log");
-    report.inert(root, &["master_log"]);
+    // NiubiX is a master in the background with a worker process below it.
+    let mut process = json!({ "mode": "supervised", "daemon": true });
+    if let Some(files) = report.number(root, "max_fds", 0..=u64::MAX).filter(|files| *files > 0) {
+        if files < FILES_MIN {
+            let message = format!("`max_fds` is {FILES_MIN}, not {files}: a gateway cannot start with fewer");
+            report.warn(&root.pointer_of("max_fds"), "approximate", message, "write more, or 0");
+        }
+        process["max_fds"] = files.max(FILES_MIN).into();
+    }
+    target.insert("process".into(), process);
+    let master_log = report.required_text(root, "master_log");
     if let Some(path) = report.required_text(root, "pid_file") {
         target.insert("pid_file".into(), path.into());
     }
@@ -70,12 +79,13 @@ fn process(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     if let (Some(directory), Some(level)) = (directory, level) {
         let path = format!("{}/niubix.log", directory.trim_end_matches('/'));
         let message = format!("log lines go to the one file `{path}`, not to a file a day");
-        report.warn(
-            &root.pointer_of("log_dir"),
-            "approximate",
-            message,
-            "rotate it with logrotate if it grows",
-        );
+        let hint = "rotate it with the plugin log-rotate (`plugin_attr.log-rotate` in the file that `sigma check --print` shows), or with logrotate";
+        report.warn(&root.pointer_of("log_dir"), "approximate", message, hint);
+        if master_log.is_some() {
+            let message = format!("the lines of the master go to `{path}` too");
+            let hint = "look for them there; the file that is named here is not written";
+            report.warn(&root.pointer_of("master_log"), "approximate", message, hint);
+        }
         target.insert("error_log".into(), json!({"path": path, "level": level}));
     }
     let mut limits =

@@ -172,7 +172,7 @@ impl Desired {
 
     /// Takes over what a file says that holds all resources.
     pub(crate) fn replace_file(&mut self, checked: Checked) {
-        let Checked { config, warnings, set_aside } = checked;
+        let Checked { config, warnings, set_aside, .. } = checked;
         (self.config, self.file_warnings) = (config, warnings);
         self.quarantine.clear();
         self.refused.clear();

@@ -2,6 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
 
 use crate::{PATIENCE, SIGMA};
@@ -97,6 +98,49 @@ fn niubix_json_answers() {
     assert_eq!(echoed["target"], "/path?q");
     let headers = echoed["headers"].to_string().to_lowercase();
     assert!(headers.contains(r#"["x-forwarded-for","127.0.0.1"]"#), "{headers}");
+}
+
+/// NiubiX' own command line: in the background, with a master that starts the gateway again, and its limit on
+/// open files.
+#[test]
+fn niubix_runs_as_it_did() {
+    let (origin, dir, port) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap(), free_port());
+    let config = niubix_app(&format!(
+        r#""protocol": "http", "http_host": "default", "balance_policy": "roundrobin", "backend_protocol": "http",
+        "backends": [ {{ "host": "127.0.0.1:{}" }} ]"#,
+        origin.port()
+    ))
+        .replace("{dir}", &dir.path().display().to_string())
+        .replace("{port}", &port.to_string())
+        .replacen('{', "{ \"max_fds\": 1024, ", 1);
+    let file = dir.path().join("niubix.json");
+    std::fs::write(&file, config).unwrap();
+    let output = Command::new(SIGMA).arg("-c").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("in the background"), "{said}{output:?}");
+    let pid_file = dir.path().join("niubix.pid");
+    let pid = || std::fs::read_to_string(&pid_file).ok()?.trim().parse::<u32>().ok();
+    assert!(until(PATIENCE, || pid().is_some()));
+    let master = pid().unwrap();
+    let serves = || {
+        let client = Peer::connect(&Address::loopback(port));
+        client
+            .and_then(|client| client.with_deadline(PATIENCE).get("/"))
+            .is_ok_and(|answer| answer.status() == 200)
+    };
+    assert!(until(PATIENCE, serves));
+    let worker = sigma_testkit::children(master).first().copied().unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{worker}/limits")).unwrap();
+    assert!(
+        limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 1024 ")),
+        "{limits}"
+    );
+    kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
+    assert!(until(PATIENCE, || {
+        sigma_testkit::children(master).first().is_some_and(|next| *next != worker) && serves()
+    }));
+    kill_process(Pid::from_raw(master as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(until(PATIENCE, || !pid_file.exists()));
 }
 
 /// A file with one app, whose members these are beside name and address.

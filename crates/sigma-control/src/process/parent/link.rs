@@ -34,6 +34,8 @@ pub(super) enum Word {
     Replace { why: String },
     /// The gateway: what became of an order of operators.
     CarriedOut { problem: Option<String> },
+    /// The gateway: an operator has told it to stop, and its parent with it.
+    Stop,
     /// The parent: a successor is at the other end of this descriptor.
     Succeed,
     /// The parent: a line of its error log, and how many it has lost before that one.
@@ -77,6 +79,11 @@ impl Link {
     pub(crate) async fn carried_out(&self, result: &Result<(), String>) {
         let problem = result.as_ref().err().cloned();
         self.say(&Word::CarriedOut { problem }, &[]).await;
+    }
+
+    /// Tells the parent that no gateway is to run any more.
+    pub(crate) async fn stop(&self) {
+        self.say(&Word::Stop, &[]).await;
     }
 
     /// A parent that has gone is seen by [`Link::successor`]; one that stands still is not waited for.

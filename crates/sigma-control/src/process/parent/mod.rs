@@ -357,7 +357,9 @@ impl Parent {
                     tracing::error!(%error, "no gateway can be started");
                 }
             }
-            Word::Replace { .. }
+            Word::Stop if is_current && self.stopping.is_none() => self.stop(),
+            Word::Stop
+            | Word::Replace { .. }
             | Word::CarriedOut { .. }
             | Word::Beat
             | Word::Succeed

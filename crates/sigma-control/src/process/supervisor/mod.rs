@@ -141,7 +141,7 @@ impl Supervisor {
             tokio::select! {
                 _ = signals.terminate.recv() => break Ok(()),
                 _ = signals.interrupt.recv() => break Ok(()),
-                () = self.running.is_to_stop() => break Ok(()),
+                () = order_to_stop(&self.running, self.parent.as_ref()) => break Ok(()),
                 _ = signals.reopen.recv() => self.reopen_logs(),
                 outcome = outcome_of(&mut under_way), if !is_idle => {
                     under_way = None;
@@ -430,6 +430,15 @@ impl Supervisor {
         if let Some(file) = self.pid_file.take() {
             file.remove();
         }
+    }
+}
+
+/// Waits until an operator orders the gateway to stop, and passes that on to the parent, which would start
+/// another one.
+async fn order_to_stop(running: &Running, parent: Option<&Link>) {
+    running.is_to_stop().await;
+    if let Some(parent) = parent {
+        parent.stop().await;
     }
 }
 
