@@ -22,7 +22,7 @@ use std::time::Duration;
 use sigma_cache::{
     Answered, Directives, Draft, Epoch, Fill, Flight, Lead, MayUse, Stored, Zone, may_keep, may_use,
 };
-use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead, Side};
+use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
 use sigma_plugin::{BodyFilter, Context, Reply};
 use sigma_wire::Departure;
@@ -175,7 +175,7 @@ impl Exchange<'_, '_> {
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
     pub(super) async fn stand_in(&mut self, fault: Fault) -> Result<bool, Fault> {
         let Some(turn) = self.scratch.turn.take() else { return Ok(false) };
-        match turn.stand_in(self.now_s()).filter(|_| fault.side() == Side::Upstream) {
+        match turn.stand_in(self.now_s()).filter(|_| fault.is_lack_of_answer()) {
             None => Ok(false),
             Some(stale) => {
                 let own = turn.give_stale(&stale, None, self.now_s(), &mut self.scratch.ctx);
