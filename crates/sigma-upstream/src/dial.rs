@@ -1,12 +1,14 @@
 //! Establishing a connection within a time.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
-use sigma_net::tls::{ClientTls, HandshakeCause, HandshakeError};
-use sigma_net::{Deadline, Stream};
+use sigma_net::tls::{BadCertificate, ClientTls, HandshakeCause, HandshakeError};
+use sigma_net::{Deadline, Stream, deadline};
 use sigma_wire::Connection;
 use sigma_wire::h2::{SharedConnection, SharedLimits};
 use tokio::io::AsyncWriteExt;
@@ -148,7 +150,7 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
     // takes no memory for one.
     let shaken = Box::pin(async {
         let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
-        shaken.map_err(|error| unshaken(addr, &error))
+        shaken.map_err(|error| unshaken(addr, tls.name, &error))
     });
     in_time(deadline.bound(shaken).await)
 }
@@ -172,7 +174,60 @@ fn refused(addr: &Address, error: &io::Error) -> Fault {
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
 }
 
-fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
+/// How often a worker logs a node's certificate: each connection would say the same.
+const COMPLAINT_MS: u64 = 10_000;
+
+/// How many nodes are told apart there. Others are logged without a limit.
+const COMPLAINTS_MAX: usize = 256;
+
+thread_local! {
+    /// The nodes whose certificates were logged, each with the time.
+    static COMPLAINTS: RefCell<HashMap<(Address, BadCertificate), u64>> = RefCell::default();
+}
+
+/// Whether a node's certificate is to be logged now.
+fn is_news(addr: &Address, bad: BadCertificate) -> bool {
+    let now_ms = deadline::now_ms();
+    COMPLAINTS.with_borrow_mut(|complaints| {
+        complaints.retain(|_, then| now_ms.saturating_sub(*then) < COMPLAINT_MS);
+        let key = (addr.clone(), bad);
+        if complaints.contains_key(&key) {
+            return false;
+        }
+        if complaints.len() < COMPLAINTS_MAX {
+            complaints.insert(key, now_ms);
+        }
+        true
+    })
+}
+
+fn distrusted(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
+    let bad = error.bad_certificate().unwrap_or(BadCertificate::Other);
+    let (reason, remedy) = match bad {
+        BadCertificate::Untrusted => (
+            "no trusted authority vouches for the node's certificate, or its chain is incomplete",
+            "add the authority to `tls.ca` of the upstream, or have the node send its intermediate certificates",
+        ),
+        BadCertificate::WrongName => (
+            "the node's certificate is for another name",
+            "see `pass_host` and `upstream_host` of the upstream: the node is asked for that name",
+        ),
+        BadCertificate::Expired => ("the node's certificate has expired", "renew it"),
+        BadCertificate::NotYetValid => {
+            ("the node's certificate is not valid yet", "check the clocks of both machines")
+        }
+        BadCertificate::Revoked => ("the node's certificate is revoked", "replace it"),
+        BadCertificate::Other => {
+            ("the node's certificate is not trusted", "see `tls.ca` and `tls.verify` of the upstream")
+        }
+    };
+    if is_news(addr, bad) {
+        tracing::warn!(%addr, name, %error, "{reason}: {remedy}");
+    }
+    Fault::new(FaultKind::TlsCertificate, reason)
+}
+
+fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     if matches!(error, HandshakeError::TimedOut) {
         return timed_out();
     }
@@ -185,10 +240,7 @@ fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
         tracing::debug!(%addr, %error, "no TLS session with a node");
     }
     match cause {
-        HandshakeCause::Certificate => {
-            tracing::warn!(%addr, %error, "a node's certificate is not trusted: see `tls.ca` and `tls.verify` of its upstream");
-            Fault::new(FaultKind::TlsCertificate, "the node's certificate is not trusted")
-        }
+        HandshakeCause::Certificate => distrusted(addr, name, error),
         HandshakeCause::Alert => Fault::new(FaultKind::TlsAlert, "the node refused the TLS handshake"),
         HandshakeCause::Protocol => {
             Fault::new(FaultKind::TlsProtocol, "the TLS handshake with the node failed")

@@ -137,7 +137,41 @@ pub enum HandshakeCause {
     Protocol,
 }
 
+/// What is wrong with a certificate. Each has another cure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BadCertificate {
+    /// No trusted authority vouches for it, or an intermediate certificate is missing.
+    Untrusted,
+    /// It is for other names than the one that was asked for.
+    WrongName,
+    /// Its time is over.
+    Expired,
+    /// Its time has not begun.
+    NotYetValid,
+    /// Its authority has revoked it.
+    Revoked,
+    /// Anything else.
+    Other,
+}
+
 impl HandshakeError {
+    /// What is wrong with the peer's certificate, if that is what it failed on.
+    pub fn bad_certificate(&self) -> Option<BadCertificate> {
+        use rustls::CertificateError as E;
+        match self {
+            HandshakeError::Protocol(rustls::Error::InvalidCertificate(error)) => Some(match error {
+                E::UnknownIssuer => BadCertificate::Untrusted,
+                E::NotValidForName | E::NotValidForNameContext { .. } => BadCertificate::WrongName,
+                E::Expired | E::ExpiredContext { .. } => BadCertificate::Expired,
+                E::NotValidYet | E::NotValidYetContext { .. } => BadCertificate::NotYetValid,
+                E::Revoked => BadCertificate::Revoked,
+                _ => BadCertificate::Other,
+            }),
+            _ if self.cause() == HandshakeCause::Certificate => Some(BadCertificate::Other),
+            _ => None,
+        }
+    }
+
     /// What it failed on.
     pub fn cause(&self) -> HandshakeCause {
         use rustls::Error::{
