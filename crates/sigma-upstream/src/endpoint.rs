@@ -100,10 +100,21 @@ impl Endpoint {
         self.metadata.as_ref()?.get(key)?.as_str()
     }
 
-    /// The Host header without a port.
-    pub fn bare_host_header(&self) -> &str {
-        let port = self.host_header.rfind(':').filter(|at| !self.host_header[*at..].contains(']'));
-        port.map_or(&self.host_header, |at| &self.host_header[..at])
+    /// Whether `other` is the same configured node at another address of its name.
+    pub fn is_another_address_of(&self, other: &Endpoint) -> bool {
+        self.by_address
+            && self.addr != other.addr
+            && self.port == other.port
+            && self.priority == other.priority
+            && self.host == other.host
+    }
+
+    /// Whether the addresses of both are of the same family.
+    pub fn is_of_family_of(&self, other: &Endpoint) -> bool {
+        match (&self.addr, &other.addr) {
+            (Address::Tcp(one), Address::Tcp(two)) => one.is_ipv4() == two.is_ipv4(),
+            (one, two) => one == two,
+        }
     }
 
     /// Whether two endpoints are the same for whoever connects or balances.
@@ -374,18 +385,25 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_host_header_has_no_port() {
-        for (host, port, bare) in [
-            ("a.test", Some(8080), "a.test"),
-            ("a.test", None, "a.test"),
-            ("[::1]", Some(81), "[::1]"),
-            ("::1", None, "[::1]"),
-            ("unix:/s", None, "localhost"),
+    fn addresses_of_a_name_are_one_node() {
+        let named = |host: &str, port, priority, addr: &str| {
+            let planned = plan_nodes(Scheme::Http, &[node(host, Some(port), 1, priority)]);
+            let addr = Address::Tcp(addr.parse().expect("an address"));
+            let endpoint = planned[0].at(addr, &EndpointIds::default(), &HealthRecords::default());
+            Endpoint { by_address: true, ..endpoint }
+        };
+        let v4 = named("a.test", 80, 0, "10.0.0.1:80");
+        for (other, is_same_node, is_same_family) in [
+            (named("a.test", 80, 0, "[2001:db8::1]:80"), true, false),
+            (named("a.test", 80, 0, "10.0.0.2:80"), true, true),
+            (named("a.test", 80, 0, "10.0.0.1:80"), false, true),
+            (named("a.test", 81, 0, "10.0.0.2:81"), false, true),
+            (named("a.test", 80, 1, "10.0.0.2:80"), false, true),
+            (named("b.test", 80, 0, "[2001:db8::1]:80"), false, false),
+            (Endpoint { by_address: false, ..named("a.test", 80, 0, "10.0.0.2:80") }, false, true),
         ] {
-            let planned = plan_nodes(Scheme::Http, &[node(host, port, 1, 0)]);
-            let endpoint =
-                planned[0].at(Address::Unix("/s".into()), &EndpointIds::default(), &HealthRecords::default());
-            assert_eq!(endpoint.bare_host_header(), bare, "{host} {port:?}");
+            let got = (other.is_another_address_of(&v4), other.is_of_family_of(&v4));
+            assert_eq!(got, (is_same_node, is_same_family), "{} {}", other.name(), other.addr);
         }
     }
 

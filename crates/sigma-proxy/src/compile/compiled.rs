@@ -135,7 +135,7 @@ impl Task<'_> {
         let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
         if let Some(upstream) = upstream {
             let place = if key.kind == Kind::Upstream { String::new() } else { ".upstream".to_owned() };
-            building.upstream(key.to_string(), &place, upstream, false);
+            building.upstream(key.to_string(), &place, upstream);
         }
         let (entries, identities) = plugins.map(|plugins| building.plugins(plugins)).unwrap_or_default();
         let rewrite = building.rewrite();
@@ -234,13 +234,7 @@ impl Building<'_, '_> {
     }
 
     /// Compiles an upstream that stands at `place` in the resource.
-    pub(super) fn upstream(
-        &mut self,
-        key: String,
-        place: &str,
-        config: &Arc<resources::Upstream>,
-        bare_host: bool,
-    ) {
+    pub(super) fn upstream(&mut self, key: String, place: &str, config: &Arc<resources::Upstream>) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
         // Whoever finds a problem knows the key of the upstream, and not where it stands.
         let own = self.key.to_string();
@@ -256,7 +250,7 @@ impl Building<'_, '_> {
         if let Some(same) = known.filter(|known| known.is_of(config, zone) && same_tls(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
-        match Upstream::compile(&key, config, bare_host, tls, zone, self.task.sources.endpoints) {
+        match Upstream::compile(&key, config, tls, zone, self.task.sources.endpoints) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream.succeeding(known.map(|known| &**known)))),
             Err(problem) => self.fail(placed(problem)),
         }
@@ -346,7 +340,7 @@ impl Building<'_, '_> {
                 let plugin = member("plugins", plugin);
                 // One that the plugin has made up of other fields stands nowhere.
                 let place = place_in(conf, &inline.upstream, &plugin).unwrap_or(plugin);
-                self.upstream(key, &format!(".{place}"), &Arc::new(upstream), true);
+                self.upstream(key, &format!(".{place}"), &Arc::new(upstream));
             }
             Err(error) => {
                 let place = format!("{}.plugins.{plugin}.{}", self.key, inline.name);

@@ -64,7 +64,7 @@ impl Task<'_> {
         }
         if let Some(upstream) = &route.upstream {
             building.warn_of_requests(&format!("{key}.upstream"), upstream);
-            building.upstream(key.to_string(), ".upstream", upstream, false);
+            building.upstream(key.to_string(), ".upstream", upstream);
         }
         let (mut flows, resource) = (Vec::new(), format!("/apisix/{key}"));
         for (name, conf) in route.plugins.iter() {

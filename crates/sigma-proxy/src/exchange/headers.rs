@@ -72,10 +72,7 @@ pub(super) fn host_for_all<'h>(ctx: &'h Context, upstream: &'h Upstream) -> Opti
 
 /// Sets Host for one node (APISIX: `pass_host`).
 pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node: &Endpoint) {
-    let node_host = match upstream.bare_host {
-        true => node.bare_host_header(),
-        false => &node.host_header,
-    };
+    let node_host = &node.host_header;
     match upstream.pass_host {
         PassHost::Node => head.headers.set(HeaderId::Host, node_host.as_bytes()),
         PassHost::Rewrite => head.headers.set(HeaderId::Host, upstream.upstream_host.as_bytes()),

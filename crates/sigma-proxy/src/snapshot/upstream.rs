@@ -76,8 +76,6 @@ pub struct Upstream {
     /// It has guards, or members, or is not for requests.
     pub(crate) is_guarded: bool,
     pub(crate) pass_host: PassHost,
-    /// Whether `pass_host: node` leaves the port out.
-    pub(crate) bare_host: bool,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
     /// What its nodes are told if they speak FastCGI.
@@ -114,8 +112,7 @@ impl Upstream {
 
     /// `Host` of a request that goes to a node, if each node has its own.
     pub fn host_of<'n>(&self, node: &'n Endpoint) -> Option<&'n str> {
-        let host = if self.bare_host { node.bare_host_header() } else { &node.host_header };
-        (self.pass_host == PassHost::Node).then_some(host)
+        (self.pass_host == PassHost::Node).then_some(&node.host_header)
     }
 
     /// The keys of the upstreams that it is made of.
@@ -135,16 +132,13 @@ impl Upstream {
         }
     }
 
-    /// Compiles the upstream that is found under `key`. A `bare_host` is that of an upstream within a
-    /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split). The gateway is in
-    /// this `zone`. It has no guards and no session affinity yet.
+    /// Compiles the upstream that is found under `key`. The gateway is in this `zone`. It has no guards and no session affinity yet.
     ///
     /// # Errors
     /// Returns an error if there is a problem that the check of the configuration could not see.
     pub(crate) fn compile(
         key: &str,
         config: &Arc<resources::Upstream>,
-        bare_host: bool,
         tls: Option<Arc<NodeTls>>,
         zone: Option<&str>,
         source: &mut dyn EndpointSource,
@@ -175,7 +169,6 @@ impl Upstream {
             guards: None,
             is_guarded: false,
             pass_host: config.pass_host,
-            bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
             fastcgi: (config.scheme == Scheme::Fcgi)

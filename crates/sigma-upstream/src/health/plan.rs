@@ -109,7 +109,7 @@ pub struct Active {
     pub concurrency: usize,
     /// Port to probe instead of the endpoint's.
     pub port: Option<u16>,
-    /// Host header of IP address nodes; see [`Plan::compile`].
+    /// Host header of nodes whose upstream does not rewrite it; unset: the node's own host.
     pub host: Option<String>,
     /// Host header of all nodes (`pass_host: rewrite`).
     pub rewrite_host: Option<String>,

@@ -132,11 +132,13 @@ fn host_header(active: &Active, endpoint: &Endpoint) -> String {
     if let Some(host) = &active.rewrite_host {
         return host.clone();
     }
-    let configured = || active.host.clone();
+    if let Some(host) = &active.host {
+        return host.clone();
+    }
     match (endpoint.host.parse::<IpAddr>(), &endpoint.addr) {
-        (_, Address::Unix(_)) => configured().unwrap_or_else(|| "localhost".to_owned()),
-        (Ok(IpAddr::V6(ip)), _) => configured().unwrap_or_else(|| format!("[{ip}]")),
-        (Ok(IpAddr::V4(ip)), _) => configured().unwrap_or_else(|| ip.to_string()),
+        (_, Address::Unix(_)) => "localhost".to_owned(),
+        (Ok(IpAddr::V6(ip)), _) => format!("[{ip}]"),
+        (Ok(IpAddr::V4(ip)), _) => ip.to_string(),
         (Err(_), _) => endpoint.host.clone(),
     }
 }
