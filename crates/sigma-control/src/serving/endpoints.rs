@@ -429,6 +429,9 @@ pub(crate) fn plan(
     let mut plan = Plan::compile(checks, rewrite_host, probes).map_err(|error| {
         Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
     })?;
+    if let Some(version) = config.proxy_protocol {
+        plan.introduce(version);
+    }
     if let Some(agent) = &mut plan.agent {
         let limits = config.limits.as_deref();
         agent.bounds = limits.is_some_and(|limits| limits.max_requests_per_node.is_some());

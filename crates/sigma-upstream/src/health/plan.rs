@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sigma_config::checks::{self, CheckType, Checks, PassiveType};
+use sigma_config::resources::ProxyProtocolVersion;
+use sigma_http::proxy_protocol::{self, Header};
 use sigma_net::tls::ClientTls;
 
 use super::outlier::Rules;
@@ -103,6 +105,8 @@ pub struct Active {
     pub probe: Probe,
     /// The TLS settings of probes over TLS.
     pub tls: Option<ProbeTls>,
+    /// What nodes that expect a PROXY header get first: one that names no client. Empty for others.
+    pub introduction: Vec<u8>,
     /// For each of connecting, sending and receiving.
     pub timeout: Duration,
     /// Probes at the same time, per loop; at least 1.
@@ -277,6 +281,15 @@ impl Plan {
         })
     }
 
+    /// Its probes begin with a PROXY header of this version, unless they go to another port than requests.
+    pub fn introduce(&mut self, version: ProxyProtocolVersion) {
+        let Some(active) = self.active.as_mut().filter(|active| active.port.is_none()) else { return };
+        match version {
+            ProxyProtocolVersion::V1 => proxy_protocol::encode_v1(&Header::Own, &mut active.introduction),
+            ProxyProtocolVersion::V2 => proxy_protocol::encode_v2(&Header::Own, &mut active.introduction),
+        }
+    }
+
     /// Outlier detection without checks.
     pub fn comparing(rules: Rules) -> Plan {
         let fail_timeout = Duration::from_secs_f64(FAIL_TIMEOUT);
@@ -315,6 +328,7 @@ fn active(
     Ok(Active {
         probe: probe(section)?,
         tls: probe_tls(section, tls)?,
+        introduction: Vec::new(),
         timeout: time(section.timeout, "/active/timeout")?,
         concurrency: (section.concurrency as usize).max(1),
         port: section.port,

@@ -42,6 +42,9 @@ async fn attempt(active: &Active, endpoint: &Endpoint) -> io::Result<Option<Even
 }
 
 async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::Result<Option<Event>> {
+    if !active.introduction.is_empty() {
+        within(active.timeout, stream.write_all(&active.introduction)).await?;
+    }
     let (before_host, after_host, expected) = match &active.probe {
         Probe::Tcp => return Ok(Some(Event::Success)),
         Probe::Grpc(service) => {

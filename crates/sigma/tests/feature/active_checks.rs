@@ -52,6 +52,90 @@ fn active(kind: &str, more: Value) -> Value {
 }
 
 #[test]
+fn probes_send_the_configured_host_to_addresses_and_names() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let probed = Arc::clone(&seen);
+    let origin = Origin::answer(move |request| {
+        let host = request.head.get("host").unwrap_or_default().to_owned();
+        probed.lock().unwrap().push(host);
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()
+    })
+    .unwrap();
+    let checks = |host: &str| {
+        let mut checks = active("http", json!({ "http_path": "/hz" }));
+        if !host.is_empty() {
+            checks["active"]["host"] = host.into();
+        }
+        checks
+    };
+    let port = origin.port();
+    for (node, upstream, host, want) in [
+        ("localhost", json!({}), "site.test", "site.test".to_owned()),
+        ("127.0.0.1", json!({}), "site.test", "site.test".to_owned()),
+        ("localhost", json!({ "pass_host": "node" }), "site.test", "site.test".to_owned()),
+        (
+            "localhost",
+            json!({ "pass_host": "rewrite", "upstream_host": "up.test" }),
+            "site.test",
+            "up.test".to_owned(),
+        ),
+        ("localhost", json!({}), "", "localhost".to_owned()),
+        ("127.0.0.1", json!({}), "", "127.0.0.1".to_owned()),
+        (
+            "127.0.0.1",
+            json!({ "pass_host": "rewrite", "upstream_host": "up.test" }),
+            "",
+            "up.test".to_owned(),
+        ),
+    ] {
+        let mut whole = json!({ "nodes": { format!("{node}:{port}"): 1 }, "checks": checks(host) });
+        whole.as_object_mut().unwrap().extend(upstream.as_object().unwrap().clone());
+        let config = json!({
+            "workers": 1, "listeners": ["{listen}"],
+            "routes": [{ "id": "all", "uri": "/*", "upstream": whole }],
+        });
+        seen.lock().unwrap().clear();
+        let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+        assert!(until(PATIENCE, || !seen.lock().unwrap().is_empty()), "no probe came to {node}");
+        assert_eq!(seen.lock().unwrap()[0], want, "{node} {upstream} {host}");
+        drop(gateway);
+    }
+}
+
+#[test]
+fn probes_begin_with_the_proxy_header_that_the_node_expects() {
+    const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+    for (version, kind, header) in [
+        ("v1", "http", &b"PROXY UNKNOWN\r\n"[..]),
+        ("v1", "tcp", b"PROXY UNKNOWN\r\n"),
+        ("v2", "http", V2),
+        ("v2", "tcp", V2),
+    ] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = Mutex::new(tell);
+        let origin = Origin::serve(move |mut peer| {
+            let begins = peer.read_exactly(header.len());
+            let _ = tell.lock().unwrap().send(begins.unwrap_or_default());
+            if peer.read_request().is_ok() {
+                let _ = peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        })
+        .unwrap();
+        let upstream = json!({
+            "nodes": { format!("127.0.0.1:{}", origin.port()): 1 }, "proxy_protocol": version,
+            "checks": active(kind, json!({})),
+        });
+        let config = json!({
+            "workers": 1, "listeners": ["{listen}"],
+            "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }],
+        });
+        let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), header, "{version} {kind}");
+        drop(gateway);
+    }
+}
+
+#[test]
 fn a_body_without_the_expected_text_is_a_failure() {
     let is_ready = Arc::new(AtomicBool::new(true));
     let told = Arc::clone(&is_ready);
