@@ -29,7 +29,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
 use crate::operators::live::Live;
 use crate::operators::members::Members;
-use crate::operators::nodes::{add_reason, node_of, status_name};
+use crate::operators::nodes::{self, add_reason, node_of, status_name};
 use crate::operators::{caches, certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -187,14 +187,16 @@ impl Running {
     /// Numbers of the control plane: how the registries of services do, when certificates expire, and
     /// what caches keep.
     pub(crate) fn measures(&self) -> Vec<Measure> {
-        let (reports, snapshot) = {
+        let (reports, outliers, snapshot) = {
             let state = self.publisher.state();
-            (state.endpoints.registries(), state.snapshot.clone())
+            let outliers = nodes::measure(state.endpoints.nodes().into_iter());
+            (state.endpoints.registries(), outliers, state.snapshot.clone())
         };
         let expiry = snapshot.as_deref().map(certificates::measure);
         let orders = order_measures::measures(&self.standing().unwrap_or_default());
         let caches = caches::measures(self.purges.zones());
-        registries::measures(&reports).into_iter().chain(expiry).chain(orders).chain(caches).collect()
+        let registries = registries::measures(&reports).into_iter();
+        registries.chain(expiry).chain(orders).chain(caches).chain([outliers]).collect()
     }
 
     /// Where it is said which exchanges operators want to see.

@@ -65,9 +65,10 @@ pub(super) fn decide(
     mut random: impl FnMut() -> u64,
 ) -> Option<u64> {
     let compared = target.compared.get()?;
-    if target.standing().ejected.is_some() || !rules.enforces(rule, random()) {
+    if target.standing().ejected.is_some() {
         return None;
     }
+    let is_enforced = rules.enforces(rule, random());
     let distinct = targets(nodes, |_| true);
     let out = distinct.iter().filter(|node| !node.health.usable()).count();
     if !rules.allows(out, distinct.len()) {
@@ -77,6 +78,10 @@ pub(super) fn decide(
             of = distinct.len(),
             "too many nodes are out to eject another"
         );
+        return None;
+    }
+    if !is_enforced {
+        compared.spared[rule as usize].fetch_add(1, Ordering::Relaxed);
         return None;
     }
     let until_ms = lock(&compared.course).eject(rules, now_ms, random());
@@ -108,7 +113,9 @@ pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)
             lock(&compared.course).sweep(compared.tally.totals(), node.health.usable())
         })
     };
-    rules.outliers(&distinct.iter().map(sample).collect::<Vec<_>>())
+    let samples = distinct.iter().map(sample).collect::<Vec<_>>();
+    let counted = rules.would_be_outliers(&samples);
+    rules.outliers(&samples).into_iter().chain(counted).collect()
 }
 
 /// The time on the wall, which ends of ejections are told in.

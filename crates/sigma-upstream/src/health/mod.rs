@@ -109,6 +109,8 @@ pub(crate) struct Place {
 #[derive(Debug)]
 struct Compared {
     tally: Tally,
+    /// How often each rule has found it and not ejected it, since its `enforcing_…` says so. Control side only.
+    spared: [AtomicU32; Rule::ALL.len()],
     /// Control side only.
     course: Mutex<Course>,
 }
@@ -245,9 +247,23 @@ impl Health {
         lock(&self.compared.get()?.course).until_ms
     }
 
+    /// How often each rule has found it without ejecting it, since its `enforcing_…` says so; those that have.
+    pub fn spared(&self) -> Vec<(&'static str, u32)> {
+        let Some(compared) = self.compared.get() else { return Vec::new() };
+        let counts = compared.spared.iter().map(|count| count.load(Ordering::Relaxed));
+        let named = Rule::ALL.iter().map(|rule| rule.name()).zip(counts);
+        named.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Counts for outlier detection from now on, in so many workers.
     fn compare(&self, workers: usize) {
-        let new = || Box::new(Compared { tally: Tally::new(workers), course: Mutex::default() });
+        let new = || {
+            Box::new(Compared {
+                tally: Tally::new(workers),
+                spared: Default::default(),
+                course: Mutex::default(),
+            })
+        };
         self.compared.get_or_init(new);
     }
 

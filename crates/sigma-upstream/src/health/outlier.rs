@@ -120,17 +120,13 @@ impl Rules {
             config.enforcing_failure_percentage,
             local(config.enforcing_failure_percentage_local_origin),
         ];
-        let limit = |rule: Rule, limit: u32| if enforcing[rule as usize] == 0 { 0 } else { limit };
         let base_ejection_ms = ms(config.base_ejection_time).max(1);
         let longest = config.max_ejection_time.map_or(300_000, ms);
         Rules {
             limits: Limits {
-                server_errors: limit(Rule::Consecutive5xx, config.consecutive_5xx),
-                gateway_failures: limit(Rule::ConsecutiveGatewayFailure, config.consecutive_gateway_failure),
-                local_origin: limit(
-                    Rule::ConsecutiveLocalOriginFailure,
-                    config.consecutive_local_origin_failure,
-                ),
+                server_errors: config.consecutive_5xx,
+                gateway_failures: config.consecutive_gateway_failure,
+                local_origin: if splits { config.consecutive_local_origin_failure } else { 0 },
             },
             splits,
             interval_ms: ms(config.interval).max(1),
@@ -170,6 +166,15 @@ impl Rules {
 
     /// The nodes that stand out since the last sweep, each with the rule that found it: the worst first.
     pub fn outliers(&self, nodes: &[Sample]) -> Vec<(usize, Rule)> {
+        self.found_by(nodes, |rule| self.enforcing[rule as usize] > 0)
+    }
+
+    /// The same by rules that never eject: they only count.
+    pub fn would_be_outliers(&self, nodes: &[Sample]) -> Vec<(usize, Rule)> {
+        self.found_by(nodes, |rule| self.enforcing[rule as usize] == 0)
+    }
+
+    fn found_by(&self, nodes: &[Sample], counts: impl Fn(Rule) -> bool) -> Vec<(usize, Rule)> {
         let kinds = [
             (Rule::SuccessRate, Rule::FailurePercentage, false),
             (Rule::LocalOriginSuccessRate, Rule::LocalOriginFailurePercentage, true),
@@ -183,10 +188,10 @@ impl Rules {
                     }
                 }
             };
-            if self.enforcing[by_rate as usize] > 0 {
+            if counts(by_rate) {
                 add(by_rate, self.by_success_rate(&rates(nodes, is_local, self.success_rate)));
             }
-            if self.enforcing[by_percentage as usize] > 0 {
+            if counts(by_percentage) {
                 let rates = rates(nodes, is_local, self.failure_percentage);
                 let failing = |rate: &&Rate| rate.percent <= 100.0 - self.failure_threshold;
                 if rates.len() >= self.failure_percentage.hosts {
@@ -345,7 +350,7 @@ mod tests {
     #[test]
     fn the_defaults_are_envoys() {
         let rules = rules(|_| ());
-        let limits = Limits { server_errors: 5, gateway_failures: 0, local_origin: 0 };
+        let limits = Limits { server_errors: 5, gateway_failures: 5, local_origin: 0 };
         assert_eq!(rules.limits, limits);
         assert_eq!(
             (rules.interval_ms, rules.base_ejection_ms, rules.max_ejection_ms),
@@ -429,8 +434,11 @@ mod tests {
         nodes[3] = sample(99, 99);
         assert_eq!(by_rate.outliers(&nodes), []);
         assert_eq!(by_rate.outliers(&[sample(100, 0), sample(100, 0), sample(100, 0), sample(100, 90)]), []);
-        // All bad alike: nobody stands out.
-        assert_eq!(by_rate.outliers(&[sample(100, 90); 10]), []);
+        // All bad alike: nobody stands out, but for a rule that only counts.
+        let bad = [sample(100, 90); 10];
+        assert_eq!(by_rate.outliers(&bad), []);
+        let counted = by_rate.would_be_outliers(&bad);
+        assert!(counted.len() == 10 && counted.iter().all(|(_, rule)| *rule == Rule::FailurePercentage));
     }
 
     #[test]

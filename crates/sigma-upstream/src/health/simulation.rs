@@ -120,8 +120,9 @@ impl World {
         let until = ejection::decide(&self.rules, target, rule, &self.nodes, self.now_ms, || random.u64(..));
         let allowed = self.config.max_ejection_percent as usize;
         let may = allowed > 0 && (out == 0 || out * 100 < all * allowed);
-        // Every rule that is on here is enforced always.
-        assert_eq!(until.is_some(), may && !was_out, "{rule:?}: {out} of {all} are out");
+        // Every rule that is on here is enforced always; the others only count.
+        let expected = may && !was_out && self.rules.enforces(rule, 0);
+        assert_eq!(until.is_some(), expected, "{rule:?}: {out} of {all} are out");
         if let Some(until) = until {
             let longest = 20_000 + (self.config.max_ejection_time_jitter * 1000.0) as u64;
             assert!(until > self.now_ms && until <= self.now_ms + longest, "{} ms", until - self.now_ms);
@@ -132,7 +133,8 @@ impl World {
 
     fn sweep(&mut self) {
         for (at, rule) in ejection::compare(&self.rules, &self.nodes) {
-            assert!(self.until[at].is_none(), "node {at} is out already");
+            let is_counted_only = !self.rules.enforces(rule, 0);
+            assert!(self.until[at].is_none() || is_counted_only, "node {at} is out already");
             self.eject(at, rule);
         }
     }

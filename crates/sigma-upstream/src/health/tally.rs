@@ -163,7 +163,7 @@ mod tests {
         let rules = rules(|_| ());
         check(&rules, "55.55.55", &[]);
         check(&rules, "554555", &[(5, Rule::Consecutive5xx)]);
-        check(&rules, "5gx", &[(2, Rule::Consecutive5xx)]);
+        check(&rules, "5gx", &[(2, Rule::Consecutive5xx), (2, Rule::ConsecutiveGatewayFailure)]);
         // Whom nobody took out is found again.
         check(&rules, "555555", &[(2, Rule::Consecutive5xx), (5, Rule::Consecutive5xx)]);
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn gateway_failures_are_apart_from_other_errors() {
         let rules = rules(|c| {
-            (c.enforcing_consecutive_gateway_failure, c.enforcing_consecutive_5xx) = (100, 0);
+            (c.enforcing_consecutive_gateway_failure, c.consecutive_5xx) = (100, 0);
         });
         check(&rules, "g5g5g", &[]);
         check(&rules, "gg", &[(1, Rule::ConsecutiveGatewayFailure)]);

@@ -112,6 +112,29 @@ fn errors_in_a_row_eject_a_node() {
 }
 
 #[test]
+fn a_rule_that_is_not_enforced_counts_what_it_would_have_ejected() {
+    let ((bad, _), (good, _), (other, _)) = (node(503), node(200), node(200));
+    let detection = json!({ "consecutive_5xx": 2, "enforcing_consecutive_5xx": 0 });
+    let gateway = gateway(&[&bad, &good, &other], json!({ "outlier_detection": detection }));
+    let counted = || {
+        (0..10).for_each(|_| assert!(get(&gateway) > 0));
+        let mut control = Peer::connect(&gateway.control_address()).unwrap();
+        let nodes: Value =
+            serde_json::from_str(&control.get("/v1/nodes/routes/all").unwrap().text()).unwrap();
+        let of = |node: &Origin| {
+            let is_it = |shown: &&Value| shown["node"] == format!("127.0.0.1:{}", node.port());
+            nodes["nodes"].as_array().unwrap().iter().find(is_it).unwrap()["not_ejected"].clone()
+        };
+        (of(&bad)["consecutive_5xx"].as_u64().unwrap_or_default(), of(&good))
+    };
+    assert!(until(PATIENCE, || counted().0 > 1), "{:?}", counted());
+    assert_eq!(counted().1, Value::Null);
+    let (before, shown) = (bad.requests(), shown(&gateway, &bad));
+    assert_eq!((&shown["status"], &shown["reason"]), (&json!("healthy"), &Value::Null));
+    assert!(until(PATIENCE, || get(&gateway) > 0 && bad.requests() > before), "it gets requests");
+}
+
+#[test]
 fn an_ejected_node_comes_back_and_a_share_of_them_stays() {
     let ((first, status), (second, _), (good, _)) = (node(500), node(500), node(200));
     let detection = json!({ "consecutive_5xx": 2, "base_ejection_time": 0.2, "max_ejection_time": 0.2 });
