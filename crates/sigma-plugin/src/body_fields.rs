@@ -135,22 +135,39 @@ fn parameter<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
 
 /// The first content of each name. A file is one as well: its bytes as text.
 fn multipart(boundary: &[u8], body: &[u8], most: usize) -> Option<Value> {
-    let delimiter = [b"\r\n--", boundary].concat();
+    let line_end = line_end(boundary, body)?;
+    let delimiter = [line_end, b"--", boundary].concat();
+    let end_of_head = [line_end, line_end].concat();
     // The first one may stand at the very beginning, without its line break.
-    let mut rest = match body.strip_prefix(&delimiter[2..]) {
+    let mut rest = match body.strip_prefix(&delimiter[line_end.len()..]) {
         Some(rest) => rest,
         None => split_once(body, &delimiter)?.1,
     };
     let mut fields = Map::new();
     while !rest.starts_with(b"--") && fields.len() < most {
         let (part, after) = split_once(rest, &delimiter)?;
-        let (head, content) = split_once(part, b"\r\n\r\n")?;
+        let (head, content) = split_once(part, &end_of_head)?;
         if let Some(name) = part_name(head) {
             fields.entry(text_of(name)).or_insert_with(|| text(content));
         }
         rest = after;
     }
     Some(Value::Object(fields))
+}
+
+/// The end of the lines of a body: CRLF, or the LF that clients written by hand send (RFC 2046 asks for CRLF). None if a
+/// body has lines of both kinds before boundaries: two readers could divide it in two ways.
+fn line_end<'l>(boundary: &[u8], body: &[u8]) -> Option<&'l [u8]> {
+    let first = [b"--", boundary].concat();
+    let line = match body.strip_prefix(&first[..]) {
+        Some(line) => line,
+        None => split_once(body, &[b"\n", &first[..]].concat())?.1,
+    };
+    let is_whole = |line: &[u8]| line.ends_with(b"\r") || line.starts_with(b"--");
+    if line.split(|byte| *byte == b'\n').next().is_none_or(is_whole) {
+        return Some(b"\r\n");
+    }
+    split_once(body, &[b"\r\n", &first[..]].concat()).is_none().then_some(b"\n")
 }
 
 /// The parameter `name` of the Content-Disposition in the head of a part.
@@ -207,6 +224,35 @@ mod tests {
         ] {
             assert_eq!(BodyFields::are_in(content_type.as_bytes()), expected, "{content_type}");
         }
+    }
+
+    #[test]
+    fn multipart_lines_end_all_alike() {
+        let check = |body: &str, expected: Option<&str>| {
+            let content_type = b"multipart/form-data; boundary=b";
+            let fields = read(content_type, body.as_bytes());
+            let value = fields.as_ref().and_then(|fields| fields.get("a")?.as_str());
+            assert_eq!(value, expected, "{body:?}");
+        };
+        let part = "Content-Disposition: form-data; name=a";
+        check(&format!("--b\r\n{part}\r\n\r\n1\r\n--b--\r\n"), Some("1"));
+        check(&format!("--b\n{part}\n\n1\n--b--\n"), Some("1"));
+        check(&format!("--b\n{part}\n\n1\n--b--"), Some("1"));
+        check(&format!("preamble\n--b\n{part}\n\n1\n2\n--b--"), Some("1\n2"));
+        check(&format!("preamble\r\n--b\r\n{part}\r\n\r\n1\r\n--b--"), Some("1"));
+        check(&format!("--b \n{part}\n\n1\n--b--"), Some("1"));
+        check(&format!("--b\nX: y\n{part}\n\n\n--b--"), Some(""));
+        check(&format!("--b\n{part}\n\n1\n--b\n{part}\n\n2\n--b--"), Some("1"));
+        check(&format!("--b\n{part}\n\n1\r2\n--b--"), Some("1\r2"));
+        // Content may have the other kind of line in it, but not before a boundary.
+        check(&format!("--b\r\n{part}\r\n\r\n1\n2\r\n--b--"), Some("1\n2"));
+        check(&format!("--b\n{part}\n\n1\r\n2\n--b--"), Some("1\r\n2"));
+        check(&format!("--b\n{part}\n\n1\r\n--b--\n--b--"), None);
+        check(&format!("--b\r\n{part}\n\n1\n--b--"), None);
+        check(&format!("--b\n{part}\r\n\r\n1\n--b--"), None);
+        check(&format!("--b\n{part}\n\n1"), None);
+        check("--b--\n", None);
+        check("", None);
     }
 
     #[test]
