@@ -3,6 +3,7 @@
 //! Later is too late: routes, conditions and plugins read fields, and what they and the gateway add
 //! must be neither forged nor taken away by the client.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_config::settings::Underscores;
@@ -105,8 +106,15 @@ impl Exchange<'_, '_> {
             head.headers.set_sound(HeaderId::XForwardedProto, scheme);
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
-            // Only HTTP/1.0 may leave it out; an empty field would say that there is such a host.
             head.tell_authority(HeaderId::XForwardedHost);
+            // Only HTTP/1.0 may leave it out. Then the address that the client connected to is all that is known.
+            if let Some(local) = origin.local.filter(|_| head.authority().is_empty()) {
+                let host = match local.ip().to_canonical() {
+                    IpAddr::V4(ip) => ip.to_string(),
+                    IpAddr::V6(ip) => format!("[{ip}]"),
+                };
+                head.headers.set_sound(HeaderId::XForwardedHost, host.as_bytes());
+            }
         }
         if !trusted(&head.headers, HeaderId::XForwardedPort) {
             // Not the port of the client's Host, which the client can choose.
