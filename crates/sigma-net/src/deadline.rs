@@ -6,6 +6,9 @@
 //! nothing is allocated when a deadline is set.
 //!
 //! Deadlines never fire early, and at most two ticks late.
+//!
+//! The wheel of an idle worker rests: up to [`REST_TICKS`] without a deadline pass at once. Whatever wakes the thread
+//! before that, or sets a deadline, rouses the wheel first, so that nobody sees an old time.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -15,6 +18,12 @@ use std::time::Duration;
 
 /// Milliseconds between two ticks.
 pub const TICK_MS: u64 = 50;
+
+/// Ticks that pass at once in a thread that has nothing to do. What counts ticks is late by no more than this.
+pub const REST_TICKS: u64 = 10;
+
+/// Times that a thread with nothing to do wakes within a tick: for the tick, and for a timer's move to a finer level.
+const IDLE_WAKES: u32 = 2;
 
 /// Buckets of the wheel; deadlines beyond `TICK_MS * BUCKETS` are put off on the way.
 const BUCKETS: u64 = 512;
@@ -73,6 +82,12 @@ impl Wheel {
         }
     }
 
+    /// How many of the next ticks, up to `most`, have nothing due before the last of them.
+    fn quiet_ticks(&self, most: u64) -> u64 {
+        let is_busy = |ahead: &u64| !self.buckets[((self.tick + ahead) % BUCKETS) as usize].is_empty();
+        (1..most).find(is_busy).unwrap_or(most.max(1))
+    }
+
     fn advance(&mut self, to: u64) -> Vec<Waker> {
         let mut wake = Vec::new();
         while self.tick < to {
@@ -104,7 +119,94 @@ impl Wheel {
     }
 }
 
+/// The rest of a thread's wheel.
+#[derive(Default)]
+struct Rest {
+    /// The thread tells when it wakes; else its wheel does not rest.
+    is_told: Cell<bool>,
+    /// How often it has woken since the last tick.
+    wakes: Cell<u32>,
+    is_resting: Cell<bool>,
+    /// The driver, while it rests.
+    driver: Cell<Option<Waker>>,
+    clock: Cell<Option<Clock>>,
+    /// Run when a wake of the thread has ended the rest.
+    roused: RefCell<Option<Box<dyn Fn()>>>,
+}
+
+/// A turn of the wheel.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// How many ticks have passed.
+    pub ticks: u64,
+    /// How much later than it was to be.
+    pub late_ms: u64,
+}
+
+/// What a time is counted from.
+#[derive(Clone, Copy)]
+struct Clock {
+    start: tokio::time::Instant,
+    began_ms: u64,
+    began: u64,
+}
+
+impl Clock {
+    /// The time as the wheel counts it: in milliseconds and in ticks.
+    fn now(self) -> (u64, u64) {
+        let elapsed = self.start.elapsed().as_millis() as u64;
+        (self.began_ms + elapsed, self.began + elapsed / TICK_MS)
+    }
+
+    /// When a tick begins.
+    fn beginning_of(self, tick: u64) -> tokio::time::Instant {
+        self.start + Duration::from_millis((tick - self.began) * TICK_MS)
+    }
+}
+
+impl Rest {
+    /// Ends the rest, if there is one. Returns whether there was.
+    fn rouse(&self) -> bool {
+        if !self.is_resting.get() {
+            return false;
+        }
+        self.is_resting.set(false);
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+        true
+    }
+}
+
+/// This thread calls [`woken`] whenever it wakes: its wheel may rest.
+pub(crate) fn is_told_of_wakes() {
+    REST.with(|rest| rest.is_told.set(true));
+}
+
+/// The thread has woken, and nothing has run yet.
+pub(crate) fn woken() {
+    let clock = REST.with(|rest| {
+        rest.wakes.set(rest.wakes.get() + 1);
+        if rest.rouse() { rest.clock.get() } else { None }
+    });
+    if let Some(clock) = clock {
+        let (now_ms, tick) = clock.now();
+        turn(now_ms, tick);
+        REST.with(|rest| {
+            if let Some(roused) = &*rest.roused.borrow() {
+                roused();
+            }
+        });
+    }
+}
+
+/// From now on `roused` runs in this thread before anything else that a wake out of a rest brings about.
+pub fn when_roused(roused: impl Fn() + 'static) {
+    REST.with(|rest| *rest.roused.borrow_mut() = Some(Box::new(roused)));
+}
+
 thread_local! {
+    static REST: Rest = Rest::default();
     static WHEEL: RefCell<Wheel> = RefCell::new(Wheel::new());
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
 }
@@ -133,6 +235,7 @@ impl Deadline {
 
     /// Expires `timeout_ms` from now, instead of whatever was set.
     pub fn set(&self, timeout_ms: u64) {
+        REST.with(Rest::rouse);
         WHEEL.with_borrow_mut(|wheel| {
             let slot = &mut wheel.slots[self.id as usize];
             // The current tick is partly over, so one more is added.
@@ -203,19 +306,44 @@ pub fn now_ms() -> u64 {
     NOW_MS.get()
 }
 
-/// Turns this thread's wheel; never returns. `on_tick` runs after each turn. Started anew, it goes on
-/// where it was.
-pub async fn drive(mut on_tick: impl FnMut()) {
-    let start = tokio::time::Instant::now();
+/// Turns this thread's wheel; never returns. `on_tick` runs after each turn. It returns how many ticks may pass at once
+/// if the thread has nothing to do. Started anew, it goes on where it was.
+pub async fn drive(mut on_tick: impl FnMut(Turn) -> u64) {
     let (began, began_ms) = (WHEEL.with_borrow(|wheel| wheel.tick), NOW_MS.get());
-    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let clock = Clock { start: tokio::time::Instant::now(), began_ms, began };
+    REST.with(|rest| rest.clock.set(Some(clock)));
+    let (mut tick, mut ahead) = (began, 1);
     loop {
-        ticks.tick().await;
-        let elapsed = start.elapsed().as_millis() as u64;
-        turn(began_ms + elapsed, began + elapsed / TICK_MS);
-        on_tick();
+        let until = clock.beginning_of(tick + ahead);
+        wait(until, ahead > 1).await;
+        let late_ms = until.elapsed().as_millis() as u64;
+        let (now_ms, now) = clock.now();
+        turn(now_ms, now);
+        let most = on_tick(Turn { ticks: now - tick, late_ms });
+        tick = now;
+        let is_idle = REST.with(|rest| rest.is_told.get() && rest.wakes.replace(0) <= IDLE_WAKES);
+        ahead = if is_idle { WHEEL.with_borrow(|wheel| wheel.quiet_ticks(most.min(REST_TICKS))) } else { 1 };
     }
+}
+
+/// Waits until then, or while `rests` until the thread has something to do.
+async fn wait(until: tokio::time::Instant, rests: bool) {
+    let mut sleep = pin!(tokio::time::sleep_until(until));
+    REST.with(|rest| rest.is_resting.set(rests));
+    poll_fn(|cx| {
+        let is_over = sleep.as_mut().poll(cx).is_ready();
+        REST.with(|rest| {
+            if is_over || rests && !rest.is_resting.get() {
+                rest.is_resting.set(false);
+                return Poll::Ready(());
+            }
+            if rests {
+                rest.driver.set(Some(cx.waker().clone()));
+            }
+            Poll::Pending
+        })
+    })
+    .await;
 }
 
 fn turn(now_ms: u64, tick: u64) {
@@ -250,13 +378,81 @@ mod tests {
             deadline.set(2 * TICK_MS);
             let mut ticks = 0;
             let began_ms = now_ms();
-            let driver = drive(|| ticks += 1);
+            let driver = drive(|turn| {
+                ticks += turn.ticks;
+                REST_TICKS
+            });
             tokio::select! {
                 () = driver => unreachable!("it never ends"),
                 () = poll_fn(|cx| deadline.poll_expired(cx)) => {}
             }
             assert!(ticks >= 2 && now_ms() >= began_ms + TICK_MS, "{ticks} ticks");
         }
+    }
+
+    #[test]
+    fn an_idle_wheel_rests_until_the_next_deadline() {
+        WHEEL.with_borrow_mut(|wheel| wheel.buckets.iter_mut().for_each(Vec::clear));
+        let quiet = |most| WHEEL.with_borrow(|wheel| wheel.quiet_ticks(most));
+        assert_eq!([quiet(0), quiet(1), quiet(10)], [1, 1, 10]);
+        let deadline = Deadline::new();
+        for (timeout_ms, ticks) in [(0, 1), (50, 2), (250, 6), (400, 9), (450, 10), (10_000, 10)] {
+            WHEEL.with_borrow_mut(|wheel| {
+                wheel.buckets.iter_mut().for_each(Vec::clear);
+                wheel.slots.iter_mut().for_each(|slot| slot.queued = 0);
+            });
+            deadline.set(timeout_ms);
+            assert_eq!(quiet(REST_TICKS), ticks, "{timeout_ms}");
+        }
+    }
+
+    /// A thread as [`crate::worker::spawn`] makes it.
+    fn worker_thread(work: impl AsyncFnOnce() + Send + 'static) {
+        let thread =
+            crate::worker::spawn("test".into(), None, crate::worker::Io::Epoll, false, async || work().await);
+        thread.expect("a thread").join().expect("its end");
+    }
+
+    #[test]
+    fn a_resting_wheel_is_roused_before_anybody_looks() {
+        worker_thread(async || {
+            let driver = tokio::task::spawn_local(drive(|_| REST_TICKS));
+            tokio::time::sleep(Duration::from_millis(2 * TICK_MS)).await;
+            let first = (tokio::time::Instant::now(), now_ms());
+            for round in 0..3 {
+                // Nothing to do: it rests.
+                tokio::time::sleep(Duration::from_millis(20 * TICK_MS + 7)).await;
+                let (really, counted) = (first.0.elapsed().as_millis() as u64, now_ms() - first.1);
+                assert!(counted.abs_diff(really) <= 2 * TICK_MS, "{round}: {counted} for {really} ms");
+                let began = (tokio::time::Instant::now(), now_ms());
+                let deadline = Deadline::new();
+                deadline.set(3 * TICK_MS);
+                poll_fn(|cx| deadline.poll_expired(cx)).await;
+                let (really, counted) = (began.0.elapsed().as_millis() as u64, now_ms() - began.1);
+                assert!(really >= 3 * TICK_MS, "{round}: {really} ms, early");
+                assert!(counted.abs_diff(really) <= 2 * TICK_MS, "{round}: {counted} for {really} ms");
+            }
+            driver.abort();
+        });
+    }
+
+    #[test]
+    fn an_idle_thread_wakes_seldom() {
+        worker_thread(async || {
+            let driver = tokio::task::spawn_local(drive(|_| REST_TICKS));
+            tokio::time::sleep(Duration::from_millis(5 * TICK_MS)).await;
+            let switches = || {
+                let status = std::fs::read_to_string("/proc/thread-self/status").expect("a status");
+                let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+                line.and_then(|number| number.trim().parse::<u64>().ok()).expect("a number")
+            };
+            let before = switches();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let seen = switches() - before;
+            // Two for each half second, one for the timers of this test.
+            assert!(seen <= 16, "{seen} wakes in two seconds");
+            driver.abort();
+        });
     }
 
     #[test]

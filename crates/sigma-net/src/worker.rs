@@ -54,8 +54,10 @@ where
         {
             tracing::warn!(cpu, %error, "cannot pin a worker to its CPU");
         }
+        crate::deadline::is_told_of_wakes();
         let runtime = Builder::new_current_thread()
             .enable_all()
+            .on_thread_unpark(crate::deadline::woken)
             .max_io_events_per_tick(EVENTS_PER_TURN)
             .max_blocking_threads(BLOCKING_THREADS)
             .build_local(LocalOptions::default());

@@ -230,6 +230,11 @@ impl LogSink {
         }
     }
 
+    /// Whether nothing is buffered.
+    pub fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+
     /// Hands over what is buffered; to be called on a timer as well. Never waits.
     pub fn flush(&mut self) {
         if self.lines == 0 {

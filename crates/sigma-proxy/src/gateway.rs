@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +32,7 @@ use crate::worker::Worker;
 const PASSING: Duration = Duration::from_secs(1);
 
 /// Ticks between two looks at idle upstream connections.
-const SWEEP_TICKS: u32 = (1_000 / deadline::TICK_MS) as u32;
+const SWEEP_TICKS: u64 = 1_000 / deadline::TICK_MS;
 
 /// What comes into force together with a snapshot whose settings differ.
 struct SettingsChange {
@@ -337,14 +338,17 @@ async fn run(
     mut inbox: Taker<Orders>,
     (mut listeners, receiving): (Listeners, Receiving),
 ) {
-    worker.tick();
+    worker.tick(0);
+    let waking = Rc::downgrade(&worker);
+    deadline::when_roused(move || drop(waking.upgrade().map(|worker| worker.look_at_clock())));
     let ticking = Rc::clone(&worker);
     // Without it no deadline would ever pass.
     tokio::task::spawn_local(kept_up("its clock", move || {
         let (ticking, mut ticks) = (Rc::clone(&ticking), 0);
-        deadline::drive(move || {
-            ticks += 1;
-            on_tick(&ticking, ticks);
+        deadline::drive(move |turn| {
+            let before = ticks;
+            ticks += turn.ticks;
+            on_tick(&ticking, before..ticks, turn.late_ms)
         })
     }));
     let mut accepting = HashMap::new();
@@ -457,21 +461,27 @@ fn pass(accepting: &Accepting, passing: &mpsc::Sender<Vec<Passing>>) {
     let _ = passing.try_send(sessions);
 }
 
-fn on_tick(worker: &Worker, ticks: u32) {
-    worker.tick();
+/// These ticks have passed. Returns how many more may pass at once in a worker that has nothing to do.
+fn on_tick(worker: &Worker, ticks: Range<u64>, late_ms: u64) -> u64 {
+    let is_due = |each: u64| ticks.start / each != ticks.end / each;
+    worker.tick(late_ms);
     worker.counters.beat();
-    if ticks.is_multiple_of(SWEEP_TICKS) {
+    if is_due(SWEEP_TICKS) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
         worker.sweep_balancers();
         worker.live.report();
         worker.taps.report();
     }
     let flush_ms = u64::from(worker.view().snapshot.settings.access_log.flush_ms).max(deadline::TICK_MS);
-    if u64::from(ticks).is_multiple_of(flush_ms / deadline::TICK_MS)
-        && let Some(log) = worker.log.borrow_mut().as_mut()
-    {
+    let flush_ticks = flush_ms / deadline::TICK_MS;
+    let mut log = worker.log.borrow_mut();
+    let Some(log) = log.as_mut().filter(|log| !log.is_empty()) else {
+        return if worker.is_watched() { 1 } else { deadline::REST_TICKS };
+    };
+    if is_due(flush_ticks) {
         log.flush();
     }
+    flush_ticks - ticks.end % flush_ticks
 }
 
 /// How long what is open at the deadline has for its last words.

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sigma_config::resources::PriorityClass;
 use sigma_config::settings::LoadShedding;
-use sigma_net::deadline;
 
 /// What the process has used of what it may use, in percent.
 #[derive(Debug)]
@@ -62,7 +61,6 @@ impl Pressure {
 #[derive(Debug)]
 pub(crate) struct Strain {
     process: Arc<Pressure>,
-    ticked_ms: Cell<u64>,
     queue: Cell<u32>,
     /// The highest of all; 0 below the percentage from which on anything is refused.
     felt: Cell<u32>,
@@ -75,19 +73,12 @@ const TELL_MS: u64 = 10_000;
 
 impl Strain {
     pub(crate) fn new(process: Arc<Pressure>) -> Strain {
-        Strain {
-            process,
-            ticked_ms: Cell::new(0),
-            queue: Cell::new(0),
-            felt: Cell::new(0),
-            told_ms: Cell::new(None),
-        }
+        Strain { process, queue: Cell::new(0), felt: Cell::new(0), told_ms: Cell::new(None) }
     }
 
-    /// To be called once per tick of the worker's clock. Whether people are to be told that the worker is under
-    /// pressure.
-    pub(crate) fn tick(&self, now_ms: u64, rules: &LoadShedding) -> bool {
-        let late_ms = now_ms.saturating_sub(self.ticked_ms.replace(now_ms)).saturating_sub(deadline::TICK_MS);
+    /// To be called once per tick of the worker's clock, which is late by so much. Whether people are to be told that the
+    /// worker is under pressure.
+    pub(crate) fn tick(&self, now_ms: u64, late_ms: u64, rules: &LoadShedding) -> bool {
         // What is ready waits as long as the clock does. A peak is forgotten by a quarter each tick.
         self.queue.set(percent(late_ms, rules.queue_time_ms.into()).max(self.queue.get() / 4 * 3));
         let highest = self.process.memory().max(self.process.descriptors()).max(self.queue.get());
@@ -133,6 +124,8 @@ pub(crate) fn is_refused(class: PriorityClass, pressure: u32, rules: &LoadSheddi
 
 #[cfg(test)]
 mod tests {
+    use sigma_net::deadline;
+
     use super::*;
 
     const CLASSES: [PriorityClass; 4] = [
@@ -175,7 +168,7 @@ mod tests {
         let mut now_ms = 0;
         let mut tick = |late_ms| {
             now_ms += deadline::TICK_MS + late_ms;
-            (strain.tick(now_ms, &rules), strain.felt())
+            (strain.tick(now_ms, late_ms, &rules), strain.felt())
         };
         assert_eq!([tick(0), tick(20)], [(false, 0), (false, 0)]);
         assert_eq!(tick(200), (true, 200));
@@ -186,7 +179,7 @@ mod tests {
         assert_eq!(tick(90), (false, 90), "that was told a moment ago");
         assert_eq!(tick(10_000), (true, 10_000));
         let off = LoadShedding { enabled: false, ..rules.clone() };
-        assert!(!strain.tick(now_ms + 10_000, &off) && strain.felt() == 0);
+        assert!(!strain.tick(now_ms + 10_000, 10_000, &off) && strain.felt() == 0);
     }
 
     #[test]
@@ -196,7 +189,7 @@ mod tests {
         let rules = LoadShedding::default();
         for ((memory, descriptors), felt) in [((79, 10), 0), ((80, 10), 80), ((10, 96), 96), ((0, 0), 0)] {
             process.set(memory, descriptors);
-            strain.tick(0, &rules);
+            strain.tick(0, 0, &rules);
             assert_eq!(strain.felt(), felt);
         }
     }

@@ -419,8 +419,13 @@ impl Worker {
         }
     }
 
-    /// To be called once per tick of the worker's clock.
-    pub(crate) fn tick(&self) {
+    /// The time on the wall is this from now on.
+    pub(crate) fn look_at_clock(&self) {
+        self.clock.borrow_mut().set_system(std::time::SystemTime::now());
+    }
+
+    /// To be called once per tick of the worker's clock, which is late by so much.
+    pub(crate) fn tick(&self, late_ms: u64) {
         self.live.tick();
         self.taps.tick();
         self.is_watched.set(self.live.is_watched() || self.taps.is_open());
@@ -428,9 +433,8 @@ impl Worker {
         let settings = &view.snapshot.settings;
         Budget::limit(&settings.limits, self.strain.process());
         self.budget.tick(&self.counters);
-        let mut clock = self.clock.borrow_mut();
-        clock.set_system(std::time::SystemTime::now());
-        if self.strain.tick(deadline::now_ms(), &settings.load_shedding) {
+        self.look_at_clock();
+        if self.strain.tick(deadline::now_ms(), late_ms, &settings.load_shedding) {
             let percent = self.strain.felt();
             tracing::warn!(percent, "the worker is under pressure: less important requests are refused");
         }

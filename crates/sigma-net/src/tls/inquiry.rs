@@ -266,7 +266,7 @@ mod tests {
         tokio::select! {
             biased;
             result = test => result,
-            () = crate::deadline::drive(|| {}) => unreachable!("the wheel turns for ever"),
+            () = crate::deadline::drive(|_| 1) => unreachable!("the wheel turns for ever"),
         }
     }
 

@@ -24,7 +24,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         tokio::select! {
-            () = crate::deadline::drive(|| {}) => unreachable!("the wheel turns for ever"),
+            () = crate::deadline::drive(|_| 1) => unreachable!("the wheel turns for ever"),
             result = tokio::time::timeout(PATIENCE, test) => result.expect("the test hangs"),
         }
     })

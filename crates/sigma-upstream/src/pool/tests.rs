@@ -231,7 +231,7 @@ impl Crowd {
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
-        let wheel = spawn_local(deadline::drive(|| {}));
+        let wheel = spawn_local(deadline::drive(|_| 1));
         test.await;
         wheel.abort();
     });
