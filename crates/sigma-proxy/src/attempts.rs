@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, InFlight, PickContext, Token, Tried};
 use sigma_upstream::endpoint::{Address, Endpoint, LocalSet};
+use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
 use crate::guards::Limit;
@@ -49,9 +51,18 @@ pub(crate) struct Choice {
     pub(crate) subset: Option<Box<[u8]>>,
     /// The node of the last attempt, where sessions keep to nodes.
     pub(crate) given: Option<Token>,
+    /// Another address of the node of the last attempt, which is asked next.
+    next: Option<EndpointId>,
+    /// How many attempts went to another address of the same node.
+    readdressed: u8,
 }
 
 impl Choice {
+    /// The wishes of a request or session.
+    pub(crate) fn new(key: Option<Box<[u8]>>, session: Session, subset: Option<Box<[u8]>>) -> Choice {
+        Choice { key, session, subset, ..Choice::default() }
+    }
+
     /// Whether the request got the node of its session.
     fn is_in_session(&self) -> bool {
         self.session.node.is_some() && self.session.node == self.given
@@ -65,6 +76,14 @@ fn wishes(choice: Option<&Choice>) -> (Option<&[u8]>, Option<Token>, Option<&[u8
 
 /// How many nodes are looked at for one that has room.
 const LOOKS_MAX: usize = 32;
+
+/// How many further addresses of its nodes an exchange tries, whatever its retries: each is refused at once, or costs
+/// [`LINK_MS`].
+const READDRESSED_MAX: u8 = 3;
+
+/// How long an address has to take a connection before another address of the same node is tried. RFC 8305 §5 has 250 ms
+/// for the second to start beside the first; here the first is given up, so it has a little more.
+const LINK_MS: Option<NonZeroU32> = NonZeroU32::new(400);
 
 /// A node chosen from a set, which stays alive with it.
 #[derive(Debug)]
@@ -131,6 +150,13 @@ pub(crate) struct Failure {
     pub(crate) status: Option<u16>,
 }
 
+impl Failure {
+    /// Whether the node's address took no connection: another address of the node is as good as the first.
+    fn is_unconnected(&self) -> bool {
+        matches!(self.fault.kind, FaultKind::ConnectRefused | FaultKind::ConnectTimeout)
+    }
+}
+
 impl<'a> Attempts<'a> {
     /// On the upstream with this number, to the node that `choice` leads to, by the rules of `policy`.
     pub(crate) fn new(
@@ -152,6 +178,15 @@ impl<'a> Attempts<'a> {
     /// Returns an error if every node was tried or may not be used.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
         let mut balancer = self.towards.balancer.borrow_mut();
+        let next = self.choice.as_mut().and_then(|choice| choice.next.take());
+        let nodes = &balancer.endpoints().endpoints;
+        if let Some(index) = next.and_then(|next| nodes.iter().position(|node| node.id() == next)) {
+            let picked = Picked::new(&balancer, index);
+            if let Some(choice) = &mut self.choice {
+                choice.given = balancer.token_of(picked.id());
+            }
+            return Ok(picked);
+        }
         let (key, session, subset) = wishes(self.choice.as_deref());
         let (now_ms, random) = (deadline::now_ms(), self.worker.random());
         let mut pick =
@@ -345,15 +380,40 @@ impl<'a> Attempts<'a> {
         if failure.fault.side() == Side::Gateway {
             return false;
         }
-        let follows = failure.decision == Decision::NextNode && self.claims_another();
+        let next = if failure.is_unconnected() { self.other_address(node) } else { None };
+        let is_same_node = next.is_some();
+        if is_same_node {
+            let choice = self.choice.get_or_insert_default();
+            (choice.next, choice.readdressed) = (next, choice.readdressed + 1);
+        }
+        let follows = is_same_node || failure.decision == Decision::NextNode && self.claims_another();
         let Failure { fault, request_sent, status, .. } = *failure;
         // The status is the node's only if the client gets it.
         let status = status.filter(|_| !follows);
         self.judge().failed(node, Seen { fault, request_sent, status });
-        if follows {
+        if follows && !is_same_node {
             self.count_retry(node);
         }
         follows
+    }
+
+    /// Another address of the same node, of the other family if there is one; None if there is none that may be asked.
+    fn other_address(&self, node: &Endpoint) -> Option<EndpointId> {
+        if self.choice.as_ref().is_some_and(|choice| choice.readdressed >= READDRESSED_MAX) {
+            return None;
+        }
+        let balancer = self.towards.balancer.borrow();
+        let nodes = &balancer.endpoints().endpoints;
+        let others = nodes.iter().filter(|other| {
+            other.is_another_address_of(node) && other.health.usable() && !self.tried.contains(other.id())
+        });
+        others.min_by_key(|other| other.is_of_family_of(node)).map(Endpoint::id)
+    }
+
+    /// How long the transport to a node may take where another address of the node is left; None for all the time that a
+    /// connection has.
+    pub(crate) fn link_ms(&self, node: &Endpoint) -> Option<NonZeroU32> {
+        LINK_MS.filter(|_| node.by_address && self.other_address(node).is_some())
     }
 
     /// A node has answered, the answer is not wanted, and another attempt follows. `status` is as in

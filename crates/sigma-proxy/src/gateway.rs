@@ -340,7 +340,11 @@ async fn run(
 ) {
     worker.tick(0);
     let waking = Rc::downgrade(&worker);
-    deadline::when_roused(move || drop(waking.upgrade().map(|worker| worker.look_at_clock())));
+    deadline::when_roused(move || {
+        if let Some(worker) = waking.upgrade() {
+            worker.look_at_clock();
+        }
+    });
     let ticking = Rc::clone(&worker);
     // Without it no deadline would ever pass.
     tokio::task::spawn_local(kept_up("its clock", move || {

@@ -3,6 +3,7 @@
 mod bytes;
 
 use std::future::poll_fn;
+use std::num::NonZeroU32;
 use std::rc::{Rc, Weak};
 use std::task::{self, Poll};
 
@@ -109,7 +110,8 @@ impl Course<'_> {
             }
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
-            let result = self.attempt(upstream, &node, &mut head, &mut decision).await;
+            let link_ms = attempts.link_ms(&node);
+            let result = self.attempt(upstream, (&node, link_ms), &mut head, &mut decision).await;
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(answer) => {
@@ -130,13 +132,13 @@ impl Course<'_> {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        node: &Endpoint,
+        (node, link_ms): (&Endpoint, Option<NonZeroU32>),
         head: &mut RequestHead,
         decision: &mut Decision,
     ) -> Result<Answer, Fault> {
         let own = Origin::new(Peer::Unix, None, 0, &self.worker.clock.borrow());
         let connect_ms = upstream.timeouts.connect_ms;
-        let demands = Demands { connect_ms, ..Demands::of(head, upstream, own) };
+        let demands = Demands { connect_ms, link_ms, ..Demands::of(head, upstream, own) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let exchange = async |connection: &mut Connection| self.exchange(connection, head).await;
         attempt(self.worker, &target, self.call.method, decision, exchange).await

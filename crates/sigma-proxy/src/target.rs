@@ -1,5 +1,7 @@
 //! The connection that a request needs to a node: from settings to what is dialled.
 
+use std::num::NonZeroU32;
+
 use sigma_config::resources::ProxyProtocolVersion;
 use sigma_http::RequestHead;
 use sigma_http::proxy_protocol::{self, Header, Transport};
@@ -20,6 +22,8 @@ use crate::snapshot::{Snapshot, Upstream};
 pub(crate) struct Demands {
     /// For the connection and what it takes until a request may be sent.
     pub(crate) connect_ms: u64,
+    /// For the transport alone, if that has less time.
+    pub(crate) link_ms: Option<NonZeroU32>,
     /// The connection is to change its protocol.
     pub(crate) upgrade: bool,
     /// What is spoken.
@@ -36,6 +40,7 @@ impl Demands {
         let name = if upstream.over_tls().is_some() { name.into() } else { Box::default() };
         Demands {
             connect_ms: 0,
+            link_ms: None,
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name,
@@ -47,6 +52,7 @@ impl Demands {
     pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
         let mut demands = Demands {
             connect_ms: 0,
+            link_ms: None,
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name: Box::default(),
@@ -103,6 +109,7 @@ pub(crate) fn target<'t>(
     let dial = Dial {
         protocol: demands.protocol,
         timeout_ms: demands.connect_ms,
+        link_ms: demands.link_ms,
         shared,
         tls,
         introduction: &demands.introduction,

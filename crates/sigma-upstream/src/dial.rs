@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
@@ -45,6 +46,8 @@ pub struct Dial<'d> {
     pub protocol: Protocol,
     /// For the connection and what it takes until a request may be sent.
     pub timeout_ms: u64,
+    /// For the transport alone, if that has less time.
+    pub link_ms: Option<NonZeroU32>,
     /// If it becomes a connection for several exchanges.
     pub shared: SharedLimits,
     /// If it is to be encrypted.
@@ -77,8 +80,7 @@ pub struct DialTls<'d> {
 impl Dial<'_> {
     /// The manner alone, without whom the node takes the gateway for.
     pub(crate) fn in_general(&self) -> Dial<'static> {
-        let Dial { protocol, timeout_ms, shared, .. } = *self;
-        Dial { protocol, timeout_ms, shared, tls: None, introduction: b"", linked: None }
+        Dial { tls: None, introduction: b"", linked: None, ..*self }
     }
 
     /// Whether the node has the choice between connections of this kind and others.
@@ -141,7 +143,16 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
         }
         Ok(stream)
     };
-    let stream = in_time(deadline.bound(connecting).await)?;
+    let linking = async {
+        let link_ms = dial.link_ms.map(|link_ms| u64::from(link_ms.get()));
+        let Some(link_ms) = link_ms.filter(|link_ms| *link_ms < dial.timeout_ms) else {
+            return connecting.await;
+        };
+        let link = Deadline::new();
+        link.set(link_ms);
+        in_time(link.bound(connecting).await)
+    };
+    let stream = in_time(deadline.bound(linking).await)?;
     if let Some(Notice(tell)) = dial.linked {
         tell();
     }

@@ -97,6 +97,7 @@ impl Worker {
             dial: Dial {
                 protocol: Protocol::Http2,
                 timeout_ms: 60_000,
+                link_ms: None,
                 shared,
                 tls: None,
                 introduction: b"",

@@ -21,6 +21,6 @@ impl Exchange<'_, '_> {
         let session = affinity.map(|affinity| affinity.session(&self.scratch.ctx)).unwrap_or_default();
         let request = &self.scratch.ctx;
         let key = upstream.key_of(request, || request.remote_addr().into_bytes()).map(Vec::into_boxed_slice);
-        Some(Box::new(Choice { key, session, subset: upstream.subset_of(request), given: None }))
+        Some(Box::new(Choice::new(key, session, upstream.subset_of(request))))
     }
 }

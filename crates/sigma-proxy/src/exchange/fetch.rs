@@ -44,7 +44,7 @@ impl Exchange<'_, '_> {
             view: Rc::clone(&self.view),
             upstream: Arc::clone(plan.attempts.upstream),
             node: node.clone(),
-            demands: self.demands(plan, 0),
+            demands: self.demands(plan, node, 0),
             connection,
             fill,
             read_ms: plan.timeouts().read_ms,

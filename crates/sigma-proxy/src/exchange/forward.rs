@@ -250,7 +250,7 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         self.address(plan, node, state);
         let connect_ms = state.begin_try(node, plan.timeouts().connect_ms);
-        let demands = self.demands(plan, connect_ms);
+        let demands = self.demands(plan, node, connect_ms);
         // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
         let mut idle_allowed = true;
@@ -360,10 +360,11 @@ impl Exchange<'_, '_> {
     }
 
     /// The demands of the request as it stands on a connection.
-    pub(super) fn demands(&self, plan: &Plan<'_>, connect_ms: u64) -> Demands {
+    pub(super) fn demands(&self, plan: &Plan<'_>, node: &Endpoint, connect_ms: u64) -> Demands {
         let ctx = &self.scratch.ctx;
         let demands = Demands {
             connect_ms,
+            link_ms: plan.attempts.link_ms(node),
             upgrade: !self.scratch.upgrade.is_empty(),
             ..Demands::of(&ctx.request, plan.upstream(), *self.down.origin())
         };

@@ -128,7 +128,7 @@ impl Exchange<'_, '_> {
         self.address(plan, &other, state);
         let terms = self.terms(plan.upstream())?;
         let limits = &plan.view.answer_limits;
-        let demands = self.demands(plan, plan.timeouts().connect_ms);
+        let demands = self.demands(plan, &other, plan.timeouts().connect_ms);
         let target = target::target(&plan.view.snapshot, plan.upstream(), &other, &demands);
         let mut dialled = match self.worker.checkout(&target) {
             Some(kept) => kept,
@@ -204,7 +204,7 @@ impl Exchange<'_, '_> {
         in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
         let ended = match ended {
             Ok(Ended::Whole) => {
-                let demands = self.demands(plan, 0);
+                let demands = self.demands(plan, &node, 0);
                 let target = target::target(&plan.view.snapshot, plan.upstream(), &node, &demands);
                 connection.give_back(&target, deadline::now_ms());
                 Ok(Ended::Spent)

@@ -115,7 +115,7 @@ impl Flow<'_> {
             let node = self.pick(attempts, Some((&mut *down, half_close_ms))).await?;
             let counting = Counting(Rc::clone(&attempts.towards));
             let busy = InFlight::begin(counting, node.id(), deadline::now_ms());
-            match self.reach(view, attempts.upstream, &node).await {
+            match self.reach(view, attempts, &node).await {
                 Ok(stream) => return Ok((node, stream, busy)),
                 Err(fault) => {
                     drop(busy);
@@ -142,15 +142,17 @@ impl Flow<'_> {
         let of_client = |affinity: &Affinity| affinity.session_of_client(self.session.client.addr);
         let kept = upstream.affinity.as_deref().and_then(of_client);
         (key.is_some() || subset.is_some() || kept.is_some())
-            .then(|| Box::new(Choice { key, session: kept.unwrap_or_default(), subset, given: None }))
+            .then(|| Box::new(Choice::new(key, kept.unwrap_or_default(), subset)))
     }
 
     /// One attempt on a node.
-    async fn reach(&mut self, view: &View, upstream: &Upstream, node: &Picked) -> Result<Stream, Fault> {
+    async fn reach(&mut self, view: &View, attempts: &Attempts<'_>, node: &Picked) -> Result<Stream, Fault> {
+        let upstream = attempts.upstream;
         let began = now();
         let asked = self.session.asked.as_ref().and_then(|asked| asked.server_name.as_deref());
         let mut demands = Demands::of_session(upstream, self.origin, asked.unwrap_or(NAMELESS));
         demands.connect_ms = upstream.timeouts.connect_ms;
+        demands.link_ms = attempts.link_ms(node);
         let target = target::target(&view.snapshot, upstream, node, &demands);
         let deadline = Deadline::new();
         deadline.set(demands.connect_ms);

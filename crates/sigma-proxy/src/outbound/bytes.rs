@@ -1,6 +1,7 @@
 //! Calls that are not HTTP: bytes there and bytes back.
 
 use std::future::poll_fn;
+use std::num::NonZeroU32;
 use std::task::Poll;
 
 use sigma_http::{Fault, FaultKind, Method};
@@ -37,7 +38,8 @@ impl Course<'_> {
             let node = attempts.pick().map_err(told)?;
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
-            let result = self.attempt(upstream, &node, &mut decision).await;
+            let link_ms = attempts.link_ms(&node);
+            let result = self.attempt(upstream, (&node, link_ms), &mut decision).await;
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(bytes) => {
@@ -58,11 +60,12 @@ impl Course<'_> {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        node: &Endpoint,
+        (node, link_ms): (&Endpoint, Option<NonZeroU32>),
         decision: &mut Decision,
     ) -> Result<Vec<u8>, Fault> {
         let demands = Demands {
             connect_ms: upstream.timeouts.connect_ms,
+            link_ms,
             upgrade: false,
             protocol: upstream.config.scheme.into(),
             name: node.host.as_str().into(),

@@ -47,6 +47,7 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
     let dial = Dial {
         protocol: Protocol::Http2,
         timeout_ms: 60_000,
+        link_ms: None,
         shared,
         tls: None,
         introduction: b"",

@@ -48,6 +48,7 @@ mod members;
 mod names;
 mod native_histograms;
 mod node_faults;
+mod node_addresses;
 mod node_limits;
 mod node_states;
 mod nodes;
