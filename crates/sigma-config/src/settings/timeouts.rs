@@ -28,9 +28,12 @@ pub struct Timeouts {
     /// its response in memory forever.
     #[schemars(range(min = 1))]
     pub response_send_bytes: u32,
-    /// A client that closed its sending side is given this long for the answer to begin; then it
-    /// counts as gone and the upstream exchange is cancelled.
+    /// A client that closed its sending side counts as gone after this time without a byte for it, before the response
+    /// begins and while it is under way; then the upstream exchange is cancelled.
     pub half_close_ms: u32,
+    /// How long a node has to invite a request body that its client sends with `Expect: 100-continue`; then the gateway
+    /// sends the client 100 (Continue) itself. 0 waits for the node.
+    pub continue_ms: u32,
     /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
     pub tunnel_idle_ms: u32,
     /// A session of a stream route without a byte in either direction is closed after this, unless its
@@ -82,6 +85,7 @@ impl Default for Timeouts {
             response_send_ms: 60_000,
             response_send_bytes: 1024,
             half_close_ms: 1_000,
+            continue_ms: 1_000,
             tunnel_idle_ms: 300_000,
             stream_idle_ms: 600_000,
             stream_udp_idle_ms: 60_000,

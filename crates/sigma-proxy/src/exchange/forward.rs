@@ -412,6 +412,9 @@ impl Exchange<'_, '_> {
         body.rewind(ctx);
         let timeouts = (plan.timeouts(), &settings.timeouts);
         let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, has_body);
+        if has_body && ctx.request.headers.has(HeaderId::Expect) {
+            transfer.await_invitation(body);
+        }
         state.note_upload(transfer.upload(), ctx, true);
         let result = poll_fn(|task| {
             let polled = transfer.poll_final_head(task, method, plan.answer_limits(), ctx, body);

@@ -10,7 +10,7 @@ use std::task::{self, Poll};
 use sigma_config::settings;
 use sigma_http::websocket::Sender;
 use sigma_http::{Fault, FaultKind, Frame, Method};
-use sigma_net::deadline;
+use sigma_net::{Deadline, deadline};
 use sigma_plugin::Context;
 use sigma_plugin::pace::Direction;
 use sigma_wire::Departure;
@@ -316,6 +316,25 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
 }
 
 impl<'t, 'c> Transfer<'t, 'c, Connection> {
+    /// The client waits for permission to send its body (RFC 9110 §10.1.1): it gets that of the node, or after a time
+    /// without a word of it the gateway's.
+    pub(super) fn await_invitation(&self, body: &mut RequestBody) {
+        if self.upload == Upload::Running && !body.is_invited && self.settings.continue_ms > 0 {
+            let deadline = Deadline::new();
+            deadline.set(self.settings.continue_ms.into());
+            body.invitation = Some(deadline);
+        }
+    }
+
+    /// Invites the body if its time has come.
+    fn poll_invitation(&mut self, task: &mut task::Context<'_>, ctx: &mut Context, body: &mut RequestBody) {
+        if body.invitation.as_ref().is_some_and(|deadline| deadline.poll_expired(task).is_ready()) {
+            (body.invitation, body.is_invited) = (None, true);
+            ctx.response.start(100);
+            self.down.send_interim(&mut ctx.response);
+        }
+    }
+
     /// An attempt whose head is queued already, with the times for the node and for the client.
     pub(super) fn begin(
         down: &'t mut Client<'c>,
@@ -364,6 +383,12 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             if !ctx.response.is_interim() || ctx.response.status == 101 {
                 return Poll::Ready(Ok(()));
             }
+            if ctx.response.status == 100 {
+                body.invitation = None;
+                if std::mem::replace(&mut body.is_invited, true) {
+                    continue;
+                }
+            }
             self.down.send_interim(&mut ctx.response);
             (self.answered, self.informed) = (true, true);
         }
@@ -382,6 +407,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             Ok(pending) => pending,
             Err(fault) => return Poll::Ready(Err(fault)),
         };
+        self.poll_invitation(task, ctx, body);
         // An interim response may still be on its way down; the next one waits for it.
         if self.down.poll_flush(task)?.is_ready()
             && let Poll::Ready(result) = self.up.poll_head(task, method, limits, &mut ctx.response)
@@ -425,6 +451,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, ctx),
             Err(fault) => Poll::Ready(Err(fault)),
         }
+                        body.invitation = None;
     }
 
     /// Moves frames of the request's body; returns whether the node has yet to take some.

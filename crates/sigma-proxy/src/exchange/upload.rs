@@ -4,6 +4,7 @@ use std::task::{self, Poll, ready};
 
 use sigma_buffer::held::{self, Held};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
+use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, Context, Frames};
@@ -32,6 +33,10 @@ pub(super) struct RequestBody {
     sent_held: Held,
     /// How long the client has taken.
     pub(super) intake: Intake,
+    /// When the gateway itself invites it, as its client waits for that; None if it does not wait.
+    pub(super) invitation: Option<Deadline>,
+    /// The client was told to send it.
+    pub(super) is_invited: bool,
     /// How much of `sent` this attempt was given.
     repeated: usize,
     /// Most bytes of `sent`.
@@ -52,6 +57,7 @@ impl RequestBody {
         self.intake = Intake::default();
         (self.taken, self.repeated, self.limit) = (0, 0, 0);
         (self.in_memory, self.ended, self.lost) = (false, false, false);
+        (self.invitation, self.is_invited) = (None, false);
     }
 
     /// Frees the memory that another exchange has no use for.
