@@ -244,7 +244,8 @@ fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Fut
     let Admitted { stream, early, origin } = admitted;
     let limits = Rc::clone(&entered.0.view().server_limits);
     let info = ConnectionInfo::new(origin, &stream);
-    converse(Box::new(Conversation { server: Server::new(stream, early, limits), info, entered, open }))
+    let server = Server::new(stream, early, limits, Rc::clone(&open));
+    converse(Box::new(Conversation { server, info, entered, open }))
 }
 
 /// The state of an HTTP/1 connection in one piece, so that its task holds no more than a pointer to it.

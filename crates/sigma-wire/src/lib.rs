@@ -22,12 +22,3 @@ pub use server::Downstream;
 /// Limits of a head.
 pub use sigma_http::h1::HeadLimits;
 pub use subrequest::{Received, Subrequest};
-
-/// What a client did while its answer was awaited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Departure {
-    /// It closed its sending side; it may still read.
-    HalfClosed,
-    /// It is gone.
-    Gone,
-}

@@ -20,7 +20,7 @@ impl Nobody {
         Poll::Ready(Ok(Frame::End))
     }
 
-    pub(crate) fn poll_departure<T>(&mut self, _cx: &mut Context<'_>) -> Poll<T> {
+    pub(crate) fn poll_departure(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 

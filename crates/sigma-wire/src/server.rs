@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use sigma_http::{BodyLength, Fault, Frame, ResponseHead};
 use sigma_net::Deadline;
 
-use crate::Departure;
 use crate::h1::Server;
 use crate::h2::ServerStream;
 use crate::nobody::Nobody;
@@ -52,7 +51,7 @@ impl Downstream<'_> {
 
     /// Ready when the client leaves before its answer is complete.
     #[inline]
-    pub fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    pub fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         each!(self, c => c.poll_departure(cx))
     }
 
@@ -134,6 +133,16 @@ impl Downstream<'_> {
             Downstream::H1(c) => c.close_after(),
             // The stream is for this request alone; what its connection goes on with does not
             // depend on it.
+            Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
+        }
+    }
+
+    /// Nobody reads what is left of the request's body. To be called before the head of the answer.
+    #[inline]
+    pub fn forgo_body(&mut self) {
+        match self {
+            Downstream::H1(c) => c.forgo_body(),
+            // What is left of it ends with the stream.
             Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
         }
     }

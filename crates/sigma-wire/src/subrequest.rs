@@ -9,7 +9,6 @@ use sigma_http::h1::frame_response;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, ResponseHead};
 use sigma_net::Deadline;
 
-use crate::Departure;
 use crate::rules::{check_body, lower};
 
 /// Sends a body that stands in memory, and takes the answer into memory, up to a limit and a time.
@@ -115,14 +114,11 @@ impl Subrequest {
     }
 
     /// It leaves as a client does whose patience ends.
-    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.abandoned.get() || self.end == End::TooLong {
-            return Poll::Ready(Departure::Gone);
+            return Poll::Ready(());
         }
-        self.patience.poll_expired(cx).map(|()| {
-            self.end = End::TooLate;
-            Departure::Gone
-        })
+        self.patience.poll_expired(cx).map(|()| self.end = End::TooLate)
     }
 
     pub(crate) fn send_interim(&mut self, _head: &mut ResponseHead) {}

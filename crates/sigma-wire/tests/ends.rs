@@ -1,5 +1,6 @@
 //! Both ends of each version understand each other, with nothing of a gateway between them.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use sigma_wire::h2::{
     FloodLimits, Reused, ServerStream, Session, SessionLimits, SharedConnection, SharedLimits,
 };
 use sigma_wire::{Connection, Downstream, HeadLimits};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
@@ -123,17 +125,142 @@ async fn one_exchange_at_a_time() {
         requests: 100,
         head_ms: NOT_LONG_MS,
         idle_ms: NOT_LONG_MS,
+        half_close_ms: NOT_LONG_MS,
     });
-    let mut server = Server::new(far, Chunk::empty(), limits);
+    let mut server = Server::new(far, Chunk::empty(), limits, Rc::new(Cell::new(true)));
     let serve = async {
         let mut head = RequestHead::default();
         server.wait(|| false).await.expect("a request");
         server.read_head(&mut head).await.expect("its head");
         answer(Downstream::H1(&mut server), &head).await;
-        assert!(server.continues());
+        assert!(!server.continues(), "the answer began before the whole body was there");
     };
     let both = async { tokio::join!(ask(Connection::single(near, Deadline::new())), serve) };
     timeout(NOT_LONG, both).await.expect("an end in time");
+}
+
+/// A connection of HTTP/1 whose listener accepts as long as `listens` says so, and its client's end.
+fn served(half_close_ms: u64, listens: &Rc<Cell<bool>>) -> (Stream, Server) {
+    let (near, far) = pair();
+    let limits = ServerLimits {
+        head: HEAD,
+        body_bytes: 0,
+        requests: 100,
+        head_ms: NOT_LONG_MS,
+        idle_ms: NOT_LONG_MS,
+        half_close_ms,
+    };
+    (near, Server::new(far, Chunk::empty(), Rc::new(limits), Rc::clone(listens)))
+}
+
+async fn reads_head(server: &mut Server) {
+    server.wait(|| false).await.expect("a request");
+    server.read_head(&mut RequestHead::default()).await.expect("its head");
+}
+
+fn send_response(down: &mut Downstream<'_>, length: BodyLength) {
+    let mut head = ResponseHead::default();
+    head.start(200);
+    down.send_head(&mut head, length, b"Sun, 06 Nov 1994 08:49:37 GMT");
+}
+
+/// The response to `request` when nobody reads its body; whether it announces the end of the connection.
+async fn announces_close(request: &str, listens: bool) -> bool {
+    let (mut near, mut server) = served(NOT_LONG_MS, &Rc::new(Cell::new(listens)));
+    near.write_all(request.as_bytes()).await.expect("the request leaves");
+    reads_head(&mut server).await;
+    let mut down = Downstream::H1(&mut server);
+    down.forgo_body();
+    send_response(&mut down, BodyLength::None);
+    poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+    let mut response = vec![0; 1_000];
+    let read = near.read(&mut response).await.expect("a response");
+    let text = String::from_utf8_lossy(&response[..read]).into_owned();
+    assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("\r\n\r\n"), "{text}");
+    text.contains("Connection: close\r\n")
+}
+
+#[tokio::test]
+async fn a_response_before_the_body_was_read_says_whether_the_connection_goes_on() {
+    let long = "x".repeat(700);
+    for (head, body, closes) in [
+        ("GET / HTTP/1.1", "", false),
+        ("GET / HTTP/1.0", "", true),
+        ("GET / HTTP/1.1\r\nConnection: close", "", true),
+        ("POST / HTTP/1.1\r\nContent-Length: 3", "abc", false),
+        ("POST / HTTP/1.1\r\nContent-Length: 700", long.as_str(), false),
+        // Little of it is to come, so that it is read and dropped; more is not.
+        ("POST / HTTP/1.1\r\nContent-Length: 65536", "", false),
+        ("POST / HTTP/1.1\r\nContent-Length: 65537", "", true),
+        ("POST / HTTP/1.1\r\nContent-Length: 65539", "abc", false),
+        ("POST / HTTP/1.1\r\nContent-Length: 9999999999", "abc", true),
+        // Who waits for permission may send the body, or the next request.
+        ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "", true),
+        ("POST / HTTP/1.1\r\nExpect: 100-Continue\r\nTransfer-Encoding: chunked", "", true),
+        ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "abc", false),
+        ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "a", false),
+        ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 0", "", false),
+        // What has no length may have no end.
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n", false),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "0\r\nX-Sum: 9\r\n\r\n", false),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "3\r\nabc\r\n", true),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "", true),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "z\r\n", true),
+    ] {
+        let request = format!("{head}\r\nHost: h\r\n\r\n{body}");
+        assert_eq!(announces_close(&request, true).await, closes, "{request:.120}");
+        assert!(announces_close(&request, false).await, "its listener is gone: {request:.120}");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_ends_with_its_listener_unless_it_is_new() {
+    let listens = Rc::new(Cell::new(false));
+    let (mut near, mut server) = served(NOT_LONG_MS, &listens);
+    near.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n")
+        .await
+        .expect("sent");
+    for _ in 0..2 {
+        // What has come is served, the first request of a connection too.
+        reads_head(&mut server).await;
+        send_response(&mut Downstream::H1(&mut server), BodyLength::None);
+        let mut down = Downstream::H1(&mut server);
+        poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+    }
+    assert!(timeout(NOT_LONG, server.wait(|| false)).await.expect("at once").is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_has_ended_its_sending_is_gone_after_a_time_without_a_byte() {
+    let half_close_ms = 200;
+    let (mut near, mut server) = served(half_close_ms, &Rc::new(Cell::new(true)));
+    let test = async {
+        near.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sent");
+        near.shutdown().await.expect("an end of its sending");
+        reads_head(&mut server).await;
+        let mut down = Downstream::H1(&mut server);
+        // Before the response, and each time that some of it has left, the time begins anew.
+        for round in 0..3 {
+            let began_ms = sigma_net::deadline::now_ms();
+            poll_fn(|cx| down.poll_departure(cx)).await;
+            let took_ms = sigma_net::deadline::now_ms() - began_ms;
+            assert!(took_ms >= half_close_ms, "{round}: {took_ms} ms");
+            match round {
+                0 => send_response(&mut down, BodyLength::Streamed),
+                _ => down.send(Frame::Data(Chunk::copy_of(b"data: 1\n\n"))),
+            }
+            if round == 1 {
+                // What waits for the client is no silence.
+                let is_gone = poll_fn(|cx| std::task::Poll::Ready(down.poll_departure(cx).is_ready())).await;
+                assert!(!is_gone);
+            }
+            poll_fn(|cx| down.poll_flush(cx)).await.expect("the response leaves");
+        }
+    };
+    tokio::select! {
+        () = sigma_net::deadline::drive(|_| 1) => unreachable!("it never ends"),
+        ended = timeout(NOT_LONG, test) => ended.expect("an end in time"),
+    }
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
         requests: limits.keepalive_requests,
         head_ms: timeouts.request_head_ms.into(),
         idle_ms: timeouts.keepalive_ms.into(),
+        half_close_ms: timeouts.half_close_ms.into(),
     }
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
 /// The limits of a connection with streams.
 pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
     let (timeouts, http2) = (&settings.timeouts, &settings.http2);
-    let ServerLimits { head, body_bytes, requests, head_ms, idle_ms } = server_limits(settings);
+    let ServerLimits { head, body_bytes, requests, head_ms, idle_ms, .. } = server_limits(settings);
     SessionLimits {
         head,
         body_bytes,

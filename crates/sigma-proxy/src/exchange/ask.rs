@@ -14,7 +14,7 @@ use sigma_http::{Fault, HeaderId, Method};
 use sigma_net::Peer;
 use sigma_plugin::outbound::{Answer, Call, CallError, GATEWAY, MOST_WITHIN, Outbound};
 use sigma_plugin::step::Asked;
-use sigma_wire::{Departure, Downstream, Subrequest};
+use sigma_wire::{Downstream, Subrequest};
 
 use super::Exchange;
 use super::transfer::client_gone;
@@ -64,7 +64,7 @@ impl Exchange<'_, '_> {
         };
         let mut courses: Vec<Course<'_>> = calls.into_iter().map(begin).collect();
         poll_fn(|task| {
-            if !abandoned.get() && matches!(self.down.poll_departure(task), Poll::Ready(Departure::Gone)) {
+            if !abandoned.get() && self.down.poll_departure(task).is_ready() {
                 abandoned.set(true);
                 courses.iter_mut().for_each(Course::abandon);
             }

@@ -512,7 +512,7 @@ impl Exchange<'_, '_> {
         if state.request_sent {
             return Ended::Whole;
         }
-        self.down.close_after();
+        // What is left of the request is read by the end of the exchange, or the head has said that nobody reads it.
         Ended::Spent
     }
 }

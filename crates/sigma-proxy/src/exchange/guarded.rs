@@ -6,11 +6,9 @@ use std::task::Poll;
 
 use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Fault, FaultKind};
-use sigma_net::{Deadline, deadline};
+use sigma_net::deadline;
 use sigma_plugin::Reply;
 use sigma_plugin::record::{Attempt, Interest};
-
-use sigma_wire::Departure;
 
 use super::plan::Plan;
 use super::transfer::client_gone;
@@ -81,26 +79,19 @@ impl Exchange<'_, '_> {
         result
     }
 
-    /// The outcome of `work`, unless the client leaves meanwhile. One that has only ended its sending has the
-    /// time that it has elsewhere.
+    /// The outcome of `work`, unless the client leaves meanwhile.
     async fn while_there(&mut self, work: impl Future<Output = Result<(), Fault>>) -> Result<(), Fault> {
         let mut work = pin!(work);
-        let (mut half_closed, patience) = (false, Deadline::new());
         // Of a client that is still to send a body this is found in the body.
         let is_complete = self.down.body_length().is_empty();
         poll_fn(|task| {
             if let ready @ Poll::Ready(_) = work.as_mut().poll(task) {
                 return ready;
             }
-            match is_complete.then(|| self.down.poll_departure(task)) {
-                Some(Poll::Ready(Departure::Gone)) => return Poll::Ready(Err(client_gone())),
-                Some(Poll::Ready(Departure::HalfClosed)) if !half_closed => {
-                    half_closed = true;
-                    patience.set(self.view.snapshot.settings.timeouts.half_close_ms.into());
-                }
-                _ => {}
+            match is_complete && self.down.poll_departure(task).is_ready() {
+                true => Poll::Ready(Err(client_gone())),
+                false => Poll::Pending,
             }
-            patience.poll_expired(task).map(|()| Err(client_gone()))
         })
         .await
     }

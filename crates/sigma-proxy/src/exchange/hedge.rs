@@ -11,7 +11,7 @@ use sigma_plugin::machine::{Host, Machine};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::InUse;
-use sigma_wire::{Departure, HeadLimits};
+use sigma_wire::HeadLimits;
 
 use super::Exchange;
 use super::plan::{Ended, Plan, State};
@@ -174,7 +174,7 @@ impl Exchange<'_, '_> {
         second: Option<&mut InUse>,
         (limits, patience): (&HeadLimits, &Deadline),
     ) -> Poll<Result<First, Fault>> {
-        if matches!(self.down.poll_departure(task), Poll::Ready(Departure::Gone)) {
+        if self.down.poll_departure(task).is_ready() {
             return Poll::Ready(Err(client_gone()));
         }
         let theirs = poll_answer(first, task, limits);

@@ -17,7 +17,6 @@ use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::graphql::Chosen;
 use sigma_plugin::step::{BodyRead, BodyStart, Reply};
 use sigma_plugin::{Context, Entry, Env, Phase, Step};
-use sigma_wire::Departure;
 
 use super::Exchange;
 use super::local_reply::Draft;
@@ -302,10 +301,7 @@ impl Exchange<'_, '_> {
                         if let Poll::Ready(resume) = future.as_mut().poll(task) {
                             return Poll::Ready(Ok(resume));
                         }
-                        match self.down.poll_departure(task) {
-                            Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
-                            _ => Poll::Pending,
-                        }
+                        self.down.poll_departure(task).map(|()| Err(client_gone()))
                     })
                     .await?;
                     resume(&mut self.scratch.ctx, &self.worker.env(view))

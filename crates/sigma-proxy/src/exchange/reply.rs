@@ -210,6 +210,7 @@ impl Exchange<'_, '_> {
     /// Sends an answer of the gateway's own whose head the plugins have seen.
     pub(super) async fn deliver_local(&mut self, own: LocalReply) -> Result<(), Fault> {
         let LocalReply { mut body, mut length } = own;
+        self.down.forgo_body();
         if self.worker.is_draining() {
             self.down.close_after();
         }

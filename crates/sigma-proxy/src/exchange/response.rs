@@ -9,7 +9,7 @@ use std::time::Instant;
 use sigma_http::{BodyLength, Fault, HeaderId};
 use sigma_plugin::step::ResponseResume;
 use sigma_plugin::{BodyFilter, Context, Entry, Phase, Reply, ResponseStep};
-use sigma_wire::{Departure, Downstream};
+use sigma_wire::Downstream;
 
 use super::local_reply::{Draft, LocalReply};
 use super::stage::InForce;
@@ -70,10 +70,7 @@ impl InForce<'_, '_> {
                 if let Poll::Ready(resume) = wait.as_mut().poll(task) {
                     return Poll::Ready(Ok(resume));
                 }
-                match down.poll_departure(task) {
-                    Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
-                    _ => Poll::Pending,
-                }
+                down.poll_departure(task).map(|()| Err(client_gone()))
             })
             .await;
             // Whose turn was before the next one's.

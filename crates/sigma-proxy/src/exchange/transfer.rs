@@ -13,7 +13,6 @@ use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::Context;
 use sigma_plugin::pace::Direction;
-use sigma_wire::Departure;
 use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::{Delivered, Delivery, FarEnd, OwnBody, Source};
@@ -39,7 +38,6 @@ enum Wait {
     Nothing,
     Send,
     Receive,
-    HalfClosed,
 }
 
 /// Nobody waits for a node where there is none.
@@ -61,7 +59,6 @@ pub(super) struct Transfer<'t, 'c, S> {
     written: u64,
     /// Bytes written to the client when it last had enough.
     down_written: u64,
-    half_closed: bool,
     answered: bool,
     informed: bool,
     socket: Option<Box<OpenSocket<'c>>>,
@@ -88,7 +85,6 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             progressed: true,
             written: 0,
             down_written: 0,
-            half_closed: false,
             answered: false,
             informed: false,
             socket: None,
@@ -110,9 +106,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             Ok(delivered) => delivered == Delivered::ClientSlow,
             Err(fault) => return Poll::Ready(Err(fault)),
         };
-        if self.upload != Upload::Running
-            && matches!(self.down.poll_departure(task), Poll::Ready(Departure::Gone))
-        {
+        if self.upload != Upload::Running && self.down.poll_departure(task).is_ready() {
             return Poll::Ready(Err(client_gone()));
         }
         // Nobody is late while bytes wait for their pace.
@@ -143,7 +137,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             match (up, self.up.deadline()) {
                 (Wait::Send, Some(deadline)) => deadline.set(self.timeouts.send_ms),
                 (Wait::Receive, Some(deadline)) => deadline.set(self.timeouts.read_ms),
-                (Wait::Nothing | Wait::HalfClosed, Some(deadline)) => deadline.clear(),
+                (Wait::Nothing, Some(deadline)) => deadline.clear(),
                 (_, None) => {}
             }
         }
@@ -157,11 +151,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
                     self.down.deadline().set(self.settings.response_send_ms.into());
                 }
                 Wait::Receive => self.down.deadline().set(receive_ms),
-                Wait::HalfClosed if !self.half_closed => {
-                    self.half_closed = true;
-                    self.down.deadline().set(self.settings.half_close_ms.into());
-                }
-                Wait::HalfClosed | Wait::Nothing => {}
+                Wait::Nothing => {}
             }
         }
         if self.up.deadline().is_some_and(|deadline| deadline.poll_expired(task).is_ready()) {
@@ -176,7 +166,6 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         if down != Wait::Nothing && self.down.deadline().poll_expired(task).is_ready() {
             return Poll::Ready(Err(match down {
                 Wait::Receive => Fault::new(FaultKind::RequestBodyTimeout, "the request body stalled"),
-                Wait::HalfClosed => client_gone(),
                 _ => Fault::new(FaultKind::ResponseSendTimeout, "the client does not read its answer"),
             }));
         }
@@ -316,6 +305,17 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
 }
 
 impl<'t, 'c> Transfer<'t, 'c, Connection> {
+    /// An attempt whose head is queued already, with the times for the node and for the client.
+    pub(super) fn begin(
+        down: &'t mut Client<'c>,
+        up: &'t mut Connection,
+        (timeouts, settings): (&'t Timeouts, &'t settings::Timeouts),
+        has_body: bool,
+    ) -> Transfer<'t, 'c, Connection> {
+        let upload = if has_body { Upload::Running } else { Upload::Done };
+        Transfer::new(down, up, timeouts, settings, upload)
+    }
+
     /// The client waits for permission to send its body (RFC 9110 §10.1.1): it gets that of the node, or after a time
     /// without a word of it the gateway's.
     pub(super) fn await_invitation(&self, body: &mut RequestBody) {
@@ -333,17 +333,6 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             ctx.response.start(100);
             self.down.send_interim(&mut ctx.response);
         }
-    }
-
-    /// An attempt whose head is queued already, with the times for the node and for the client.
-    pub(super) fn begin(
-        down: &'t mut Client<'c>,
-        up: &'t mut Connection,
-        (timeouts, settings): (&'t Timeouts, &'t settings::Timeouts),
-        has_body: bool,
-    ) -> Transfer<'t, 'c, Connection> {
-        let upload = if has_body { Upload::Running } else { Upload::Done };
-        Transfer::new(down, up, timeouts, settings, upload)
     }
 
     pub(super) fn upload(&self) -> Upload {
@@ -415,13 +404,9 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             return Poll::Ready(result);
         }
         let starves = self.upload == Upload::Running && !up_pending && !ctx.is_slowed(Direction::ToNode);
-        let mut down_wait = if starves { Wait::Receive } else { Wait::Nothing };
-        if self.upload != Upload::Running {
-            match self.down.poll_departure(task) {
-                Poll::Ready(Departure::Gone) => return Poll::Ready(Err(client_gone())),
-                Poll::Ready(Departure::HalfClosed) => down_wait = Wait::HalfClosed,
-                Poll::Pending => {}
-            }
+        let down_wait = if starves { Wait::Receive } else { Wait::Nothing };
+        if self.upload != Upload::Running && self.down.poll_departure(task).is_ready() {
+            return Poll::Ready(Err(client_gone()));
         }
         let up_wait = match (up_pending, self.upload) {
             (true, _) => Wait::Send,
@@ -451,7 +436,6 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, ctx),
             Err(fault) => Poll::Ready(Err(fault)),
         }
-                        body.invitation = None;
     }
 
     /// Moves frames of the request's body; returns whether the node has yet to take some.
@@ -467,6 +451,7 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             while self.upload == Upload::Running && self.up.has_room() {
                 match body.poll_frame(self.down, ctx, task) {
                     Poll::Ready(Ok(frame)) => {
+                        body.invitation = None;
                         if !matches!(frame, Frame::Data(_)) {
                             self.upload = Upload::Done;
                         }

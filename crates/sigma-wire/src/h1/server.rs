@@ -1,5 +1,8 @@
 //! The server side of HTTP/1.
 
+mod ending;
+
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -14,18 +17,10 @@ use sigma_http::{
 use sigma_net::{Deadline, Stream};
 
 use super::flush;
-use crate::Departure;
 use crate::rules::{NO_ROOM, check_body, lower};
-
-/// How long a refused sender is listened to after the answer, so that a reset does not destroy
-/// the answer on its way.
-const LINGER_MS: u64 = 2_000;
 
 /// Bytes of further requests that are read while one is served.
 const AHEAD_BYTES: usize = 64 * 1024;
-
-/// Unread body that is worth reading to keep the connection.
-const DISCARD_BYTES: u64 = 64 * 1024;
 
 /// What a client's connection is held to.
 #[derive(Debug, Clone)]
@@ -40,6 +35,8 @@ pub struct ServerLimits {
     pub head_ms: u64,
     /// Until the next request.
     pub idle_ms: u64,
+    /// How long a client that has ended its sending is served without a byte for it.
+    pub half_close_ms: u64,
 }
 
 /// What came instead of a request head.
@@ -77,7 +74,13 @@ pub struct Server {
     /// The answer has no body whatever its head says.
     bodiless: bool,
     persists: bool,
+    /// The client waits for permission to send its body, and has none yet.
+    expects: bool,
     half_closed: bool,
+    /// When a client that has ended its sending counts as gone: set while nothing is on its way to it.
+    patience: Option<Deadline>,
+    /// Whether the connection's listener still accepts.
+    listens: Rc<Cell<bool>>,
     /// An answer was cut short, which the client must be able to see.
     aborted: bool,
     body_received: u64,
@@ -87,8 +90,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A connection of which `input` was read already.
-    pub fn new(stream: Stream, input: Chunk, limits: Rc<ServerLimits>) -> Server {
+    /// A connection of which `input` was read already, by a listener that accepts as long as `listens` says so.
+    pub fn new(stream: Stream, input: Chunk, limits: Rc<ServerLimits>, listens: Rc<Cell<bool>>) -> Server {
         Server {
             stream,
             input,
@@ -106,7 +109,10 @@ impl Server {
             version: Version::Http11,
             bodiless: false,
             persists: true,
+            expects: false,
             half_closed: false,
+            patience: None,
+            listens,
             aborted: false,
             body_received: 0,
             head_received: 0,
@@ -116,7 +122,7 @@ impl Server {
     }
 
     /// Waits for the next request; holds no buffer until its first byte. `closing` tells an idle
-    /// connection to end.
+    /// connection to end; one that was served ends with its listener, too.
     ///
     /// # Errors
     /// Returns an error if there is none any more.
@@ -132,7 +138,8 @@ impl Server {
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            if self.deadline.poll_expired(cx).is_ready() || closing() {
+            let is_left = !first && !self.listens.get();
+            if self.deadline.poll_expired(cx).is_ready() || is_left || closing() {
                 return Poll::Ready(Err(NoRequest::Closed));
             }
             Poll::Pending
@@ -256,6 +263,8 @@ impl Server {
         self.requests += 1;
         self.version = head.version;
         self.bodiless = head.method == Method::Head;
+        // HTTP/1.0 knows no interim responses, and so no permission.
+        self.expects = head.version != Version::Http10 && head.headers.has(HeaderId::Expect);
         self.persists =
             h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
         match h1::request_body(head) {
@@ -289,6 +298,7 @@ impl Server {
         loop {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
+                    self.expects = false;
                     self.body_received += data.len() as u64;
                     let checked = check_body(self.body_received, self.body_limit);
                     return Poll::Ready(checked.map(|()| Frame::Data(data)));
@@ -315,9 +325,11 @@ impl Server {
         }
     }
 
-    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    /// Ready when the client is gone: after a reset, or when it has ended its sending and there was nothing to send to
+    /// it for the time that it has then. It may still read, so that an answer on its way is no reason to end.
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.half_closed {
-            return Poll::Ready(Departure::HalfClosed);
+            return self.poll_patience(cx);
         }
         // A pipelined request is read ahead as far as one buffer; beyond it the kernel holds it back.
         while self.input.len() < AHEAD_BYTES {
@@ -327,15 +339,15 @@ impl Server {
                     self.input.shrink();
                     self.count_buffers();
                 }
-                return if self.is_revoked() { Poll::Ready(Departure::Gone) } else { Poll::Pending };
+                return if self.is_revoked() { Poll::Ready(()) } else { Poll::Pending };
             };
             match filled {
                 Ok(0) => {
                     self.half_closed = true;
-                    return Poll::Ready(Departure::HalfClosed);
+                    return self.poll_patience(cx);
                 }
                 Ok(_) => {}
-                Err(_) => return Poll::Ready(Departure::Gone),
+                Err(_) => return Poll::Ready(()),
             }
         }
         Poll::Pending
@@ -346,6 +358,7 @@ impl Server {
         if self.version == Version::Http10 {
             return;
         }
+        self.expects &= head.status != 100;
         let protocol = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
         head.headers.remove_nominated();
         h1::frame_response(head, BodyLength::None, false);
@@ -360,6 +373,9 @@ impl Server {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        // What ends the connection is said while it can be said.
+        self.persists &= self.listens.get() && self.may_discard_rest();
+        self.patience = None;
         let follows = h1::frame_response(head, length, self.bodiless);
         self.bodiless |= follows == BodyLength::None;
         let framing = match follows {
@@ -402,6 +418,7 @@ impl Server {
         if let Frame::Data(data) = &frame {
             self.body_sent += data.len() as u64;
         }
+        self.patience = None;
         self.output.push(frame);
     }
 
@@ -487,28 +504,6 @@ impl Server {
         self.requests
     }
 
-    /// Reads what is left of a request that was answered without it, if it is little: cheaper
-    /// for both sides than a new connection.
-    pub async fn discard_rest(&mut self) {
-        if !self.persists || self.reader.is_done() || !self.output.is_empty() {
-            return;
-        }
-        let before = self.body_received;
-        self.deadline.set(LINGER_MS);
-        let done = poll_fn(|cx| {
-            loop {
-                match self.poll_frame(cx) {
-                    Poll::Ready(Ok(Frame::Data(_))) if self.body_received - before <= DISCARD_BYTES => {}
-                    Poll::Ready(Ok(Frame::Data(_)) | Err(_)) => return Poll::Ready(false),
-                    Poll::Ready(Ok(Frame::End | Frame::Trailers(_))) => return Poll::Ready(true),
-                    Poll::Pending => return self.deadline.poll_expired(cx).map(|()| false),
-                }
-            }
-        })
-        .await;
-        self.persists &= done;
-    }
-
     /// Whether nothing of the last exchange is left.
     pub fn is_between_requests(&self) -> bool {
         self.reader.is_done()
@@ -517,43 +512,6 @@ impl Server {
     /// Whether another request may follow on this connection.
     pub fn continues(&self) -> bool {
         self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
-    }
-
-    /// Whether there is more to ending the connection than to let go of it.
-    pub fn has_farewell(&self) -> bool {
-        !self.aborted && (self.stream.tls().is_some() || self.is_unread())
-    }
-
-    /// Whether the client may still be sending.
-    fn is_unread(&self) -> bool {
-        !(self.half_closed || self.reader.is_done() && self.input.is_empty())
-    }
-
-    /// Ends the connection. A client that is still sending gets to see its answer first: closing
-    /// over unread bytes would reset the connection and take the answer with it. One behind TLS is
-    /// told that this is the end; without that it would have to fear that something was cut off.
-    pub async fn close(&mut self) {
-        let lingers = self.is_unread();
-        self.deadline.set(LINGER_MS);
-        self.input = Chunk::empty();
-        poll_fn(|cx| {
-            if self.stream.poll_shutdown(cx).is_pending() {
-                return self.deadline.poll_expired(cx);
-            }
-            if !lingers {
-                return Poll::Ready(());
-            }
-            loop {
-                if self.deadline.poll_expired(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-                match ready!(self.stream.poll_fill(cx, &mut self.input)) {
-                    Ok(0) | Err(_) => return Poll::Ready(()),
-                    Ok(_) => self.input = Chunk::empty(),
-                }
-            }
-        })
-        .await;
     }
 }
 

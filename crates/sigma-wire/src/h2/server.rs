@@ -14,7 +14,6 @@ use sigma_http::{
 use sigma_net::Deadline;
 
 use super::mux::Mux;
-use crate::Departure;
 use crate::rules::{check_body, lower};
 
 /// RFC 6455 §1.3
@@ -184,9 +183,9 @@ impl ServerStream {
         }
     }
 
-    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answer == Answer::Lost || self.is_cut() {
-            return Poll::Ready(Departure::Gone);
+            return Poll::Ready(());
         }
         self.shared.mux.wait(self.key, cx);
         Poll::Pending

@@ -122,6 +122,44 @@ fn a_node_without_a_tls_session_is_told_from_one_that_refuses() {
 }
 
 #[test]
+fn what_is_wrong_with_a_nodes_certificate_is_said_and_logged_once() {
+    let (root, other) = (Authority::new("Root"), Authority::new("Other"));
+    let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    for (at, (issued, trusted, name, reason)) in [
+        (root.issue("h"), &other, "h", "no trusted authority vouches for the node's certificate"),
+        (root.issue("h"), &root, "another.test", "the node's certificate is for another name"),
+        (root.issue_within("h", 2000..2001), &root, "h", "the node's certificate has expired"),
+        (root.issue_within("h", 4000..4001), &root, "h", "the node's certificate is not valid yet"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let files = issued.files(dir.path(), &format!("h{at}"));
+        let tls = json!({ "certificates": [files] });
+        let node = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
+        let port = node.address().port().unwrap();
+        let upstream = json!({
+            "nodes": { format!("127.0.0.1:{port}"): 1 }, "scheme": "https", "retries": 0,
+            "pass_host": "rewrite", "upstream_host": name, "tls": { "verify": true, "ca": trusted.pem },
+        });
+        let whole = json!({
+            "workers": 1, "listeners": ["{listen}"],
+            "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }],
+        });
+        let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
+        for _ in 0..3 {
+            let response = gateway.connect().unwrap().get("/").unwrap();
+            let (status, text) = (response.status(), response.text());
+            assert!(status == 502 && text.contains("tls_certificate_error"), "{text}");
+            assert!(text.contains(reason), "{reason}: {text}");
+        }
+        let log = gateway.stderr();
+        assert_eq!(log.matches(reason).count(), 1, "{reason}: {log}");
+        assert!(log.contains(&format!("127.0.0.1:{port}")), "{log}");
+    }
+}
+
+#[test]
 fn a_node_whose_name_has_no_address_is_told_from_none() {
     let settings = |names: &Dns| json!({ "dns": { "servers": [names.address().to_string()] } });
     let named = json!({ "nodes": { "node.sigma.test:80": 1 } });

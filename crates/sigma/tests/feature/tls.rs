@@ -56,6 +56,16 @@ impl Authority {
         self.issue_for(name, &rcgen::PKCS_ECDSA_P256_SHA256)
     }
 
+    /// A certificate that is valid in these years alone.
+    pub(crate) fn issue_within(&self, name: &str, years: std::ops::Range<i32>) -> Issued {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        Issued { cert: cert.pem(), key: key.serialize_pem() }
+    }
+
     pub(crate) fn issue_for(&self, name: &str, algorithm: &'static rcgen::SignatureAlgorithm) -> Issued {
         let key = KeyPair::generate_for(algorithm).unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();

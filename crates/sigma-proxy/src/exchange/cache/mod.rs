@@ -25,7 +25,6 @@ use sigma_cache::{
 use sigma_http::{BodyLength, Fault, Headers, Method, RequestHead};
 use sigma_plugin::cache::{CacheOrder, CacheWish};
 use sigma_plugin::{BodyFilter, Context, Reply};
-use sigma_wire::Departure;
 
 use super::local_reply::LocalReply;
 use super::plan::Ended;
@@ -205,7 +204,7 @@ impl Exchange<'_, '_> {
                 if news.as_mut().poll(task).is_ready() {
                     return Poll::Ready(Ok(false));
                 }
-                if let Poll::Ready(Departure::Gone) = self.down.poll_departure(task) {
+                if self.down.poll_departure(task).is_ready() {
                     return Poll::Ready(Err(client_gone()));
                 }
                 wait.as_mut().poll(task).map(|()| Ok(true))

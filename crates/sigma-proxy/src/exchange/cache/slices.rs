@@ -20,7 +20,6 @@ use sigma_http::range::Ranges;
 use sigma_http::{BodyLength, Fault, Headers, Method};
 use sigma_plugin::Context;
 use sigma_plugin::cache::{CacheRule, CacheWish};
-use sigma_wire::Departure;
 use tokio::sync::oneshot;
 
 use super::conditions::ask_without_condition;
@@ -489,10 +488,7 @@ impl Exchange<'_, '_> {
             if let Poll::Ready(obtained) = slice.as_mut().poll(task) {
                 return Poll::Ready(Ok(obtained.map(|_| true)));
             }
-            match self.down.poll_departure(task) {
-                Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
-                _ => Poll::Pending,
-            }
+            self.down.poll_departure(task).map(|()| Err(client_gone()))
         })
         .await
     }
