@@ -1,6 +1,8 @@
 //! The list of plugins of a build, and what the rest of the gateway asks of it.
 
+mod children;
 mod known;
+mod off;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +17,14 @@ use sigma_config::profile::Profile;
 use sigma_config::resources::Proto;
 use sigma_config::wording::{Unread, is_secret_reference};
 
+use self::children::Children;
 use self::known::{Checked, Known};
+use self::off::{Off, early_filter, is_off, switched_off};
 use crate::credentials::Credentials;
-use crate::descriptor::{Child, Data, Family, InlineUpstream};
+use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields, Phase, PhaseSet, Plugin};
+use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
 
 /// Finds what other resources say for a plugin that is being made.
 pub trait Lookup {
@@ -333,91 +337,8 @@ struct Written<'b> {
     resource: &'b str,
 }
 
-/// The warning that a filter asks about the response of a plugin that has run by then.
-fn early_filter(kind: &dyn Kind, scope: PluginScope, conf: &Value) -> Option<Problem> {
-    const LATE: PhaseSet = PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
-    let meta = Meta::of(conf).ok().filter(|_| scope == PluginScope::Http)?;
-    let is_late = |phase: &Phase| LATE.contains(*phase) && kind.phases().contains(*phase);
-    let is_early = meta.asks_response && !Phase::ALL.iter().any(is_late);
-    let message =
-        "the condition is about the response, and the plugin runs before there is one: it never holds";
-    is_early.then(|| Problem::new("_meta.filter", "never_matches", message).hint("ask about the request"))
-}
-
-/// Whether a plugin is disabled by its own configuration.
-fn is_off(conf: &Value) -> bool {
-    conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
-}
-
-/// The instance of a plugin that is disabled, for requests and for sessions.
-struct Off;
-
-impl Plugin for Off {}
-
-impl FlowPlugin for Off {}
-
-/// The entry of a plugin that is disabled: it stands before those of the same name from elsewhere, whatever else its
-/// configuration says.
-fn switched_off<P: ?Sized>(
-    kind: &Arc<dyn Kind>,
-    conf: &Arc<Value>,
-    metadata: Option<Arc<Value>>,
-    plugin: Arc<P>,
-) -> Entry<P> {
-    Entry {
-        kind: Arc::clone(kind),
-        meta: Meta { disable: true, ..Meta::default() },
-        conf: Arc::clone(conf),
-        metadata,
-        protos: Vec::new(),
-        plugin,
-        children: Vec::new(),
-        owned: OwnedFields::default(),
-        credentials: Credentials::default(),
-    }
-}
-
 /// Has a kind of plugin make an instance.
 type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
-
-/// Makes the plugins that stand inside one that is being made.
-struct Children<'b> {
-    roster: &'b Roster,
-    lookup: &'b dyn Lookup,
-    made: RefCell<Vec<Arc<Entry>>>,
-    /// The definitions that were asked for.
-    protos: RefCell<Vec<(Id, Option<Arc<Proto>>)>>,
-}
-
-impl Family for Children<'_> {
-    fn child(
-        &self,
-        name: &str,
-        conf: &Value,
-        resource: &str,
-        node: &Arc<Node>,
-    ) -> Result<Arc<Entry>, String> {
-        let written = Arc::new(conf.clone());
-        let entry = self.roster.build(name, &written, conf.clone(), resource, self.lookup, node)?;
-        let entry = Arc::new(entry);
-        self.made.borrow_mut().push(Arc::clone(&entry));
-        Ok(entry)
-    }
-
-    fn kinds(&self) -> Vec<Arc<dyn Kind>> {
-        self.roster.kinds().cloned().collect()
-    }
-
-    fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
-        let proto = self.lookup.proto(id);
-        self.protos.borrow_mut().push((id.clone(), proto.clone()));
-        proto
-    }
-
-    fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>> {
-        self.lookup.written(resource, plugin)
-    }
-}
 
 impl Roster {
     /// Checks the plugins that stand inside a configuration.
