@@ -71,7 +71,7 @@ fn refusals_by_choices_name_the_field() {
     let none = "value should match only one schema, but matches none";
     let count = format!("property \"count\" validation failed: {none}");
     check("limit-count", json!({"count": 0, "time_window": 60}), &count, "(count: ");
-    check("limit-conn", json!({}), none, "(add `conn`");
+    check("limit-conn", json!({}), none, "(add `default_conn_delay`");
     let both = "value should match only one schema, but matches both schemas";
     let lists = json!({"whitelist": ["127.0.0.1"], "blacklist": ["127.0.0.1"]});
     check("ip-restriction", lists, both, "(keep one of `whitelist` and `blacklist`)");
