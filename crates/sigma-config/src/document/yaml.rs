@@ -29,9 +29,13 @@ pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
     }
 }
 
+/// A line that is not indented enough, and the place of the outermost list or mapping in brackets that is
+/// open there.
+type Outdented = (usize, Option<(u32, u32)>);
+
 /// Reads the text once. Where a line is not indented enough, also that line and the place of the
 /// outermost list or mapping in brackets that is open there.
-fn attempt(indented: &Indented<'_>) -> (Builder, Option<(usize, Option<(u32, u32)>)>) {
+fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
     let mut builder = Builder::default();
     let place = |marker: &Marker| (marker.line() as u32, indented.column(marker) as u32 + 1);
     for event in Parser::new_from_str(indented.text()) {

@@ -76,9 +76,7 @@ impl<'a> Fields<'a> {
         if let Place::Section(section, plugins) = self.place {
             return self.resource(kind_of(section, item), item, plugins);
         }
-        let mut schemas = Vec::new();
-        self.schemas.iter().for_each(|schema| below(schema, None, &mut schemas));
-        self.with_children(schemas, &index.to_string())
+        self.with_children(below(&self.schemas, None), &index.to_string())
     }
 
     /// The fields of the member `key`, whose value is `value`.
@@ -105,9 +103,7 @@ impl<'a> Fields<'a> {
             }
             _ => {}
         }
-        let mut schemas = Vec::new();
-        self.schemas.iter().for_each(|schema| below(schema, Some(key), &mut schemas));
-        self.with_children(schemas, &key.replace('~', "~0").replace('/', "~1"))
+        self.with_children(below(&self.schemas, Some(key)), &key.replace('~', "~0").replace('/', "~1"))
     }
 
     fn with_children(&self, mut schemas: Vec<Cow<'a, Value>>, token: &str) -> Fields<'a> {
@@ -188,29 +184,34 @@ fn alternatives<'s>(schema: &'s Value, visit: &mut dyn FnMut(&'s Value)) {
     lists.chain(branches).for_each(|schema| alternatives(schema, visit));
 }
 
-/// Adds the schemas of a member, or without a key of the elements.
-fn below<'a>(schema: &Cow<'a, Value>, key: Option<&str>, found: &mut Vec<Cow<'a, Value>>) {
-    fn members<'s>(schema: &'s Value, key: Option<&str>) -> Vec<&'s Value> {
-        let mut members = Vec::new();
-        alternatives(schema, &mut |schema| match key {
-            Some(key) => {
-                let named = schema.get("properties").and_then(|all| all.get(key));
-                let patterns = schema.get("patternProperties").and_then(Value::as_object);
-                let of_patterns = patterns.into_iter().flatten().map(|(_, schema)| schema);
-                let others = schema.get("additionalProperties").filter(|others| others.is_object());
-                match named {
-                    Some(named) => members.push(named),
-                    None => members.extend(of_patterns.chain(others)),
-                }
+/// The schemas of a member, or without a key of the elements.
+fn below<'a>(schemas: &[Cow<'a, Value>], key: Option<&str>) -> Vec<Cow<'a, Value>> {
+    let mut found = Vec::new();
+    for schema in schemas {
+        match schema {
+            Cow::Borrowed(schema) => found.extend(members(schema, key).into_iter().map(Cow::Borrowed)),
+            Cow::Owned(schema) => found.extend(members(schema, key).into_iter().cloned().map(Cow::Owned)),
+        }
+    }
+    found
+}
+
+fn members<'s>(schema: &'s Value, key: Option<&str>) -> Vec<&'s Value> {
+    let mut members = Vec::new();
+    alternatives(schema, &mut |schema| match key {
+        Some(key) => {
+            let named = schema.get("properties").and_then(|all| all.get(key));
+            let patterns = schema.get("patternProperties").and_then(Value::as_object);
+            let of_patterns = patterns.into_iter().flatten().map(|(_, schema)| schema);
+            let others = schema.get("additionalProperties").filter(|others| others.is_object());
+            match named {
+                Some(named) => members.push(named),
+                None => members.extend(of_patterns.chain(others)),
             }
-            None => members.extend(schema.get("items").filter(|items| items.is_object())),
-        });
-        members
-    }
-    match schema {
-        Cow::Borrowed(schema) => found.extend(members(schema, key).into_iter().map(Cow::Borrowed)),
-        Cow::Owned(schema) => found.extend(members(schema, key).into_iter().cloned().map(Cow::Owned)),
-    }
+        }
+        None => members.extend(schema.get("items").filter(|items| items.is_object())),
+    });
+    members
 }
 
 #[derive(Default)]
