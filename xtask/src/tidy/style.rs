@@ -25,6 +25,10 @@ const SLEEPERS: &[(&str, &str)] = &[
         "crates/sigma/tests/feature/supervised.rs",
         "a signal that comes at any moment of an exec is what is tested, and no event tells of these moments",
     ),
+    (
+        "crates/sigma-net/src/deadline.rs",
+        "the clock of a thread that has nothing to do is what is tested, and only time makes it rest",
+    ),
     ("crates/sigma-testkit/", "the harness polls for what no event announces, up to a deadline"),
     (
         "crates/sigma-upstream/src/watch.rs",
