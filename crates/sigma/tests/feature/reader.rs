@@ -155,7 +155,9 @@ fn follow_sections_of(page: &str) {
         let blocks = blocks_of(text);
         let has = |language: &str| blocks.iter().any(|(of, _)| of == language);
         assert!(has("yaml") && has("console"), "`{name}` has no configuration or no command");
-        let anchor = name.to_lowercase().replace(' ', "-");
+        let anchor =
+            name.to_lowercase().replace(|sign: char| !sign.is_alphanumeric() && !"-_ ".contains(sign), "");
+        let anchor = anchor.replace(' ', "-");
         assert!(page.contains(&format!("](#{anchor})")), "the table of the page does not name `{name}`");
     }
     follow_all(&sections);

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sigma_testkit::{Address, DEADLINE, Gateway, Operator, Origin, Redis, until};
@@ -57,9 +58,12 @@ pub(crate) fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
     (greeting.trim_end().to_owned(), String::from_utf8(peer.read_to_close().unwrap()).unwrap())
 }
 
+/// How long a session is given to end; a test asks again until then.
+const END: Duration = Duration::from_secs(2);
+
 /// The session ends without a byte.
 pub(crate) fn is_closed(gateway: &Gateway) -> bool {
-    gateway.connect().unwrap().read_to_close().is_ok_and(|bytes| bytes.is_empty())
+    gateway.connect().unwrap().with_deadline(END).read_to_close().is_ok_and(|bytes| bytes.is_empty())
 }
 
 #[test]
