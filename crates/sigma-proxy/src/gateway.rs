@@ -493,6 +493,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Idle connections end when their time is over, those with an exchange when that is, all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
+    // Before the listeners go: the idle connections of one that a reload takes away end at once, these do not.
+    worker.drain.begin(&worker.view().snapshot.settings.timeouts);
     for Acceptor { mut task, stop, .. } in accepting.into_values().flatten() {
         stop.notify_one();
         if tokio::time::timeout(STOP_ACCEPTING, &mut task).await.is_err() {
@@ -500,7 +502,6 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, ending: Ending) {
         }
     }
     let end = Instant::now() + ending.deadline;
-    worker.drain.begin(&worker.view().snapshot.settings.timeouts);
     // Tasks that were just accepted get to begin before the idle ones are told.
     tokio::task::yield_now().await;
     if !ending.idle.is_zero() {

@@ -121,12 +121,12 @@ impl Server {
         }
     }
 
-    /// Waits for the next request; holds no buffer until its first byte. `closing` tells an idle
-    /// connection to end; one that was served ends with its listener, too.
+    /// Waits for the next request; holds no buffer until its first byte. `closing` says whether an idle connection
+    /// ends; it gets whether the connection has had no request yet.
     ///
     /// # Errors
     /// Returns an error if there is none any more.
-    pub async fn wait(&mut self, closing: impl Fn() -> bool) -> Result<(), NoRequest> {
+    pub async fn wait(&mut self, closing: impl Fn(bool) -> bool) -> Result<(), NoRequest> {
         if !self.input.is_empty() {
             return Ok(());
         }
@@ -138,8 +138,7 @@ impl Server {
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            let is_left = !first && !self.listens.get();
-            if self.deadline.poll_expired(cx).is_ready() || is_left || closing() {
+            if self.deadline.poll_expired(cx).is_ready() || closing(first) {
                 return Poll::Ready(Err(NoRequest::Closed));
             }
             Poll::Pending
