@@ -278,6 +278,9 @@ fn texts_schema(_: &mut SchemaGenerator) -> Schema {
 
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
+        if self.discovery.is_none() && !(self.bearer_only && self.public_key.is_some()) {
+            return Err("property \"discovery\" is required".to_owned());
+        }
         if self.session.is_none() && !self.bearer_only {
             return Err("property \"session.secret\" is required when \"bearer_only\" is false".to_owned());
         }
@@ -293,16 +296,14 @@ impl Configuration for Config {
             wording::Schema::compile(schema)
                 .map_err(|error| format!("check claim_schema failed: {error}"))?;
         }
-        match &self.discovery {
-            None if self.bearer_only && self.public_key.is_some() => {}
-            None => return Err("property \"discovery\" is required".to_owned()),
-            Some(discovery) if self.issuer.is_none() && Provider::issuer_of(discovery).is_none() => {
-                return Err(format!(
-                    "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that its issuer \
-                    is not known; set `issuer` to it"
-                ));
-            }
-            Some(_) => {}
+        if let Some(discovery) = &self.discovery
+            && self.issuer.is_none()
+            && Provider::issuer_of(discovery).is_none()
+        {
+            return Err(format!(
+                "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that its issuer is \
+                not known; set `issuer` to it"
+            ));
         }
         if let Some(proxies) = &self.proxy_opts {
             proxies.proxies()?;
