@@ -161,7 +161,8 @@ async fn members_that_are_given_twice_are_refused() {
     let api = Api::new();
     api.done("PUT /routes/1", ROUTE).await;
     let check = async |line: &str, body: &str, place: &str| {
-        api.refused(line, body, 400, &format!("the member `{place}` is given twice; remove one")).await;
+        let message = format!("invalid request body: the member `{place}` is given twice; remove one");
+        api.check(line, body, 400, json!({"error_msg": message, "req_body": body})).await;
     };
     check(
         "PUT /routes/2",
