@@ -258,10 +258,9 @@ struct Conversation {
 
 async fn converse(mut conversation: Box<Conversation>) {
     loop {
-        let Conversation { server, entered: Entered(worker), open, .. } = &mut *conversation;
+        let Conversation { server, entered: Entered(worker), .. } = &mut *conversation;
         // While the worker drains, the next response announces the end: no request is lost.
-        let is_left = || !open.get() && !worker.is_draining();
-        if server.wait(|is_new| worker.is_closing() || !is_new && is_left()).await.is_err() {
+        if server.wait(|is_left| worker.is_closing() || is_left && !worker.is_draining()).await.is_err() {
             break;
         }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {

@@ -122,7 +122,7 @@ impl Server {
     }
 
     /// Waits for the next request; holds no buffer until its first byte. `closing` says whether an idle connection
-    /// ends; it gets whether the connection has had no request yet.
+    /// ends; it gets whether the connection was served and its listener is gone.
     ///
     /// # Errors
     /// Returns an error if there is none any more.
@@ -138,7 +138,8 @@ impl Server {
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            if self.deadline.poll_expired(cx).is_ready() || closing(first) {
+            let is_left = !first && !self.listens.get();
+            if self.deadline.poll_expired(cx).is_ready() || closing(is_left) {
                 return Poll::Ready(Err(NoRequest::Closed));
             }
             Poll::Pending
