@@ -161,18 +161,6 @@ impl Fault {
     pub const fn side(self) -> Side {
         self.kind.side()
     }
-
-    /// Whether the upstream gives no answer for now, be it that its nodes fail or that they are not asked.
-    pub const fn is_lack_of_answer(self) -> bool {
-        matches!(self.side(), Side::Upstream)
-            || matches!(
-                self.kind,
-                FaultKind::BreakerOpen
-                    | FaultKind::Overloaded
-                    | FaultKind::GatewayOverloaded
-                    | FaultKind::OutOfSockets
-            )
-    }
 }
 
 impl std::fmt::Display for Fault {

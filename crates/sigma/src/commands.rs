@@ -27,6 +27,7 @@ use sigma_proxy::route::Verdict;
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run, Signal};
 use crate::outcome::Outcomes;
 use crate::output::printed;
+use crate::roster::roster;
 use crate::{demo, errorlog};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
@@ -52,11 +53,6 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// All plugins of this build.
-pub(crate) fn roster() -> Arc<Roster> {
-    Arc::new(Roster::new(sigma_plugins::kinds(), None))
 }
 
 /// Lists the plugins, or prints what one says of itself.

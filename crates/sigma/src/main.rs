@@ -10,6 +10,7 @@ mod init;
 mod man;
 mod outcome;
 mod output;
+mod roster;
 
 use std::process::ExitCode;
 

@@ -180,12 +180,15 @@ impl Variables for RawPath<'_> {
     }
 }
 
+/// What the groups of a pattern matched.
+type Groups = Vec<Vec<u8>>;
+
 impl ProxyRewrite {
     /// The new target, and the groups of the pattern that matched. No target where the path stays as it came.
     ///
     /// # Errors
     /// Returns an error if the client made the path lead elsewhere.
-    fn target(&self, ctx: &Context) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), DotSegment> {
+    fn target(&self, ctx: &Context) -> Result<(Option<Vec<u8>>, Groups), DotSegment> {
         if self.use_real_request_uri_unsafe {
             let (target, captures) = self.raw_target(ctx);
             return Ok((Some(target), captures));

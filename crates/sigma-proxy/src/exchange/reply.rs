@@ -67,6 +67,19 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
     })
 }
 
+/// Whether a stale response may replace the error: the upstream does not respond, since its nodes fail or since they get
+/// no request.
+pub(super) fn may_be_stale(fault: Fault) -> bool {
+    fault.side() == Side::Upstream
+        || matches!(
+            fault.kind,
+            FaultKind::BreakerOpen
+                | FaultKind::Overloaded
+                | FaultKind::GatewayOverloaded
+                | FaultKind::OutOfSockets
+        )
+}
+
 /// The status that a fault of an exchange is answered with; none if there is nobody to answer.
 pub(super) fn status_of(kind: FaultKind, ctx: &Context) -> Option<u16> {
     let own = if dubbo::is_in_lines(ctx) { status_of_call(kind) } else { None };

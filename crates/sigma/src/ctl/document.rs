@@ -39,7 +39,7 @@ fn variable(name: &str) -> Option<String> {
 
 /// Reads a resource, its variables replaced and its short forms written out.
 pub(crate) fn read(file: &Path) -> Result<Value> {
-    shorthand::resource(document(file)?, &*crate::commands::roster(), &variable)
+    shorthand::resource(document(file)?, &*crate::roster::roster(), &variable)
         .map_err(|problems| listed(file, &problems))
 }
 
@@ -66,7 +66,7 @@ fn listed(file: &Path, problems: &[Problem]) -> anyhow::Error {
 /// out, and named on standard error. A key that is neither section nor setting is refused: a misspelt
 /// section would be an empty one, and remove everything of its kind.
 pub(crate) fn configuration(file: &Path) -> Result<Value> {
-    let found = shorthand::resources(document(file)?, &*crate::commands::roster(), &variable)
+    let found = shorthand::resources(document(file)?, &*crate::roster::roster(), &variable)
         .map_err(|problems| listed(file, &problems))?;
     if !found.settings.is_empty() {
         let names = found.settings.join(", ");

@@ -145,17 +145,14 @@ fn asked_by_http() -> (Origin, Arc<List>) {
     (http.expect("a server"), list)
 }
 
-/// A port for gRPC is the higher one; of many that are free, some are.
+/// A port for gRPC is the higher one.
 async fn listener_above(port: u16) -> TcpListener {
-    let mut lower = Vec::new();
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        if listener.local_addr().expect("an address").port() > port {
+    for above in port..u16::MAX {
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", above + 1)).await {
             return listener;
         }
-        lower.push(listener);
-        assert!(lower.len() < 1000, "no port above {port} is free");
     }
+    panic!("no port above {port} is free")
 }
 
 fn info(hosts: &[&str]) -> Value {

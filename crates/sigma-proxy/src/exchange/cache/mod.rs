@@ -28,6 +28,7 @@ use sigma_plugin::{BodyFilter, Context, Reply};
 
 use super::local_reply::LocalReply;
 use super::plan::Ended;
+use super::reply::may_be_stale;
 use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::route::normalize::UriOptions;
@@ -174,7 +175,7 @@ impl Exchange<'_, '_> {
     /// Answers with what is kept where no node has answered and the rule lets it; whether it did.
     pub(super) async fn stand_in(&mut self, fault: Fault) -> Result<bool, Fault> {
         let Some(turn) = self.scratch.turn.take() else { return Ok(false) };
-        match turn.stand_in(self.now_s()).filter(|_| fault.is_lack_of_answer()) {
+        match turn.stand_in(self.now_s()).filter(|_| may_be_stale(fault)) {
             None => Ok(false),
             Some(stale) => {
                 let own = turn.give_stale(&stale, None, self.now_s(), &mut self.scratch.ctx);
