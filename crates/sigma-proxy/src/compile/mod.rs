@@ -52,7 +52,7 @@ use routes::Placed;
 
 pub(crate) use certificates::Sessions;
 pub(crate) use routes::route_inputs;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use sources::NoFiles;
 pub use sources::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, SecretSource, Sources,

@@ -160,10 +160,10 @@ impl CertificateSource for NoCertificates {
 }
 
 /// No file can be read.
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) struct NoFiles;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 impl FileSource for NoFiles {
     fn authorities(&mut self, _: Option<&Path>) -> Result<Authorities, String> {
         Authorities::system().map_err(|error| error.to_string())
