@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use sigma_config::expr::{VarName, Variables};
 use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
@@ -551,15 +550,6 @@ impl Context {
         (self.skipped.is_empty() && entry.meta.filter.is_empty()) || self.judges(entry)
     }
 
-    /// Before there is a response, a plugin that logs collects what it may have to log.
-    fn judges_response(&self, entry: &Entry) -> bool {
-        let status = VarName::parse("status");
-        match self.get(&status) {
-            None => entry.kind.phases().contains(Phase::Log),
-            Some(_) => entry.meta.filter.may_hold(self),
-        }
-    }
-
     fn judges(&mut self, entry: &Entry) -> bool {
         if self.skipped.iter().any(|skipped| **skipped == *entry.name()) {
             return false;
@@ -568,7 +558,10 @@ impl Context {
             return true;
         }
         if entry.meta.asks_response {
-            return self.judges_response(entry);
+            // Before there is a response, a plugin that logs collects data for its entry.
+            let has_response = self.record.status != 0 || self.response.status != 0;
+            let collects = !has_response && entry.kind.phases().contains(Phase::Log);
+            return collects || entry.meta.filter.may_hold(self);
         }
         let key = std::ptr::from_ref(entry).addr();
         if let Some((_, verdict)) = self.verdicts.iter().find(|(known, _)| *known == key) {
