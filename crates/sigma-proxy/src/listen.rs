@@ -31,8 +31,24 @@ use streams::multiplexed;
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a worker logs that an address has too many connections to a listener.
-const COMPLAINT_MS: u64 = 10_000;
+/// Between two equal lines in the log of one listener.
+const LINE_MS: u64 = 10_000;
+
+/// When a listener last logged something that it logs once in [`LINE_MS`].
+#[derive(Default)]
+struct LastLine(Option<u64>);
+
+impl LastLine {
+    /// Whether the line is due; then it counts as written.
+    fn is_due(&mut self) -> bool {
+        let now_ms = deadline::now_ms();
+        let is_due = self.0.is_none_or(|then| now_ms.saturating_sub(then) >= LINE_MS);
+        if is_due {
+            self.0 = Some(now_ms);
+        }
+        is_due
+    }
+}
 
 /// Accepts until told to stop; then takes what the kernel has queued, so that no client that was let
 /// in is shut out, and ends. `place` and `name` are the listener's in the settings.
@@ -45,13 +61,14 @@ pub(crate) async fn accept_loop(
 ) {
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
-    let (mut crowded, mut complained_ms, mut full_ms) = (false, None, None);
+    let mut crowded = false;
+    let [mut address_line, mut full_line, mut descriptor_line] = [(); 3].map(|()| LastLine::default());
     // What sessions through it are counted in, from the first one on.
     let mut traffic: Option<Arc<Traffic>> = None;
     loop {
-        wait_for_room(&worker, &mut full_ms).await;
+        wait_for_room(&worker, &mut full_line).await;
         if std::mem::take(&mut crowded) {
-            wait_for_descriptors(&worker, &listening).await;
+            wait_for_descriptors(&worker, &listening, &mut descriptor_line).await;
         }
         let accepted = tokio::select! {
             biased;
@@ -67,7 +84,7 @@ pub(crate) async fn accept_loop(
                     Ok(counted) => counted,
                     Err(too_many) => {
                         worker.counters.add(Counter::ConnectionsRefusedAddress, 1);
-                        complain(too_many, peer, &mut complained_ms);
+                        complain(too_many, peer, &mut address_line);
                         continue;
                     }
                 };
@@ -147,10 +164,8 @@ fn start(counted: Option<Counted>, task: impl Future<Output = ()> + 'static) {
 }
 
 /// Logs now and then that an address has too many connections.
-fn complain(TooMany(most): TooMany, peer: Peer, complained_ms: &mut Option<u64>) {
-    let now_ms = deadline::now_ms();
-    if complained_ms.is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS) {
-        *complained_ms = Some(now_ms);
+fn complain(TooMany(most): TooMany, peer: Peer, line: &mut LastLine) {
+    if line.is_due() {
         tracing::warn!(
             most,
             ?peer,
@@ -166,15 +181,13 @@ fn is_peers_fault(error: &std::io::Error) -> bool {
 }
 
 /// Waits until the worker may have another connection; logs now and then that it may not.
-async fn wait_for_room(worker: &Worker, told_ms: &mut Option<u64>) {
+async fn wait_for_room(worker: &Worker, line: &mut LastLine) {
     loop {
         let most = worker.view().snapshot.settings.limits.connections_per_worker;
         if worker.connections() < most {
             return;
         }
-        let now_ms = deadline::now_ms();
-        if told_ms.is_none_or(|then| now_ms.saturating_sub(then) >= COMPLAINT_MS) {
-            *told_ms = Some(now_ms);
+        if line.is_due() {
             tracing::warn!(
                 most,
                 "a worker has all connections that it may have; new ones wait until one ends (limits.connections_per_worker)"
@@ -185,13 +198,15 @@ async fn wait_for_room(worker: &Worker, told_ms: &mut Option<u64>) {
 }
 
 /// Clients leave descriptors to others: to connections to nodes, to operators, to health checks.
-async fn wait_for_descriptors(worker: &Worker, listening: &Listening) {
+async fn wait_for_descriptors(worker: &Worker, listening: &Listening, line: &mut LastLine) {
     if listening.has_room() {
         return;
     }
-    tracing::warn!(
-        "clients have all descriptors that they may have; those that come now wait (RLIMIT_NOFILE)"
-    );
+    if line.is_due() {
+        tracing::warn!(
+            "clients have all descriptors that they may have; those that come now wait (RLIMIT_NOFILE)"
+        );
+    }
     while !listening.has_room() {
         // What other workers give back is not told to this one.
         tokio::select! {
