@@ -182,7 +182,7 @@ impl Node {
             if let Some(limits) = self.limits.get() {
                 let room = Node::room(limits, self.demand.spare());
                 while kept.len() > room && self.close_longest_idle(&mut kept) {}
-                kept.close_beyond(limits.size, now_ms.saturating_sub(limits.burst_ms));
+                kept.close_beyond(limits.size, now_ms, limits.burst_ms);
                 census.beyond = kept.idle.len().saturating_sub(limits.size);
             }
             census.idle = kept.idle.len() + kept.shared.idle();
@@ -194,7 +194,7 @@ impl Node {
     /// Closes the connections that are kept for the sake of the recent peak. Whether there were any.
     pub(super) fn close_beyond_size(&self) -> bool {
         let Some(limits) = self.limits.get() else { return false };
-        self.kept.borrow_mut().close_beyond(limits.size, u64::MAX) > 0
+        self.kept.borrow_mut().close_beyond(limits.size, deadline::now_ms(), 0) > 0
     }
 
     fn occupy(self: &Rc<Self>) -> Place {
@@ -352,10 +352,11 @@ impl Kept {
         true
     }
 
-    /// Closes the idle connections beyond `size` that were not used since. Returns how many.
-    fn close_beyond(&mut self, size: usize, since_ms: u64) -> usize {
+    /// Closes the connections beyond `size` that have been idle for at least `idle_ms`. Returns how many.
+    fn close_beyond(&mut self, size: usize, now_ms: u64, idle_ms: u64) -> usize {
         let beyond = self.idle.len().saturating_sub(size);
-        let over = self.idle.iter().take(beyond).take_while(|idle| idle.used_ms <= since_ms).count();
+        let is_over = |idle: &&Idle| now_ms.saturating_sub(idle.used_ms) >= idle_ms;
+        let over = self.idle.iter().take(beyond).take_while(is_over).count();
         self.idle.drain(..over).count()
     }
 }

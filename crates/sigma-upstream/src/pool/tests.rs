@@ -1,10 +1,12 @@
 //! Pools in front of nodes that say little: who gets a place, who waits, and what becomes of those who wait.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::time::Duration;
 
 use sigma_config::resources::Scheme;
 use sigma_http::h1::{HeadLimits, Tolerance};
+use sigma_http::{Method, ResponseHead};
 use sigma_net::deadline;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -103,6 +105,8 @@ enum Manner {
     Places(u32),
     /// It says nothing.
     Mute,
+    /// It sends an HTTP/1 response at once.
+    Answers,
     /// It allows some streams, and takes back the first connections as soon as it is told to.
     Leaves(usize),
 }
@@ -156,6 +160,10 @@ async fn hold(mut socket: TcpStream, manner: Manner, number: usize, leave: Rc<to
         Manner::Places(places) => Some(places),
         Manner::Leaves(_) => Some(PLACES),
         Manner::Mute => None,
+        Manner::Answers => {
+            let _ = socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+            None
+        }
     };
     if let Some(places) = places {
         let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3];
@@ -362,5 +370,33 @@ fn a_node_without_places_is_not_asked_for_ever() {
         let results = crowd.all(20).await;
         assert!(results.iter().all(Result::is_err));
         assert_eq!(far.connections.get(), 1, "another connection would be no better");
+    });
+}
+
+#[test]
+fn a_young_worker_keeps_its_connections_for_a_long_burst_too() {
+    run(async {
+        const BURST: usize = 10;
+        let (ids, far) = (EndpointIds::default(), far(Manner::Answers).await);
+        let counters = Arc::new(WorkerCounters::default());
+        let pools = RefCell::new(Pools::new(Arc::clone(&counters)));
+        let endpoint = endpoint(&ids, "node", &far.addr);
+        let target = target(&endpoint);
+        let target = Target {
+            dial: Dial { protocol: Protocol::Http, ..target.dial },
+            limits: PoolLimits { burst_ms: 600_000, ..LIMITS },
+            ..target
+        };
+        let mut held = Vec::new();
+        for _ in 0..BURST {
+            let mut in_use = connect(&pools, &target, 0).await.expect("a connection");
+            let (mut head, limits) = (ResponseHead::default(), &target.dial.shared.head);
+            poll_fn(|cx| in_use.poll_head(cx, Method::Get, limits, &mut head)).await.expect("a response");
+            held.push(in_use);
+        }
+        held.into_iter().for_each(|in_use| in_use.give_back(&target, 0));
+        pools.borrow_mut().sweep(1_000);
+        assert_eq!(counters.get(Counter::UpstreamIdle), BURST as u64);
+        assert_eq!(counters.get(Counter::UpstreamIdleBeyondSize), (BURST - LIMITS.size) as u64);
     });
 }
