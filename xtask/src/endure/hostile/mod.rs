@@ -164,8 +164,9 @@ impl Gateway {
     /// Resident memory in KiB.
     fn memory_kib(&self) -> anyhow::Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
-        let status =
-            fs::read_to_string(&path).context("the gateway has ended: read target/endure/hostile.log")?;
+        let status = fs::read_to_string(&path).with_context(|| {
+            format!("cannot read {path}; if the gateway has ended: read target/endure/hostile.log")
+        })?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
         number.context("the gateway has ended: read target/endure/hostile.log")

@@ -33,18 +33,18 @@ impl Origin {
         let http = listener.local_addr()?.port();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                std::thread::spawn(move || drop(serve(stream)));
+                std::thread::spawn(move || drop(serve(&stream)));
             }
         });
         Ok(Origin { http, udp })
     }
 }
 
-/// Serves a connection until its end.
-fn serve(stream: TcpStream) -> std::io::Result<()> {
+/// Serves a connection until its end. It has one descriptor: there may be thousands at once.
+fn serve(stream: &TcpStream) -> std::io::Result<()> {
     // Head and body of a response leave at once.
     stream.set_nodelay(true)?;
-    let (mut writer, mut reader) = (stream.try_clone()?, BufReader::new(stream));
+    let (mut writer, mut reader) = (stream, BufReader::new(stream));
     loop {
         let (mut head, mut path, mut length) = (reader.by_ref().take(HEAD_BYTES), String::new(), 0);
         let mut line = String::new();
