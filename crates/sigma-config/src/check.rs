@@ -181,6 +181,14 @@ impl Rules<'_> {
         for (place, message, hint) in discovery.map(crate::discovery::breaches).unwrap_or_default() {
             self.error(&join("discovery", &place), "conflict", message, hint);
         }
+        let names_proxies = self.names_proxies();
+        let client_address = self.root.get("client_address").and_then(Value::as_object);
+        let breaches = client_address
+            .map(|section| crate::settings::client_address_breaches(section, names_proxies))
+            .unwrap_or_default();
+        for (place, message, hint) in breaches {
+            self.error(&join("client_address", place), "conflict", message, hint);
+        }
         let level = self.root.get("error_log").and_then(|log| log.get("level")?.as_str());
         if let Some(wrong) = level.and_then(crate::settings::wrong_directive) {
             let message = format!("`{wrong}` is no level");
@@ -412,15 +420,17 @@ impl Rules<'_> {
             // The schema refuses a value that is no router.
             router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
             now: self.options.now,
-            trusts_proxies: self
-                .root
-                .get("trusted_addresses")
-                .and_then(Value::as_array)
-                .is_some_and(|list| !list.is_empty()),
+            trusts_proxies: self.names_proxies(),
         };
         let found = stored::warnings(kind, id_of(item).as_deref(), item, &around);
         let found = found.into_iter().map(|problem| self.document.located(problem.within(pointer)));
         self.found.warnings.extend(found.collect::<Vec<_>>());
+    }
+
+    /// Whether `trusted_addresses` names any peer.
+    fn names_proxies(&self) -> bool {
+        let list = self.root.get("trusted_addresses").and_then(Value::as_array);
+        list.is_some_and(|list| !list.is_empty())
     }
 
     /// The settings of plugins for the process. A plugin that is not enabled may have some already.

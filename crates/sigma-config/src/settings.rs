@@ -2,6 +2,7 @@
 //!
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
+mod client_address;
 mod compat;
 mod http2;
 mod listener;
@@ -24,6 +25,8 @@ use crate::expr::Expr;
 use crate::forms::CidrText;
 
 pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
+pub(crate) use client_address::breaches as client_address_breaches;
+pub use client_address::{AddressField, ClientAddress};
 pub use compat::{Compat, UnknownFields};
 pub use http2::Http2;
 pub use listener::{Listener, StreamListener, default_listeners, written_listener};
@@ -360,6 +363,10 @@ pub struct Settings {
     /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
     #[schemars(with = "Vec<CidrText>")]
     pub trusted_addresses: crate::cidr::CidrSet,
+    /// Where peers in `trusted_addresses` tell the client's address; unset: nowhere, the peer is the client unless the
+    /// plugin real-ip says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<ClientAddress>,
     /// What is refused while resources run out.
     pub load_shedding: LoadShedding,
     /// Access log; the short form is just its path.
@@ -503,6 +510,7 @@ impl Default for Settings {
             load_shedding: LoadShedding::default(),
             router: Router::default(),
             trusted_addresses: crate::cidr::CidrSet::default(),
+            client_address: None,
             access_log: AccessLog::default(),
             error_log: ErrorLog::default(),
             operators: Operators::default(),

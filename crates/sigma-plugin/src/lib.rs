@@ -55,6 +55,7 @@ pub mod env;
 pub mod facts;
 pub mod flow;
 mod form;
+pub mod forwarded;
 pub mod geography;
 pub mod graphql;
 pub mod hex;

@@ -10,14 +10,12 @@ use sigma_config::cidr::CidrSet;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::stored::TRUSTS_ANY_PEER;
 use sigma_http::HeaderId;
+use sigma_plugin::forwarded::{self, parse};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use crate::log_throttle::LogThrottle;
 use crate::networks::Networks;
-
-/// Characters of a wrong address that the error log shows.
-const SHOWN_CHARS: usize = 64;
 
 /// The fields that tell of a chain of proxies, as variables name them.
 const FORWARDED: &str = "forwarded";
@@ -148,9 +146,8 @@ impl RealIp {
     fn told(&self, believed: Believed<'_>, ctx: &Context) -> Option<Vec<u8>> {
         let is_field = |name: &str| self.source == VarName::Http(name.to_owned());
         if is_field(FORWARDED) {
-            let fields =
-                ctx.request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"forwarded"));
-            return self.chosen(believed, fields.flat_map(|(_, line)| told_by(line)).collect());
+            let lines = ctx.request.headers.get_all(HeaderId::Forwarded);
+            return self.chosen(believed, lines.flat_map(forwarded::forwarded).collect());
         }
         if is_field(FORWARDED_FOR) {
             let mut lines: Vec<&[u8]> = ctx.request.headers.get_all(HeaderId::XForwardedFor).collect();
@@ -158,8 +155,8 @@ impl RealIp {
                 // As APISIX: what stands in earlier fields is not looked at.
                 lines = lines.pop().into_iter().collect();
             }
-            let items = lines.into_iter().flat_map(|line| line.split(|b| *b == b','));
-            return self.chosen(believed, items.map(|item| item.trim_ascii().to_vec()).collect());
+            let items = lines.into_iter().flat_map(forwarded::forwarded_for);
+            return self.chosen(believed, items.collect());
         }
         match ctx.get(&self.source)? {
             VarValue::Text(text) => Some(text.into_owned()),
@@ -170,63 +167,15 @@ impl RealIp {
 
     /// The client's among the addresses of a chain: the last one, the last one that is not trusted, or that which as
     /// many proxies as there are lead to.
-    fn chosen(&self, believed: Believed<'_>, items: Vec<Vec<u8>>) -> Option<Vec<u8>> {
-        let mut items = items.into_iter().rev();
-        if let Some(hops) = self.hops {
-            return items.nth(hops - 1);
-        }
-        if !self.recursive || matches!(believed, Believed::All) {
-            return items.next();
-        }
-        let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| believed.contains(addr));
-        let mut first = None;
-        for item in items {
-            let goes_on = is_trusted(&item);
-            first = Some(item);
-            if !goes_on {
-                break;
-            }
-        }
-        first
+    fn chosen(&self, believed: Believed<'_>, chain: Vec<&[u8]>) -> Option<Vec<u8>> {
+        let mut chain = chain.into_iter();
+        let chosen = match self.hops {
+            Some(hops) => chain.nth_back(hops - 1),
+            None if !self.recursive || matches!(believed, Believed::All) => chain.next_back(),
+            None => forwarded::first_untrusted(chain, |addr| believed.contains(addr)),
+        };
+        chosen.map(<[u8]>::to_vec)
     }
-}
-
-/// What each element of a `Forwarded` says under `for` (RFC 7239 §4); empty if it says nothing.
-fn told_by(line: &[u8]) -> Vec<Vec<u8>> {
-    let told = |element: &[u8]| {
-        let pairs = split_unquoted(element, b';').into_iter();
-        let mut values = pairs.filter_map(|pair| {
-            let at = pair.iter().position(|b| *b == b'=')?;
-            let (name, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
-            name.eq_ignore_ascii_case(b"for").then(|| value.to_vec())
-        });
-        let value = values.next().unwrap_or_default();
-        // Escapes are of no use in an address.
-        value
-            .strip_prefix(b"\"")
-            .and_then(|value| value.strip_suffix(b"\""))
-            .map_or(value.clone(), <[u8]>::to_vec)
-    };
-    split_unquoted(line, b',').into_iter().map(told).collect()
-}
-
-/// The parts of a text between separators that do not stand in quotes.
-fn split_unquoted(text: &[u8], separator: u8) -> Vec<&[u8]> {
-    let (mut parts, mut begin, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
-    for (at, byte) in text.iter().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if *byte == separator && !quoted => {
-                parts.push(&text[begin..at]);
-                begin = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[begin..]);
-    parts
 }
 
 /// Clients decide how often this happens.
@@ -235,41 +184,6 @@ fn complain(reason: &str) {
     if let Some(left_out) = COMPLAINT.due() {
         tracing::warn!(left_out, "real-ip: {reason}");
     }
-}
-
-/// `1.2.3.4`, `1.2.3.4:80`, `[::1]:80`, `[::1]` or `::1`.
-fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
-    let text = String::from_utf8_lossy(text);
-    // A client's text: no line ends in the log, and no more than an address may have.
-    let bad = || format!("bad address: {}", text.escape_debug().take(SHOWN_CHARS).collect::<String>());
-    let (addr, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (addr, rest) = rest.split_once(']').ok_or_else(bad)?;
-            match rest.strip_prefix(':') {
-                None if rest.is_empty() => (addr, None),
-                None => return Err(bad()),
-                port => (addr, port),
-            }
-        }
-        None => match text.split_once(':') {
-            // More than one colon: an IPv6 address without a port.
-            Some((_, rest)) if rest.contains(':') => (&*text, None),
-            Some((addr, port)) => (addr, Some(port)),
-            None => (&*text, None),
-        },
-    };
-    let addr: IpAddr = addr.parse().map_err(|_| bad())?;
-    let port = match port {
-        None => None,
-        Some(digits) => match digits.parse() {
-            Ok(port) if port > 0 => Some(port),
-            _ => {
-                let shown: String = digits.escape_debug().take(SHOWN_CHARS).collect();
-                return Err(format!("bad port: {shown}"));
-            }
-        },
-    };
-    Ok((addr, port))
 }
 
 impl Plugin for RealIp {

@@ -16,7 +16,7 @@ impl Exchange<'_, '_> {
             || upstream.criteria.is_some()
             || affinity.is_some_and(|affinity| affinity.asks_variables());
         if asks_variables && !self.stage.is_guided() {
-            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         let session = affinity.map(|affinity| affinity.session(&self.scratch.ctx)).unwrap_or_default();
         let request = &self.scratch.ctx;

@@ -80,7 +80,7 @@ impl Exchange<'_, '_> {
         let log = &self.view.snapshot.settings.access_log;
         if !self.stage.is_guided() && (format.asks_for_variables() || log.condition.is_some()) {
             // Left over from an exchange before, of somebody else.
-            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         let record = &self.scratch.ctx.record;
         let is_error = record.status >= 500 || record.fault.is_some();

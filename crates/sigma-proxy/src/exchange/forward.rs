@@ -381,7 +381,7 @@ impl Exchange<'_, '_> {
         }
         let Some(fastcgi) = &upstream.fastcgi else { return Ok(None) };
         if !self.stage.is_guided() {
-            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         fastcgi.terms(&self.scratch.ctx).map(|terms| Some(Box::new(Terms::Fcgi(terms))))
     }

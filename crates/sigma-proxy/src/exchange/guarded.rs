@@ -150,7 +150,7 @@ impl Exchange<'_, '_> {
     fn priority(&mut self, limit: &Limit) -> i32 {
         let Some(name) = &limit.priority else { return 0 };
         if !self.stage.is_guided() {
-            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
         }
         match Variables::get(&self.scratch.ctx, name) {
             Some(VarValue::Text(text)) => {

@@ -15,6 +15,7 @@ impl Exchange<'_, '_> {
     /// Turns the client's fields into those sent upstream, all but Host.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot) {
         let client = PeerText::of(self.client_addr());
+        let sender = PeerText::of(self.sender_addr());
         let untouched = |id| self.scratch.ctx.untouched.contains(&id);
         let [tells_chain, tells_address] =
             [HeaderId::XForwardedFor, HeaderId::XRealIp].map(|id| !untouched(id));
@@ -22,7 +23,7 @@ impl Exchange<'_, '_> {
         let headers = &mut self.scratch.ctx.request.headers;
         headers.remove_connection_fields();
         if tells_chain {
-            forwarded_for(headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
+            forwarded_for(headers, sender.as_bytes(), keep_chain, &mut self.scratch.value);
         }
         if tells_address {
             headers.set_sound(HeaderId::XRealIp, client.as_bytes());
@@ -37,7 +38,17 @@ impl Exchange<'_, '_> {
         match self.scratch.ctx.client.addr {
             // Of an exchange that was not guided it is left over from another one.
             Some(addr) if self.stage.is_guided() => Some(addr),
-            _ => self.down.origin().peer.ip(),
+            _ => self.scratch.told.map(|told| told.addr).or_else(|| self.down.origin().peer.ip()),
+        }
+    }
+
+    /// The address that `X-Forwarded-For` is to end with: of a chain that tells the client's already, the peer's.
+    fn sender_addr(&self) -> Option<IpAddr> {
+        let client = self.client_addr();
+        let has_chain = self.scratch.ctx.request.headers.has(HeaderId::XForwardedFor);
+        match self.scratch.told {
+            Some(told) if has_chain && client == Some(told.addr) => self.down.origin().peer.ip(),
+            _ => client,
         }
     }
 }

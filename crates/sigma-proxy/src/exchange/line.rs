@@ -2,7 +2,6 @@
 
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers};
-use sigma_net::Peer;
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::field::Field;
 use sigma_observe::line::{Line, Put, put_number, put_seconds};
@@ -238,10 +237,10 @@ impl Exchange<'_, '_> {
                 None => place.word(UNIX),
             },
             Field::RemotePort => {
-                let port = match origin.peer {
+                let port = match self.scratch.told {
                     _ if self.stage.is_guided() => self.scratch.ctx.client.port,
-                    Peer::Ip(addr) => addr.port(),
-                    Peer::Unix => 0,
+                    Some(told) => told.port,
+                    None => origin.peer.port().unwrap_or(0),
                 };
                 if port != 0 {
                     place.number(port.into());

@@ -6,6 +6,7 @@ mod ask;
 mod bridge;
 mod cache;
 mod choice;
+mod client_address;
 mod delivery;
 mod dubbo;
 mod fetch;
@@ -50,6 +51,7 @@ use crate::connection::{ConnectionInfo, Origin};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};
+use client_address::ToldAddress;
 use local_reply::Draft;
 use request::RequestView;
 use stage::Stage;
@@ -91,13 +93,15 @@ pub(crate) struct Scratch {
     asks_body: bool,
     /// A filter has refused the body of an answer.
     is_refused: bool,
+    /// The client's address as the proxies in front tell it.
+    told: Option<ToldAddress>,
 }
 
 impl Scratch {
     /// Makes all but the context ready for another exchange.
     fn begin(&mut self) {
         self.body.clear();
-        (self.framing, self.spent_ms, self.turn) = (None, 0, None);
+        (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
         (self.asks_body, self.is_refused) = (false, false);
     }
 
@@ -245,7 +249,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.stage.guide(&self.view);
         let ctx = &mut self.scratch.ctx;
-        ctx.client = client(&self.down, &self.view);
+        ctx.client = client(&self.down, &self.view, self.scratch.told);
         ctx.record.connection_requests = self.down.request_number();
         if let Some(route) = route {
             ctx.route = Some(std::sync::Arc::clone(&route.facts));
@@ -277,7 +281,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// not read, `asks_body` is set, and what is returned counts for nothing.
     fn find_route(&mut self, body: Option<&BodyFields>) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
-        let Scratch { ctx, params, value, asks_body, .. } = &mut *self.scratch;
+        let Scratch { ctx, params, value, asks_body, told, .. } = &mut *self.scratch;
         target::canonicalize(&mut ctx.request, snapshot)?;
         let path = target::normal_path(&ctx.request, snapshot)?;
         if snapshot.certificates.asks() {
@@ -293,7 +297,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             }
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
-        let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);
+        let request = RequestView::new(&ctx.request, &path, *self.down.origin()).told(*told).within(tls);
         let request =
             request.located(snapshot.geography.as_ref()).with_body(body, self.down.body_length().is_empty());
         let found = snapshot.router.find(&request, params);
@@ -382,8 +386,12 @@ fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
 }
 
 /// Where the request came from, for plugins.
-fn client(down: &websocket::Client<'_>, view: &View) -> Client {
-    Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() }
+fn client(down: &websocket::Client<'_>, view: &View, told: Option<ToldAddress>) -> Client {
+    let mut client = Client { tls: down.tls(), geography: view.geography.clone(), ..down.origin().client() };
+    if let Some(told) = told {
+        (client.addr, client.port) = (Some(told.addr), told.port);
+    }
+    client
 }
 
 impl Origin {

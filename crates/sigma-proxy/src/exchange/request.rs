@@ -18,6 +18,7 @@ use sigma_plugin::variables::{
     argument, basic_user, cookie, each_repeated, host_name, joined, of_process, proxied,
 };
 
+use super::client_address::{self, ToldAddress};
 use super::target;
 use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
@@ -54,6 +55,8 @@ pub(crate) struct RequestView<'r> {
     path: &'r NormalPath<'r>,
     host: Cow<'r, [u8]>,
     origin: Origin,
+    /// The client's address, if the proxies in front tell it.
+    told: Option<ToldAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
     body: Option<&'r BodyFields>,
@@ -72,6 +75,7 @@ impl<'r> RequestView<'r> {
             path,
             host: host_name(head.authority()),
             origin,
+            told: None,
             tls: None,
             geography: None,
             body: None,
@@ -114,6 +118,24 @@ impl<'r> RequestView<'r> {
         operation??.get(name)
     }
 
+    /// The same, from the client whose address is told.
+    pub(super) fn told(self, told: Option<ToldAddress>) -> RequestView<'r> {
+        RequestView { told, ..self }
+    }
+
+    /// The client's address.
+    fn client_addr(&self) -> Option<IpAddr> {
+        self.told.map(|told| told.addr).or_else(|| self.origin.peer.ip())
+    }
+
+    /// The client's port, if it is known.
+    fn client_port(&self) -> Option<u16> {
+        match self.told {
+            Some(told) => Some(told.port).filter(|port| *port > 0),
+            None => self.origin.peer.port(),
+        }
+    }
+
     /// The same in this TLS session, if it came in one.
     pub(super) fn within(self, tls: Option<&'r Tls>) -> RequestView<'r> {
         RequestView { tls, ..self }
@@ -132,14 +154,16 @@ impl<'r> RequestView<'r> {
             return self.tls?.fact(name).and_then(text);
         }
         if let Some(name) = name.strip_prefix("geoip_") {
-            return self.geography?.fact(self.origin.peer.ip()?, name).map(VarValue::Text);
+            return self.geography?.fact(self.client_addr()?, name).map(VarValue::Text);
         }
         if name.starts_with("proxy_protocol_") {
             return proxied(&self.origin.client(), name);
         }
         match name {
             "http2" if self.head.version.as_str() == "HTTP/2.0" => text("h2"),
-            "realip_remote_port" => self.get(&VarName::RemotePort),
+            "realip_remote_port" => {
+                self.origin.peer.port().map(|port| VarValue::Text(Cow::Owned(port.to_string().into_bytes())))
+            }
             "https" => self.tls.and_then(|_| text("on")),
             "server_name" => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             "remote_user" => {
@@ -170,7 +194,7 @@ impl Request for RequestView<'_> {
     }
 
     fn remote_addr(&self) -> Option<IpAddr> {
-        self.origin.peer.ip()
+        self.client_addr()
     }
 
     fn listener(&self) -> u16 {
@@ -210,13 +234,9 @@ impl Variables for RequestView<'_> {
             VarName::IsArgs => self.head.query().map(|_| VarValue::Text(Cow::Borrowed(b"?"))),
             VarName::Host => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             VarName::Scheme => Some(VarValue::text(if self.tls.is_some() { "https" } else { "http" })),
-            VarName::RemoteAddr | VarName::RealipRemoteAddr => {
-                text(PeerText::of(self.origin.peer.ip()).as_bytes())
-            }
-            VarName::RemotePort => match self.origin.peer {
-                Peer::Ip(addr) => number(addr.port()),
-                Peer::Unix => None,
-            },
+            VarName::RemoteAddr => text(PeerText::of(self.client_addr()).as_bytes()),
+            VarName::RealipRemoteAddr => text(PeerText::of(self.origin.peer.ip()).as_bytes()),
+            VarName::RemotePort => number(self.client_port()?),
             VarName::ServerAddr => text(self.origin.local?.ip().to_canonical().to_string().as_bytes()),
             VarName::ServerPort => number(self.origin.local_port()),
             VarName::ServerProtocol => {
@@ -256,6 +276,7 @@ pub(crate) struct Viewed<'r> {
     head: &'r RequestHead,
     path: NormalPath<'r>,
     origin: Origin,
+    told: Option<ToldAddress>,
     tls: Option<&'r Tls>,
     geography: Option<&'r Geography>,
 }
@@ -272,12 +293,24 @@ impl<'r> Viewed<'r> {
         tls: Option<&'r Tls>,
     ) -> Result<Viewed<'r>, &'static str> {
         let path = target::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
-        Ok(Viewed { head, path, origin, tls, geography: snapshot.geography.as_ref() })
+        let told = client_address::told(snapshot, &head.headers, origin.peer.ip()).unwrap_or_default();
+        Ok(Viewed { head, path, origin, told, tls, geography: snapshot.geography.as_ref() })
     }
 
     /// What routes and conditions are asked with.
     pub(crate) fn request(&self) -> RequestView<'_> {
-        RequestView::new(self.head, &self.path, self.origin).within(self.tls).located(self.geography)
+        let request = RequestView::new(self.head, &self.path, self.origin).told(self.told);
+        request.within(self.tls).located(self.geography)
+    }
+
+    /// The head.
+    pub(crate) fn head(&self) -> &'r RequestHead {
+        self.head
+    }
+
+    /// The client's address, if the proxies in front tell it.
+    pub(crate) fn told(&self) -> Option<ToldAddress> {
+        self.told
     }
 
     /// The path that routes are compared with.

@@ -47,6 +47,7 @@ impl Exchange<'_, '_> {
         });
         head.headers.mark_received();
         self.sanitize_forwarded(snapshot);
+        self.learn_client_address(snapshot);
     }
 
     /// Takes from the request the fields that plugins of the chains in force set for nodes. Without such plugins it

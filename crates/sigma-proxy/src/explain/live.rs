@@ -152,8 +152,11 @@ pub fn explain_live(
     lead(snapshot, route, &viewed, &mut explained);
     let mut ctx = context(&head, &viewed, snapshot, route, consumer);
     ctx.client = Client { tls: tls.cloned().map(Rc::new), ..origin.client() };
+    if let Some(told) = viewed.told() {
+        (ctx.client.addr, ctx.client.port) = (Some(told.addr), told.port);
+    }
     foresee(ctx, &mut explained);
-    explained.forwarded = forwarded(snapshot, &head, client, question);
+    explained.forwarded = forwarded(snapshot, &viewed, client, question);
     Ok(explained)
 }
 
@@ -387,24 +390,25 @@ fn foresee(mut ctx: Context, explained: &mut Explained) {
 /// What nodes are told of the client, unless it is a trusted one that tells it itself.
 fn forwarded(
     snapshot: &Snapshot,
-    head: &RequestHead,
-    client: SocketAddr,
+    viewed: &Viewed<'_>,
+    peer: SocketAddr,
     question: &Question,
 ) -> Vec<(&'static str, String)> {
-    let is_trusted = snapshot.trusted().contains(client.ip());
+    let (head, client) = (viewed.head(), viewed.told().map_or(peer.ip(), |told| told.addr));
+    let is_trusted = snapshot.trusted().contains(peer.ip());
     let told = |id| {
         let value = head.headers.get(id).filter(|_| is_trusted);
         value.map(|value| String::from_utf8_lossy(value).into_owned()).filter(|value| !value.is_empty())
     };
     let scheme = if question.is_over_tls { "https" } else { "http" };
-    let address = client.ip().to_canonical().to_string();
+    let [peer, client] = [peer.ip(), client].map(|addr| addr.to_canonical().to_string());
     let keeps_chain = is_trusted || snapshot.trusted().is_empty();
     let chain = head.headers.get(HeaderId::XForwardedFor).filter(|value| keeps_chain && !value.is_empty());
-    let chain = chain
-        .map_or_else(|| address.clone(), |before| format!("{}, {address}", String::from_utf8_lossy(before)));
+    let chain =
+        chain.map_or_else(|| client.clone(), |before| format!("{}, {peer}", String::from_utf8_lossy(before)));
     vec![
         ("X-Forwarded-For", chain),
-        ("X-Real-IP", address.clone()),
+        ("X-Real-IP", client),
         ("X-Forwarded-Proto", told(HeaderId::XForwardedProto).unwrap_or_else(|| scheme.to_owned())),
         ("X-Forwarded-Host", told(HeaderId::XForwardedHost).unwrap_or_else(|| question.host.clone())),
     ]

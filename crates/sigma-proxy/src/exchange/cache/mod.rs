@@ -103,7 +103,7 @@ impl Exchange<'_, '_> {
     /// The route has a cache; what a plugin wants goes before.
     pub(super) fn wish_for_cache(&mut self, order: &CacheOrder) {
         if self.scratch.ctx.cache.is_none() {
-            self.scratch.ctx.client = client(&self.down, &self.view);
+            self.scratch.ctx.client = client(&self.down, &self.view, self.scratch.told);
             self.scratch.ctx.cache = Some(Box::new(order.wish(&self.scratch.ctx)));
         }
     }

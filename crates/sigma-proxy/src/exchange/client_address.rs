@@ -1,0 +1,91 @@
+//! The client's address as the proxies in front tell it (the setting `client_address`), before a route is looked for.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use sigma_config::settings::{AddressField, ClientAddress};
+use sigma_http::{HeaderId, Headers};
+use sigma_observe::throttle::{Allowance, Throttle};
+use sigma_plugin::forwarded::{first_untrusted, forwarded, forwarded_for, parse};
+
+use super::Exchange;
+use crate::snapshot::Snapshot;
+
+/// Lines of the error log about addresses that cannot be read, in each worker.
+const LINES: Allowance = Allowance { burst: 5, pause: Duration::from_secs(10) };
+
+/// A client's address and port; the port is 0 if it is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ToldAddress {
+    pub(crate) addr: IpAddr,
+    pub(crate) port: u16,
+}
+
+impl Exchange<'_, '_> {
+    /// Learns the client's address, if a trusted peer tells it. What cannot be read leaves the peer's.
+    pub(super) fn learn_client_address(&mut self, snapshot: &Snapshot) {
+        match told(snapshot, &self.scratch.ctx.request.headers, self.down.origin().peer.ip()) {
+            Ok(told) => self.scratch.told = told,
+            Err(reason) => complain(&reason),
+        }
+    }
+}
+
+/// The client's address that this peer tells in these fields, if the settings have it believed.
+///
+/// # Errors
+/// Returns an error, which says why, if the peer is believed and what it tells is no address.
+pub(super) fn told(
+    snapshot: &Snapshot,
+    headers: &Headers,
+    peer: Option<IpAddr>,
+) -> Result<Option<ToldAddress>, String> {
+    let Some(setting) = &snapshot.settings.client_address else { return Ok(None) };
+    if !peer.is_some_and(|peer| snapshot.trusted().contains(peer)) {
+        return Ok(None);
+    }
+    let Some(text) = element(setting, headers, |addr| snapshot.trusted().contains(addr))? else {
+        return Ok(None);
+    };
+    let (addr, port) = parse(text)?;
+    Ok(Some(ToldAddress { addr, port: port.unwrap_or(0) }))
+}
+
+/// The text that tells the address; None if there is none.
+fn element<'h>(
+    setting: &ClientAddress,
+    headers: &'h Headers,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> Result<Option<&'h [u8]>, String> {
+    let chain: Vec<&[u8]> = match &setting.field {
+        AddressField::XForwardedFor => {
+            headers.get_all(HeaderId::XForwardedFor).flat_map(forwarded_for).collect()
+        }
+        AddressField::Forwarded => headers.get_all(HeaderId::Forwarded).flat_map(forwarded).collect(),
+        AddressField::Single(name) => {
+            let is_named = |field: &&[u8]| field.eq_ignore_ascii_case(name.as_bytes());
+            let mut values = headers.iter().filter(|(field, _)| is_named(field)).map(|(_, value)| value);
+            return match (values.next(), values.next()) {
+                // Which of them a proxy has set, nobody can say.
+                (Some(_), Some(_)) => Err(format!("more than one {name}")),
+                (value, _) => Ok(value.map(<[u8]>::trim_ascii)),
+            };
+        }
+    };
+    let mut chain = chain.into_iter();
+    Ok(match setting.hops {
+        Some(hops) => chain.nth_back(hops.get() as usize - 1),
+        None => first_untrusted(chain, is_trusted),
+    })
+}
+
+/// Clients decide how often this happens.
+fn complain(reason: &str) {
+    thread_local! {
+        static THROTTLE: RefCell<Throttle> = RefCell::new(Throttle::new(LINES, Instant::now()));
+    }
+    if let Some(left_out) = THROTTLE.with_borrow_mut(|throttle| throttle.pass(LINES, Instant::now())) {
+        tracing::warn!(left_out, "client_address: {reason}");
+    }
+}
