@@ -14,11 +14,12 @@ run: build-tools
 test: checks conformance
 
 # All of it that needs nothing from a network. `cargo test` includes the house checks of xtask. Most tests wait for most
-# of their time: so there is one more at a time than there are cores.
+# of their time: so there is one more at a time than there are cores. One program of tests that fails does not keep the
+# others from running: all failures are known after one run.
 checks: build-tools tools advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
+	cargo test --workspace --locked --no-fail-fast -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
 
 # Known vulnerabilities of the crates in Cargo.lock, where cargo-deny is installed and its database can be fetched; else it
 # says that they were not checked. Lack of a network fails nothing.
