@@ -126,7 +126,8 @@ impl Follower {
         let is_control = opcode & CONTROL != 0;
         let is_known = matches!(opcode, 0..=2 | 8..=10);
         let breaks_control = is_control && (kind & FINAL == 0 || length > CONTROL_BYTES);
-        if !is_known || breaks_control || masked != (self.sender == Sender::Client) || length >> 63 != 0 {
+        let breaks_length = length >> 63 != 0 || !is_shortest(head.len(), length);
+        if !is_known || breaks_control || masked != (self.sender == Sender::Client) || breaks_length {
             self.place = Place::Lost;
             return;
         }
@@ -142,6 +143,15 @@ fn head_bytes(head: &[u8; HEAD_BYTES]) -> usize {
         126 => 4,
         127 => 10,
         _ => 2,
+    }
+}
+
+/// Whether a length is encoded in the fewest bytes (RFC 6455 §5.2). `head` is the size of the frame's head up to its mask.
+fn is_shortest(head: usize, length: u64) -> bool {
+    match head {
+        2 => true,
+        4 => length >= 126,
+        _ => length > u64::from(u16::MAX),
     }
 }
 
@@ -219,6 +229,11 @@ mod tests {
         check(Sender::Client, &[0x81, 0x00]);
         check(Sender::Server, &[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0]);
         check(Sender::Server, b"HTTP/1.1 400");
+        // Lengths that are not encoded in the fewest bytes.
+        check(Sender::Server, &[0x82, 126, 0, 125]);
+        check(Sender::Client, &[0x82, MASKED | 126, 0, 0]);
+        check(Sender::Server, &[0x82, 127, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        check(Sender::Client, &[0x82, MASKED | 127, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     proptest! {

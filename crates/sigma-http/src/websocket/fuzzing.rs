@@ -108,7 +108,12 @@ fn frame(bytes: &[u8], room: usize, is_within: bool) -> Result<Option<Frame<'_>>
         8..=10 => first & 0x80 != 0 && length <= 125,
         _ => false,
     };
-    if !is_known || first & 0x70 != 0 || length > u64::MAX / 2 {
+    let is_shortest = match head {
+        2 => true,
+        4 => length > 125,
+        _ => length > 65_535,
+    };
+    if !is_known || first & 0x70 != 0 || length > u64::MAX / 2 || !is_shortest {
         return Err(Violation::Protocol);
     }
     if !is_control && length > room as u64 {

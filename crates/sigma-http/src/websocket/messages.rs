@@ -2,7 +2,7 @@
 
 use std::str::from_utf8;
 
-use super::{CLOSE, CONTROL, CONTROL_BYTES, FINAL, MASKED, head_bytes};
+use super::{CLOSE, CONTROL, CONTROL_BYTES, FINAL, MASKED, head_bytes, is_shortest};
 
 const RESERVED: u8 = 0x70;
 const CONTINUES: u8 = 0x00;
@@ -136,6 +136,9 @@ impl Reader {
                     2 => u64::from(second & !MASKED),
                     _ => self.head[2..bare].iter().fold(0, |n, byte| n << 8 | u64::from(*byte)),
                 };
+                if !is_shortest(bare, left) {
+                    return Err(Violation::Protocol);
+                }
                 let [.., a, b, c, d] = self.head[..self.have] else { return Err(Violation::Protocol) };
                 self.have = 0;
                 self.begin_frame(first, left, [a, b, c, d])?;
@@ -336,6 +339,10 @@ mod tests {
         check(&[masked(0x01, b"a"), masked(0x81, b"b")].concat(), &[], protocol);
         check(&masked(0x80, b"a"), &[], protocol);
         check(&[0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], &[], protocol);
+        // Lengths that are not encoded in the fewest bytes.
+        check(&[0x82, 0xfe, 0, 125, 1, 2, 3, 4], &[], protocol);
+        check(&[0x82, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4], &[], protocol);
+        check(&[0x81, 0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, b'a'], &[], protocol);
         check(&masked(0x81, b"\xff"), &[], Some(Violation::Text));
         check(&[masked(0x01, b"\xe2\x82"), masked(0x80, b"\xac")].concat(), &[text("€")], None);
     }
