@@ -173,7 +173,8 @@ fn reply(answer: Answer) -> Reply {
     let Some(status) = status.filter(|status| (200..=599).contains(status)) else {
         return wrong("the action's status is none that can be answered");
     };
-    let reply = Reply::new(status);
+    let mut reply = Reply::new(status);
+    reply.is_passed_on = true;
     let mut reply = match said.get("body") {
         None | Some(Value::Null) => reply.text(answer.body),
         Some(Value::String(text)) => reply.text(text.clone()),
