@@ -18,13 +18,21 @@ pub enum BodyReader {
 }
 
 impl BodyReader {
-    /// A reader for a body of `length`.
+    /// A reader for a request's body of `length`.
     pub fn new(length: BodyLength) -> BodyReader {
         match length {
             BodyLength::None | BodyLength::Known(0) => BodyReader::Done,
             BodyLength::Known(n) => BodyReader::Known(n),
             BodyLength::Streamed => BodyReader::Chunked(Box::default()),
             BodyLength::UntilClose => BodyReader::UntilClose,
+        }
+    }
+
+    /// A reader for the body of a response. Its trailers are read as its head is.
+    pub fn of_response(length: BodyLength) -> BodyReader {
+        match length {
+            BodyLength::Streamed => BodyReader::Chunked(Box::new(ChunkedDecoder::of_response())),
+            length => BodyReader::new(length),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The chunked coding (RFC 9112 §7.1), decoded in place.
 
 use super::parse::{HeadLimits, parse_trailers};
+use super::tolerance::Tolerance;
 use crate::Headers;
 
 /// Longest chunk extensions in bytes, white space around them included; nobody uses them but
@@ -39,6 +40,8 @@ pub struct ChunkedDecoder {
     digits: u8,
     extension: u16,
     trailer_bytes: Vec<u8>,
+    /// Trailers of responses are mended as their heads are.
+    is_response: bool,
 }
 
 /// The result of one call of [`ChunkedDecoder::decode`].
@@ -59,11 +62,17 @@ impl Default for ChunkedDecoder {
             digits: 0,
             extension: 0,
             trailer_bytes: Vec::new(),
+            is_response: false,
         }
     }
 }
 
 impl ChunkedDecoder {
+    /// A decoder for the body of a response. The default one is for requests.
+    pub fn of_response() -> ChunkedDecoder {
+        ChunkedDecoder { is_response: true, ..ChunkedDecoder::default() }
+    }
+
     /// Whether the whole message was seen.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
@@ -162,7 +171,9 @@ impl ChunkedDecoder {
                 self.state = State::Done
             }
             _ if self.trailer_bytes.len() > TRAILERS_MAX => return Err("the trailers are too large"),
-            b' ' | b'\t' if ended_line => return Err("a trailer field is folded over lines"),
+            b' ' | b'\t' if ended_line && !self.is_response => {
+                return Err("a trailer field is folded over lines");
+            }
             _ => {}
         }
         Ok(())
@@ -181,9 +192,16 @@ impl ChunkedDecoder {
             line_bytes: 0,
             head_bytes: TRAILERS_MAX,
             fields: TRAILER_FIELDS_MAX,
-            tolerance: crate::h1::Tolerance::NONE,
+            tolerance: Tolerance::NONE,
         };
-        match parse_trailers(&self.trailer_bytes, &limits, &mut headers) {
+        let mut parsed = parse_trailers(&self.trailer_bytes, &limits, &mut headers);
+        if parsed.is_err()
+            && self.is_response
+            && let Some(mended) = Tolerance::NONE.mended_trailers(&self.trailer_bytes)
+        {
+            parsed = parse_trailers(&mended, &limits, &mut headers);
+        }
+        match parsed {
             Ok(Some(_)) => {
                 headers.check_trailers().map_err(|_| "a trailer field belongs into the head")?;
                 self.trailer_bytes.clear();
@@ -261,5 +279,38 @@ mod tests {
         for wire in wires {
             check(wire, Err(()));
         }
+    }
+
+    /// Trailers of responses are read as their heads are. Trailers of requests are strict.
+    #[test]
+    fn trailers_of_old_origins() {
+        let check = |trailers: &str, expected: Option<&str>| {
+            let wire = format!("1\r\na\r\n0\r\n{trailers}\r\n\r\n");
+            for step in [1, 2, 5, wire.len()] {
+                let read = |mut decoder: ChunkedDecoder| {
+                    for piece in wire.as_bytes().chunks(step) {
+                        decoder.decode(&mut piece.to_vec())?;
+                    }
+                    let headers = decoder.take_trailers()?.ok_or("no trailers")?;
+                    headers
+                        .find(b"a")
+                        .map(|value| String::from_utf8_lossy(value).into_owned())
+                        .ok_or("no `a`")
+                };
+                assert_eq!(read(ChunkedDecoder::of_response()).ok().as_deref(), expected, "{trailers:?}");
+                assert!(read(ChunkedDecoder::default()).is_err(), "{trailers:?}");
+            }
+        };
+        check("A : b", Some("b"));
+        check("C: d\r\nA\t \t:b", Some("b"));
+        check("A: b\r\n  c", Some("b c"));
+        check("A:\r\n\tb\r\n c", Some("b c"));
+        // No field to fold into, no name, and what belongs into the head.
+        check(" A: b", None);
+        check(" : b", None);
+        check("A B : c", None);
+        check("A: b\r\nContent-Length : 1", None);
+        check("A: b\r\nTransfer-Encoding : chunked", None);
+        check("A : b\n", None);
     }
 }

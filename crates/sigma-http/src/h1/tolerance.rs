@@ -58,7 +58,17 @@ impl Tolerance {
     /// White space before the colon of a field is removed and a folded line becomes a part of the one before it, as
     /// RFC 9112 §5.1 and §5.2 demand of a proxy. Lines that end in LF alone are taken where a setting says so.
     pub(crate) fn mended_response(self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
-        let (mut out, mut at, mut lines, mut is_mended) = (Vec::new(), 0, 0, false);
+        self.mended_lines(bytes, 0)
+    }
+
+    /// As [`Tolerance::mended_response`], for the trailers of a response.
+    pub(crate) fn mended_trailers(self, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.mended_lines(bytes, 1).map(|(mended, _)| mended)
+    }
+
+    /// `lines` have come before: none, or the status line.
+    fn mended_lines(self, bytes: &[u8], mut lines: usize) -> Option<(Vec<u8>, usize)> {
+        let (mut out, mut at, mut is_mended) = (Vec::new(), 0, false);
         while let Some(lf) = memchr::memchr(b'\n', &bytes[at..]).map(|i| i + at) {
             let line = &bytes[at..lf];
             let text = match line.strip_suffix(b"\r") {

@@ -137,7 +137,7 @@ impl Client {
         self.persists =
             h1::connection_persists(head.version, &head.headers) && length != BodyLength::UntilClose;
         self.length = length;
-        self.reader = BodyReader::new(length);
+        self.reader = BodyReader::of_response(length);
         Ok(())
     }
 
