@@ -14,6 +14,7 @@
 //! | an enum of texts | `enum` |
 //! | `u16` | its bounds |
 //! | `Confidential` | `"confidential": true`, see [`take_confidential`] |
+//! | `#[schemars(extend("own_default" = true))]` | the mark of a default that APISIX does not have, see [`take_own_defaults`] |
 //!
 //! A default that stands in the schema only is enough where values are filled by it before they are
 //! parsed, as those of plugins are ([`crate::wording::Schema::filled`]).
@@ -33,6 +34,10 @@ use crate::wording::pcre::Pattern;
 
 /// The mark of a field whose text must not show up in a log, a store or a view.
 pub const CONFIDENTIAL: &str = "confidential";
+
+/// The mark of a field whose default, or the defaults inside it, APISIX does not have. They apply, but no view adds them
+/// to a configuration.
+pub const OWN_DEFAULT: &str = "own_default";
 
 /// Shows a type that is parsed from another one as that one.
 macro_rules! shown_as {
@@ -101,9 +106,18 @@ pub fn schema_of<T: JsonSchema>() -> Value {
 /// Takes the marks of confidential fields out of a schema, and gives the paths of those fields:
 /// `auth.password`. Lists are passed through.
 pub fn take_confidential(schema: &mut Value) -> Vec<String> {
-    fn collect(path: &str, schema: &mut Value, found: &mut Vec<String>) {
+    take_marked(CONFIDENTIAL, schema)
+}
+
+/// As [`take_confidential`], for fields with a default that APISIX does not have.
+pub fn take_own_defaults(schema: &mut Value) -> Vec<String> {
+    take_marked(OWN_DEFAULT, schema)
+}
+
+fn take_marked(mark: &str, schema: &mut Value) -> Vec<String> {
+    fn collect(mark: &str, path: &str, schema: &mut Value, found: &mut Vec<String>) {
         let Some(members) = schema.as_object_mut() else { return };
-        if members.shift_remove(CONFIDENTIAL).is_some() && !found.iter().any(|known| known == path) {
+        if members.shift_remove(mark).is_some() && !found.iter().any(|known| known == path) {
             found.push(path.to_owned());
         }
         for (keyword, value) in members {
@@ -111,20 +125,44 @@ pub fn take_confidential(schema: &mut Value) -> Vec<String> {
                 ("properties", Value::Object(properties)) => {
                     for (name, property) in properties {
                         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                        collect(&path, property, found);
+                        collect(mark, &path, property, found);
                     }
                 }
-                ("items" | "if" | "then" | "else", applied) => collect(path, applied, found),
+                ("items" | "if" | "then" | "else", applied) => collect(mark, path, applied, found),
                 ("allOf" | "anyOf" | "oneOf", Value::Array(branches)) => {
-                    branches.iter_mut().for_each(|branch| collect(path, branch, found));
+                    branches.iter_mut().for_each(|branch| collect(mark, path, branch, found));
                 }
                 _ => {}
             }
         }
     }
     let mut found = Vec::new();
-    collect("", schema, &mut found);
+    collect(mark, "", schema, &mut found);
     found
+}
+
+/// Resets the field at `path` in `filled`, a value with defaults, to its state in `written`, the same value without
+/// defaults. Lists are passed through.
+pub fn restore(path: &str, written: &Value, filled: &mut Value) {
+    match filled {
+        Value::Array(items) => {
+            for (at, item) in items.iter_mut().enumerate() {
+                restore(path, written.get(at).unwrap_or(&Value::Null), item);
+            }
+        }
+        Value::Object(members) => match path.split_once('.') {
+            Some((first, rest)) => {
+                if let Some(member) = members.get_mut(first) {
+                    restore(rest, written.get(first).unwrap_or(&Value::Null), member);
+                }
+            }
+            None => match written.get(path) {
+                Some(value) => drop(members.insert(path.to_owned(), value.clone())),
+                None => drop(members.shift_remove(path)),
+            },
+        },
+        _ => {}
+    }
 }
 
 /// Takes what only explains out of a schema.
@@ -380,6 +418,36 @@ mod tests {
         assert_eq!(names, ["port", "count", "target", "inner", "share", "password"]);
         assert_eq!(take_confidential(&mut schema), ["inner.list.password", "password"]);
         assert!(!schema.to_string().contains(CONFIDENTIAL));
+    }
+
+    #[test]
+    fn own_defaults_are_as_they_were_written() {
+        let own = json!({"type": "integer", "default": 1, "own_default": true});
+        let object = json!({"type": "object", "properties": {"own": own, "field": {"default": 2}}});
+        let mut schema = json!({
+            "properties": {
+                "own": own,
+                "part": {"own_default": true, "type": "object", "properties": {"inner": {"default": 3}}},
+                "list": {"type": "array", "items": object},
+            },
+            "then": {"properties": {"deep": object}},
+        });
+        let paths = take_own_defaults(&mut schema);
+        assert_eq!(paths, ["own", "part", "list.own", "deep.own"]);
+        assert!(!schema.to_string().contains(OWN_DEFAULT));
+        let check = |written: Value, filled: Value, expected: Value| {
+            let mut shown = filled;
+            paths.iter().for_each(|path| restore(path, &written, &mut shown));
+            assert_eq!(shown, expected, "{written}");
+        };
+        check(json!({}), json!({"own": 1, "deep": 5}), json!({"deep": 5}));
+        check(json!({"own": 1}), json!({"own": 1}), json!({"own": 1}));
+        check(json!({"part": {}}), json!({"own": 1, "part": {"inner": 3}}), json!({"part": {}}));
+        check(
+            json!({"list": [{"own": 4}, {}], "deep": {}}),
+            json!({"list": [{"own": 4, "field": 2}, {"own": 1, "field": 2}], "deep": {"own": 1, "field": 2}}),
+            json!({"list": [{"own": 4, "field": 2}, {"field": 2}], "deep": {"field": 2}}),
+        );
     }
 
     #[test]

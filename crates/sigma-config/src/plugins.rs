@@ -88,6 +88,10 @@ pub trait PluginSchemas: Send + Sync {
         Vec::new()
     }
 
+    /// Adds the defaults to a configuration that a view shows: those that APISIX has too. A configuration that
+    /// [`PluginSchemas::check`] refuses stays as it is.
+    fn show_defaults(&self, _name: &str, _scope: PluginScope, _conf: &mut Value) {}
+
     /// The member of its configuration that names a group. All configurations of a group are equal.
     fn group_field(&self, _name: &str) -> Option<&str> {
         None
@@ -262,6 +266,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
         self.all.warnings(name, scope, &self.filled(name, scope, conf))
+    }
+
+    fn show_defaults(&self, name: &str, scope: PluginScope, conf: &mut Value) {
+        self.all.show_defaults(name, scope, conf);
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {

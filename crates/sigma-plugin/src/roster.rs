@@ -484,6 +484,12 @@ impl PluginSchemas for Roster {
         all
     }
 
+    fn show_defaults(&self, name: &str, scope: PluginScope, conf: &mut Value) {
+        if let Some(schema) = self.checked(name, scope) {
+            schema.show_defaults(conf);
+        }
+    }
+
     fn unique_attribute(&self, name: &str) -> Option<&str> {
         self.get(name)?.identifying_field()
     }

@@ -134,6 +134,7 @@ static ROSTER: &[&Descriptor] = &[
 mod tests {
     use serde_json::{Value, json};
     use sigma_config::crypt::{Keyring, mask_resource};
+    use sigma_config::described::OWN_DEFAULT;
     use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
     use sigma_config::profile::{DefaultOf, Profile};
@@ -186,7 +187,119 @@ mod tests {
         for (name, schemas) in &all {
             // Such a mark is taken out of fields alone: in a map of any names it would encrypt nothing.
             assert!(!schemas.to_string().contains(r#""confidential":true"#), "{name}");
+            assert!(!schemas.to_string().contains(OWN_DEFAULT), "{name}");
             assert_eq!(schemas, &promised[name], "{name}: {schemas:#}");
+        }
+    }
+
+    /// The paths of the fields that have a default, in a schema from which those of Sigma alone are marked.
+    fn with_default(path: &str, schema: &Value, found: &mut std::collections::BTreeSet<String>) {
+        let Some(members) = schema.as_object() else { return };
+        if members.contains_key(OWN_DEFAULT) {
+            return;
+        }
+        if members.contains_key("default") {
+            found.insert(path.to_owned());
+        }
+        for (keyword, applied) in members {
+            match (keyword.as_str(), applied) {
+                ("properties", Value::Object(properties)) => {
+                    for (name, property) in properties {
+                        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                        with_default(&path, property, found);
+                    }
+                }
+                ("items" | "then" | "else" | "additionalProperties", applied) => {
+                    with_default(path, applied, found);
+                }
+                ("allOf" | "anyOf" | "oneOf", Value::Array(branches)) => {
+                    branches.iter().for_each(|branch| with_default(path, branch, found));
+                }
+                ("patternProperties", Value::Object(patterns)) => {
+                    patterns.values().for_each(|applied| with_default(path, applied, found));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Views add a default to a plugin that APISIX has only if APISIX has the default too. `shown_defaults.json` lists
+    /// them: compare a difference with APISIX's schema, and mark a default of Sigma's alone with `own_default`. Then
+    /// `SIGMA_BLESS=1` takes the list over.
+    #[test]
+    fn shown_defaults_are_those_of_apisix() {
+        const OWN_PLUGINS: [&str; 15] = [
+            "compose",
+            "digest-auth",
+            "ext-authz",
+            "forward-client-cert",
+            "forwarded-fields",
+            "limit-bandwidth",
+            "rbac",
+            "realtime",
+            "realtime-publish",
+            "response-shaping",
+            "security-headers",
+            "static-files",
+            "statsd",
+            "upstream-auth",
+            "zstd",
+        ];
+        let mut all = serde_json::Map::new();
+        for plugin in ROSTER.iter().filter(|plugin| !OWN_PLUGINS.contains(&plugin.name)) {
+            let mut of_plugin = serde_json::Map::new();
+            for (title, scope) in [("route", PluginScope::Http), ("consumer", PluginScope::Consumer)] {
+                let mut found = std::collections::BTreeSet::new();
+                let schema = plugin.schema(scope).unwrap_or_default();
+                with_default("", &schema, &mut found);
+                if !found.is_empty() {
+                    of_plugin.insert(title.to_owned(), found.into_iter().collect());
+                }
+            }
+            all.insert(plugin.name.to_owned(), of_plugin.into());
+        }
+        let all = Value::Object(all);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/shown_defaults.json");
+        if std::env::var_os("SIGMA_BLESS").is_some() {
+            std::fs::write(&path, format!("{all:#}\n")).unwrap();
+        }
+        let known: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for (name, shown) in all.as_object().unwrap() {
+            assert_eq!(shown, &known[name], "{name}");
+        }
+    }
+
+    /// Defaults that APISIX does not have are shown where somebody wrote them.
+    #[test]
+    fn own_defaults_are_shown_only_if_written() {
+        let roster = Roster::new(kinds(), None);
+        let check = |name: &str, scope: PluginScope, mut conf: Value, expected: Value| {
+            roster.show_defaults(name, scope, &mut conf);
+            assert_eq!(conf, expected, "{name}");
+        };
+        check(
+            "limit-count",
+            PluginScope::Http,
+            json!({"count": 2, "time_window": 60, "_meta": {"priority": 1}}),
+            json!({"count": 2, "time_window": 60, "window_type": "fixed", "key": "remote_addr", "key_type": "var",
+                "rejected_code": 503, "policy": "local", "allow_degradation": false, "sync_interval": -1,
+                "show_limit_quota_header": true, "_meta": {"priority": 1}}),
+        );
+        check(
+            "jwt-auth",
+            PluginScope::Consumer,
+            json!({"key": "k", "secret": "s".repeat(32)}),
+            json!({"key": "k", "secret": "s".repeat(32), "algorithm": "HS256", "exp": 86400, "base64_secret": false,
+                "lifetime_grace_period": 0}),
+        );
+        let mut conf = json!({"client_id": "c", "client_secret": "s", "discovery": "http://127.0.0.1/d",
+            "session": {"secret": "s".repeat(16), "idling_timeout": 900}, "jwk_cooldown": 7});
+        roster.show_defaults("openid-connect", PluginScope::Http, &mut conf);
+        let session = json!({"secret": "s".repeat(16), "idling_timeout": 900, "storage": "cookie"});
+        assert_eq!((&conf["session"], &conf["jwk_cooldown"]), (&session, &json!(7)));
+        assert_eq!(conf["scope"], "openid");
+        for own in ["jwk_stale_if_error", "access_token_expires_in", "introspection_expiry_claim"] {
+            assert_eq!(conf.get(own), None, "{own}");
         }
     }
 

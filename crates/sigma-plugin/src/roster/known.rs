@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
-use sigma_config::described::take_confidential;
+use sigma_config::described::{restore, take_confidential, take_own_defaults};
 use sigma_config::plugins::PluginScope;
 use sigma_config::stored::conform;
 use sigma_config::wording::Schema;
 
+use super::take_meta;
 use crate::Kind;
 
 /// A schema as people read it, and as it is checked.
@@ -17,6 +18,8 @@ pub(super) struct Checked {
     pub(super) compiled: Schema,
     /// The paths of the fields that are encrypted at rest.
     pub(super) secret: Vec<String>,
+    /// The paths of the fields with a default that APISIX does not have.
+    own_defaults: Vec<String>,
 }
 
 impl Checked {
@@ -31,6 +34,17 @@ impl Checked {
         self.compiled.fill_defaults(&mut filled);
         countable(&mut filled);
         filled
+    }
+
+    /// Adds the defaults that APISIX has too.
+    pub(super) fn show_defaults(&self, conf: &mut Value) {
+        let meta = take_meta(conf);
+        let written = conf.clone();
+        self.compiled.fill_defaults(conf);
+        self.own_defaults.iter().for_each(|path| restore(path, &written, conf));
+        if let (Some(meta), Some(conf)) = (meta, conf.as_object_mut()) {
+            conf.insert("_meta".to_owned(), meta);
+        }
     }
 }
 
@@ -54,13 +68,14 @@ impl Checked {
     fn new(kind: &dyn Kind, scope: PluginScope) -> Option<Checked> {
         let mut value = kind.schema(scope)?;
         let secret = take_confidential(&mut value);
+        let own_defaults = take_own_defaults(&mut value);
         if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
             // APISIX tells them there.
             schema.insert("encrypt_fields".to_owned(), secret.clone().into());
         }
         // Nothing but the build decides over it; the test of each list of plugins compiles them all.
         let compiled = Schema::of_program(&value).expect("the schema of a plugin is one");
-        Some(Checked { value, compiled, secret })
+        Some(Checked { value, compiled, secret, own_defaults })
     }
 }
 

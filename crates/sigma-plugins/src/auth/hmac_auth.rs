@@ -120,6 +120,7 @@ struct Config {
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
     /// Takes HTTP message signatures (RFC 9421), and what they have to sign.
+    #[schemars(extend("own_default" = true))]
     message_signatures: Option<Rules>,
     #[serde(flatten)]
     policy: AuthPolicy<Self>,

@@ -148,6 +148,7 @@ struct Config {
         regex(pattern = ATTRIBUTE),
         extend("default" = "member")
     )]
+    #[schemars(extend("own_default" = true))]
     group_member_attribute: String,
     /// The attribute of a group that has its name.
     #[schemars(
@@ -155,6 +156,7 @@ struct Config {
         regex(pattern = ATTRIBUTE),
         extend("default" = "cn")
     )]
+    #[schemars(extend("own_default" = true))]
     group_name_attribute: String,
     /// Groups of which the user must be in one; whoever is in none gets 403.
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]

@@ -96,7 +96,7 @@ struct Limits {
     #[schemars(range(min = 1))]
     max_pipeline_items: u64,
     /// Most bytes of the bodies of all answers of a batch together.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("own_default" = true))]
     max_response_size: u64,
 }
 

@@ -294,7 +294,7 @@ pub(super) struct RefusalFields {
     allow_degradation: bool,
     /// Requests are counted, and none is refused or delayed: those that would be are in the error log, and in the
     /// metric `limit_dry_run_refusals_total`. Sigma's own.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     dry_run: bool,
 }
 

@@ -68,7 +68,7 @@ struct Config {
     burst: f64,
     /// How many requests one counts as. A text is a template that must make such a number for each request. One that
     /// costs more than `burst` and one request more never passes. Sigma's own.
-    #[schemars(extend("default" = 1))]
+    #[schemars(extend("default" = 1, "own_default" = true))]
     cost: Amount<1>,
     /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
     /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names

@@ -94,7 +94,7 @@ struct Config {
     ))]
     log_labels: BTreeMap<String, String>,
     /// Sets of labels that entries have in an hour; of further ones, variables are left out.
-    #[schemars(range(min = 1), extend("default" = 1000))]
+    #[schemars(range(min = 1), extend("default" = 1000, "own_default" = true))]
     max_label_sets: usize,
     /// Checks the servers' certificates.
     #[schemars(extend("default" = false))]

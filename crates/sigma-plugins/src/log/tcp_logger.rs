@@ -68,7 +68,7 @@ struct Config {
     /// The name that the server has in TLS; `host`, if it is not given.
     tls_options: Option<String>,
     /// Checks the server's certificate; APISIX never does.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
     /// Milliseconds that connecting may take, the handshake after that, and sending a batch.
     #[schemars(range(min = 1), extend("default" = 1000))]

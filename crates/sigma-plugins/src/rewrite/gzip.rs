@@ -72,10 +72,10 @@ struct Gzip {
     #[expect(dead_code, reason = "taken for APISIX's sake")]
     buffers: Buffers,
     /// Binary logarithm of the window in bytes: memory against size.
-    #[schemars(range(min = 9, max = 15), extend("default" = 15))]
+    #[schemars(range(min = 9, max = 15), extend("default" = 15, "own_default" = true))]
     window_bits: u8,
     /// Clients that accept `deflate` but not gzip are served with it (RFC 9110 §8.4.1.2).
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     deflate: bool,
     #[serde(flatten)]
     which: Which,

@@ -109,7 +109,7 @@ struct Config {
     max_resp_body_size: usize,
     /// What happens to a body that is over that or encoded otherwise: it breaks off, or it passes, filtered
     /// as far as the limit. An encoded one over the limit always breaks off. Sigma's own.
-    #[schemars(extend("default" = "cut"))]
+    #[schemars(extend("default" = "cut", "own_default" = true))]
     unfiltered: Unfiltered,
     /// Replacements in `Location` and `Refresh`, the first of which that fits counts. Sigma's own.
     #[schemars(length(min = 1))]

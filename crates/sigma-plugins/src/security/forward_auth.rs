@@ -134,6 +134,7 @@ struct Config {
     max_req_body_size: usize,
     /// Remembering what the service has said; unset: it is asked about each request.
     #[serde(default)]
+    #[schemars(extend("own_default" = true))]
     cache: Option<Cache>,
 }
 

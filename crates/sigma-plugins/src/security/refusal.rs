@@ -16,15 +16,15 @@ use sigma_plugin::{Env, Reply, Step};
 pub(crate) struct Refusal {
     /// What a refused client gets: the answer (`deny`), the answer after a while (`tarpit`), or nothing
     /// (`silent-drop`): its connection is closed, over HTTP/2 its stream is reset.
-    #[schemars(extend("default" = "deny"))]
+    #[schemars(extend("default" = "deny", "own_default" = true))]
     #[serde(default)]
     rejected_action: Action,
     /// Milliseconds that a `tarpit` holds a request before it is answered.
-    #[schemars(range(min = 1, max = 300_000), extend("default" = 10_000))]
+    #[schemars(range(min = 1, max = 300_000), extend("default" = 10_000, "own_default" = true))]
     #[serde(default = "tarpit_ms")]
     tarpit_ms: u64,
     /// Requests that each worker holds at a time, of all tarpits together; those beyond are answered at once.
-    #[schemars(range(min = 1, max = 100_000), extend("default" = 1000))]
+    #[schemars(range(min = 1, max = 100_000), extend("default" = 1000, "own_default" = true))]
     #[serde(default = "tarpit_max")]
     tarpit_max: usize,
 }

@@ -77,12 +77,12 @@ struct Config {
     max_req_body_size: u64,
     /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory: the
     /// default is about what the largest body takes itself.
-    #[schemars(range(min = 1), extend("default" = 250_000))]
+    #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
     /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of
     /// text. Schemas that contain themselves under `anyOf` or `not` may take twice as many with each level of
     /// a body; ten million steps take a worker in the order of a second.
-    #[schemars(range(min = 1), extend("default" = 4_000_000))]
+    #[schemars(range(min = 1), extend("default" = 4_000_000, "own_default" = true))]
     max_steps: u64,
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 599), extend("default" = 400))]

@@ -40,7 +40,7 @@ struct ProxyControl {
     request_buffering: bool,
     /// Bytes of a body that are held in memory at most. Of a longer one no more is waited for; its rest is
     /// passed on as it comes. There are no temporary files.
-    #[schemars(range(min = 1), extend("default" = 1_048_576))]
+    #[schemars(range(min = 1), extend("default" = 1_048_576, "own_default" = true))]
     max_buffered_size: usize,
 }
 

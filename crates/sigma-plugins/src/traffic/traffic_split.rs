@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::described::{CONFIDENTIAL, take_descriptions};
+use sigma_config::described::{CONFIDENTIAL, OWN_DEFAULT, take_descriptions};
 use sigma_config::expr::{Expr, Variables};
 use sigma_config::id::Id;
 use sigma_config::kind::Kind;
@@ -97,6 +97,25 @@ struct Weighted {
     weight: u64,
 }
 
+/// The parts of an upstream, as JSON pointers, that APISIX does not have.
+const OWN_PARTS: [&str; 15] = [
+    "/properties/members",
+    "/properties/session_affinity",
+    "/properties/stick_table",
+    "/properties/slow_start",
+    "/properties/zone_aware",
+    "/properties/subsets",
+    "/properties/checks/properties/agent",
+    "/properties/outlier_detection",
+    "/properties/retry_policy",
+    "/properties/deadline",
+    "/properties/limits",
+    "/properties/circuit_breaker",
+    "/properties/admission_control",
+    "/properties/adaptive_concurrency",
+    "/properties/fastcgi",
+];
+
 fn as_upstream(schema: &mut Schema) {
     let mut upstream = stored::schema(Kind::Upstream).clone();
     // Its fields are explained where upstreams are.
@@ -106,6 +125,11 @@ fn as_upstream(schema: &mut Schema) {
         // Those of other upstreams are found where these stand; this one is a plugin's.
         if let Some(field) = upstream.pointer_mut(secret).and_then(Value::as_object_mut) {
             field.insert(CONFIDENTIAL.to_owned(), true.into());
+        }
+    }
+    for part in OWN_PARTS {
+        if let Some(part) = upstream.pointer_mut(part).and_then(Value::as_object_mut) {
+            part.insert(OWN_DEFAULT.to_owned(), true.into());
         }
     }
     schema.ensure_object().extend(upstream.as_object().cloned().unwrap_or_default());

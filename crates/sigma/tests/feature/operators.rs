@@ -175,10 +175,38 @@ fn the_control_api_shows_what_a_file_holds() {
         (&json!("/routes/all"), &json!([node]))
     );
     assert_eq!(routes[0]["value"]["upstream"].get("retry_timeout"), None);
+    assert_eq!(routes[0]["value"].get("method_not_allowed"), None);
     assert_eq!(ask("GET /v1/services").text(), "{}\n");
     for line in ["GET /v1/plugins/reload", "POST /v1/routes", "DELETE /v1/route/all"] {
         assert_eq!(ask(line).status(), 404, "{line}");
     }
+}
+
+/// The Admin API stores and shows what was written; the Control API adds the defaults that APISIX adds.
+#[test]
+fn apis_show_the_defaults_that_apisix_shows() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let written = json!({"count": 2, "time_window": 60, "rejected_code": 503, "key": "remote_addr"});
+    let service = json!({"plugins": {"limit-count": written},
+        "upstream": {"type": "roundrobin", "nodes": {format!("127.0.0.1:{}", origin.port()): 1}}});
+    let put = call("PUT", "/apisix/admin/services/5", &service.to_string());
+    let stored = Peer::connect(&gateway.admin_address()).unwrap().ask(put).unwrap().json().unwrap();
+    assert_eq!(stored["value"]["plugins"], json!({"limit-count": written}));
+    let ask = || {
+        let request = "GET /v1/service/5 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        Peer::connect(&gateway.control_address()).unwrap().ask(request).unwrap()
+    };
+    assert!(until(PATIENCE, || ask().status() == 200));
+    let shown = ask().json().unwrap();
+    let limit = json!({"_meta": {}, "allow_degradation": false, "count": 2, "key": "remote_addr", "key_type": "var",
+        "policy": "local", "rejected_code": 503, "show_limit_quota_header": true, "sync_interval": -1,
+        "time_window": 60, "window_type": "fixed"});
+    assert_eq!(shown["value"]["plugins"], json!({"limit-count": limit}));
+    let nodes = json!([{"host": "127.0.0.1", "port": origin.port(), "weight": 1}]);
+    let upstream = json!({"hash_on": "vars", "nodes": nodes, "pass_host": "pass", "scheme": "http",
+        "type": "roundrobin"});
+    assert_eq!(shown["value"]["upstream"], upstream);
 }
 
 /// No page of a stranger changes anything, nor does it read what is served.

@@ -10,10 +10,9 @@ mod profiles;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::Router;
@@ -28,7 +27,6 @@ use sigma_config::crypt::mask_resource;
 use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
-use sigma_config::wording::Schema;
 use sigma_upstream::health::NodeState;
 
 use crate::operators::admin::{plugin_attributes, resource_schemas};
@@ -147,8 +145,6 @@ pub struct ControlState {
     pub plugins: Arc<dyn PluginSchemas>,
     /// What stands before keys in answers, e.g. `/apisix`; nothing for those of a file.
     pub key_prefix: String,
-    /// Those of plugins, compiled when the first one is asked for: the start does not wait for them.
-    schemas: OnceLock<HashMap<String, Schema>>,
     /// What was changed by whom; None if that is not kept.
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
@@ -166,7 +162,6 @@ impl ControlState {
             inspect,
             plugins,
             key_prefix: key_prefix.to_owned(),
-            schemas: OnceLock::new(),
             history: None,
             explainer: None,
             tapping: None,
@@ -278,22 +273,15 @@ fn without_silent_defaults(upstream: &mut Value) {
 }
 
 impl ControlState {
-    /// Puts in what plugins take for granted.
+    /// Adds the defaults of plugins, and `_meta`, which APISIX gives to every plugin.
     fn fill_plugins(&self, resource: &mut Value) {
         let confs = resource.get_mut("plugins").and_then(Value::as_object_mut);
         for (name, conf) in confs.into_iter().flatten() {
-            if let Some(schema) = self.schemas().get(name) {
-                schema.fill_defaults(conf);
+            self.plugins.show_defaults(name, PluginScope::Http, conf);
+            if let Some(conf) = conf.as_object_mut() {
+                conf.entry("_meta").or_insert_with(|| json!({}));
             }
         }
-    }
-
-    fn schemas(&self) -> &HashMap<String, Schema> {
-        let compiled = |name: &str| {
-            let schema = Schema::of_program(self.plugins.schema(name, PluginScope::Http)?).ok()?;
-            Some((name.to_owned(), schema))
-        };
-        self.schemas.get_or_init(|| self.plugins.names().into_iter().filter_map(compiled).collect())
     }
 
     fn shown_key(&self, key: &ResourceKey) -> String {
@@ -311,6 +299,11 @@ impl ControlState {
 
     fn item(&self, mut item: InForce) -> Value {
         self.fill_plugins(&mut item.value);
+        if let Some(route) = item.value.as_object_mut().filter(|_| item.key.kind == Kind::Route)
+            && route.get("method_not_allowed") == Some(&Value::Bool(false))
+        {
+            route.shift_remove("method_not_allowed");
+        }
         match item.key.kind {
             Kind::Upstream => without_silent_defaults(&mut item.value),
             _ => item.value.get_mut("upstream").map_or((), without_silent_defaults),

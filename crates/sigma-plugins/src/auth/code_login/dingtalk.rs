@@ -98,6 +98,7 @@ struct Config {
     /// Older secrets, whose sessions are still read.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
+    #[schemars(extend("own_default" = true))]
     secret_fallbacks: Vec<Confidential>,
     /// Where a request without a code is sent.
     #[schemars(length(min = 1))]

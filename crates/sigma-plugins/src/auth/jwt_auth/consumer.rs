@@ -48,7 +48,7 @@ pub(super) struct Consumer {
     lifetime_grace_period: u64,
     /// Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be
     /// forged with effort; for the time until they are replaced.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     allow_short_rsa_key: bool,
     /// What `iss` of the consumer's tokens must be.
     #[schemars(length(min = 1))]

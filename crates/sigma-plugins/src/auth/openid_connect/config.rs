@@ -172,7 +172,7 @@ pub(super) struct Config {
     #[schemars(schema_with = "texts_schema")]
     pub(super) authorization_params: Option<BTreeMap<String, Value>>,
     /// Seconds that an access token is good for where the provider does not say.
-    #[schemars(range(min = 1), extend("default" = 3600))]
+    #[schemars(range(min = 1), extend("default" = 3600, "own_default" = true))]
     pub(super) access_token_expires_in: u64,
     /// Seconds after which a browser is sent to the provider again, which does not ask the user (`prompt=none`).
     #[schemars(range(min = 1))]
@@ -184,7 +184,7 @@ pub(super) struct Config {
     #[schemars(extend("default" = 0))]
     pub(super) introspection_interval: u64,
     /// What the provider's word on a token calls its end: `exp`, or a member that has seconds from now.
-    #[schemars(length(min = 1), extend("default" = "exp"))]
+    #[schemars(length(min = 1), extend("default" = "exp", "own_default" = true))]
     pub(super) introspection_expiry_claim: String,
     /// Fields of the request that go along when the provider is asked about a token.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
@@ -196,14 +196,15 @@ pub(super) struct Config {
     #[schemars(range(min = 1), extend("default" = 86400))]
     pub(super) jwk_expires_in: u64,
     /// Seconds that the keys are used beyond that where the provider gives no new ones.
-    #[schemars(extend("default" = 86400))]
+    #[schemars(extend("default" = 86400, "own_default" = true))]
     pub(super) jwk_stale_if_error: u64,
     /// Seconds between two fetches of the keys or of the document, at least, whatever clients send.
-    #[schemars(range(min = 1), extend("default" = 5))]
+    #[schemars(range(min = 1), extend("default" = 5, "own_default" = true))]
     pub(super) jwk_cooldown: u64,
     /// How those who have logged in are known again.
     pub(super) session: Option<SessionConfig>,
     /// What a session holds. All of it if left out; less makes a smaller cookie.
+    #[schemars(extend("own_default" = true))]
     pub(super) session_contents: Option<SessionContents>,
 }
 

@@ -16,10 +16,10 @@ pub(super) struct SessionConfig {
     #[schemars(length(min = 16))]
     pub(super) secret: Confidential,
     /// The name of the cookie. One that is too large is split: `session`, `session2` …
-    #[schemars(regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$"), extend("default" = "session"))]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$"), extend("default" = "session", "own_default" = true))]
     pub(super) cookie_name: String,
     /// The paths for which browsers send it.
-    #[schemars(regex(pattern = r"^/[!-:<-~]*$"), extend("default" = "/"))]
+    #[schemars(regex(pattern = r"^/[!-:<-~]*$"), extend("default" = "/", "own_default" = true))]
     pub(super) cookie_path: String,
     /// The domain for whose hosts browsers send it; only for the host that set it, if left out.
     #[schemars(regex(pattern = r"^[A-Za-z0-9.-]+$"))]
@@ -27,17 +27,17 @@ pub(super) struct SessionConfig {
     /// Whether browsers send it over TLS alone; if left out, where the request came over TLS.
     pub(super) cookie_secure: Option<bool>,
     /// Whether scripts cannot read it.
-    #[schemars(extend("default" = true))]
+    #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) cookie_http_only: bool,
     /// Whether browsers send it with requests that pages of others make. With `Strict` whoever follows a link from
     /// elsewhere has to log in.
-    #[schemars(extend("default" = "Lax"))]
+    #[schemars(extend("default" = "Lax", "own_default" = true))]
     pub(super) cookie_same_site: SameSite,
     /// Seconds without a request after which a session ends; 0 for never.
-    #[schemars(extend("default" = 900))]
+    #[schemars(extend("default" = 900, "own_default" = true))]
     pub(super) idling_timeout: u64,
     /// Seconds after which a session that nobody uses is not renewed any more; 0 for never.
-    #[schemars(extend("default" = 3600))]
+    #[schemars(extend("default" = 3600, "own_default" = true))]
     pub(super) rolling_timeout: u64,
     /// Seconds after which a session ends, whatever happens; 0 for never. A day, if left out.
     absolute_timeout: Option<u64>,

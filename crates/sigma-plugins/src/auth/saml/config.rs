@@ -63,6 +63,7 @@ pub(super) struct Config {
     /// Former values of `secret`, whose sessions still hold.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
+    #[schemars(extend("own_default" = true))]
     pub(super) secret_fallbacks: Vec<Confidential>,
 }
 

@@ -43,18 +43,19 @@ pub(in crate::limit) struct Config {
     #[serde(flatten)]
     pub(super) refusal: RefusalFields,
     #[serde(flatten)]
-    #[schemars(schema_with = "policies::<SyncInterval, true>")]
+    #[schemars(schema_with = "policies::<(), true>")]
     pub(super) policy: Policy,
-    #[serde(flatten)]
-    #[schemars(skip)]
-    pub(super) sync: SyncInterval,
+    /// With a `policy` other than `local`: seconds between two messages to Redis; meanwhile requests are counted
+    /// here. -1 to ask Redis for each request.
+    #[schemars(with = "f64", extend("default" = -1))]
+    sync_interval: Option<f64>,
     /// Whether responses tell the client its quota.
     #[schemars(extend("default" = true))]
     pub(super) show_limit_quota_header: bool,
     /// Whether responses have `RateLimit-Policy` and `RateLimit` as well, of
     /// draft-ietf-httpapi-ratelimit-headers-10. A policy is named `default`, or after the `header_prefix` or the
     /// number of its rule. Sigma's own.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) standard_fields: bool,
     /// Header of answers that says what the request has cost, a whole number. When a request comes it counts as
     /// `cost_default`, and when its answer comes as the rest, also where that takes more than is left. Sigma's own.
@@ -62,13 +63,13 @@ pub(in crate::limit) struct Config {
     pub(super) cost_header: Option<Box<str>>,
     /// With `cost_header`: what a request costs at least, and all of it where the answer does not say in one whole
     /// number, or there is none. Sigma's own.
-    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1))]
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1, "own_default" = true))]
     pub(super) cost_default: u64,
     /// With `cost_header`: what an answer can make a request cost at most. Sigma's own.
-    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1_000_000, "own_default" = true))]
     pub(super) cost_most: u64,
     /// Whether clients do not get the `cost_header`. Sigma's own.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) hide_cost_header: bool,
 }
 
@@ -88,24 +89,6 @@ pub(super) struct ListedLimit {
     /// Tells the rule's response headers apart; without it the number of the rule.
     #[schemars(regex(pattern = FIELD_NAME_PART))]
     pub(super) header_prefix: Option<String>,
-}
-
-/// What all policies with Redis have besides.
-#[derive(Deserialize, JsonSchema)]
-pub(super) struct SyncInterval {
-    /// Seconds between two messages to Redis; meanwhile requests are counted here. -1 to ask Redis for each
-    /// request.
-    #[schemars(extend("default" = -1))]
-    sync_interval: Option<f64>,
-}
-
-impl SyncInterval {
-    /// The time between two messages; None if Redis is asked for each request.
-    pub(super) fn interval(&self) -> Option<Duration> {
-        let seconds = self.sync_interval.filter(|seconds| *seconds > 0.0)?;
-        // A timer of years is as good as any longer one.
-        Some(Duration::from_secs_f64(seconds.min(1e8)))
-    }
 }
 
 /// What may stand in the name of a header field (RFC 9110 §5.6.2).
@@ -165,14 +148,21 @@ impl Configuration for Config {
 }
 
 impl Config {
+    /// The time between two messages to Redis; None if Redis is asked for each request.
+    pub(super) fn sync_interval(&self) -> Option<Duration> {
+        let seconds = self.sync_interval.filter(|seconds| *seconds > 0.0)?;
+        // A timer of years is as good as any longer one.
+        Some(Duration::from_secs_f64(seconds.min(1e8)))
+    }
+
     /// Whether answers say what requests have cost.
     pub(in crate::limit) fn learns(&self) -> bool {
         self.cost_header.is_some()
     }
 
     fn check_sync(&self) -> Result<(), String> {
-        let interval = self.sync.sync_interval.unwrap_or(-1.0);
-        if interval == -1.0 {
+        let interval = self.sync_interval.unwrap_or(-1.0);
+        if interval == -1.0 || matches!(self.policy, Policy::Local) {
             return Ok(());
         }
         if interval < 0.1 {

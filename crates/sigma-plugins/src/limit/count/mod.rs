@@ -72,7 +72,14 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let idle = idle.map(|field| {
         Problem::new(*field, "no_effect", "answers are not asked what they cost").hint("name `cost_header`")
     });
-    [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle.collect()].concat()
+    let is_local = conf.get("policy").is_none_or(|policy| policy == "local");
+    let interval = conf.get("sync_interval").filter(|interval| is_local && interval.as_f64() != Some(-1.0));
+    let unsent = interval.map(|_| {
+        let message = "`sync_interval` has no effect: with `policy: local` no messages are sent";
+        Problem::new("sync_interval", "no_effect", message).hint("remove it")
+    });
+    let idle = idle.chain(unsent).collect();
+    [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle].concat()
 }
 
 const EXAMPLE: &str = r#"```yaml
@@ -261,12 +268,13 @@ impl LimitCount {
         let learning = Learning::of(&mut config);
         let counters = build.node.legacy(Counters::default);
         let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
+        let interval = config.sync_interval();
         let store = match config.policy.target() {
             None => Store::Local,
             Some(target) => {
                 let target = target.shared(build.node);
                 let delayed = |interval| Delayed::new(interval, config.window_type, &target, build.node);
-                let delayed = config.sync.interval().map(delayed);
+                let delayed = interval.map(delayed);
                 Store::Redis { target, delayed }
             }
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sigma_config::plugins::PluginScope;
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{Consumers, Entry, Env, Local, Node, Phase, Reply, Roster, Step};
 use sigma_testkit::Redis;
@@ -599,11 +600,7 @@ fn settings_of_answers() {
         json!({"cost_header": "X", "cost_default": 0}),
         "property \"cost_default\" validation failed: expected 0",
     );
-    let warned = crate::testing::warned(
-        "limit-count",
-        sigma_config::plugins::PluginScope::Http,
-        &conf(json!({"cost_most": 5})),
-    );
+    let warned = crate::testing::warned("limit-count", PluginScope::Http, &conf(json!({"cost_most": 5})));
     assert_eq!(warned, ["cost_most"]);
 }
 
@@ -625,6 +622,17 @@ fn limits_by_what_clients_choose_are_warned_of() {
         }
         check("remote_addr", "var", &[]);
         check("consumer_name", "var", &[]);
+}
+
+#[test]
+fn a_sync_interval_without_redis_is_warned_of() {
+    let check = |more: Value, expected: &[&str]| {
+        let conf = crate::testing::merged(json!({"count": 1, "time_window": 1, "key": "server_port"}), &more);
+        assert_eq!(crate::testing::warned("limit-count", PluginScope::Http, &conf), expected, "{more}");
+    };
+    check(json!({"sync_interval": 5}), &["sync_interval"]);
+    check(json!({"sync_interval": -1}), &[]);
+    check(json!({"sync_interval": 0.5, "policy": "redis", "redis_host": "127.0.0.1"}), &[]);
         check("$remote_addr $http_host", "var_combination", &[]);
     }
 }

@@ -137,7 +137,7 @@ struct Config {
     /// Fields of the request for the schema, such as `Authorization`; nothing else of the client's request is in it.
     introspection_headers: Option<OwnFields>,
     /// Whether the certificate of `introspection_endpoint` has to be valid. Sigma's own.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     introspection_ssl_verify: bool,
 }
 

@@ -60,7 +60,7 @@ struct Tcp {
     /// The name that the server has in TLS; `host`, if it is not given.
     tls_server_name: Option<String>,
     /// Checks the server's certificate; APISIX never does.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
 }
 

@@ -69,7 +69,7 @@ struct Config {
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
     /// Seconds that connecting to the service may take, and the exchange after that.
-    #[schemars(range(min = 1), extend("default" = 10))]
+    #[schemars(range(min = 1), extend("default" = 10, "own_default" = true))]
     timeout: u64,
     /// What the entries are about.
     #[schemars(extend("default" = {"type": "global"}))]

@@ -93,7 +93,7 @@ struct Config {
     #[schemars(extend("default" = false))]
     use_tls: bool,
     /// Checks the certificates of servers; APISIX never does.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
     /// Signs what is sent with this account of the servers' access control; empty for none.
     #[schemars(extend("default" = ""))]

@@ -82,7 +82,7 @@ struct Shipping {
     #[schemars(extend("default" = false))]
     tls: bool,
     /// Checks the server's certificate; APISIX never does.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
     /// Milliseconds that connecting may take, and sending a batch after that.
     #[schemars(range(min = 1), extend("default" = 3000))]

@@ -104,11 +104,11 @@ struct Config {
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: usize,
     /// Most values in a body. A value takes up to a few hundred bytes of memory.
-    #[schemars(range(min = 1), extend("default" = 250_000))]
+    #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
     /// Most steps of one template: one for each value, each turn of a loop, and 64 bytes of text. Ten million take a
     /// worker in the order of a second.
-    #[schemars(range(min = 1), extend("default" = 2_000_000))]
+    #[schemars(range(min = 1), extend("default" = 2_000_000, "own_default" = true))]
     max_steps: usize,
 }
 

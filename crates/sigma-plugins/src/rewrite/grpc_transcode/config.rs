@@ -55,14 +55,14 @@ pub(super) struct Config {
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_resp_body_size: usize,
     /// Largest body of a request, in bytes; it is held in memory. Of a stream each message may be so long.
-    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_req_body_size: usize,
     /// Most values in a body or message. A value takes up to a few hundred bytes of memory.
-    #[schemars(range(min = 1), extend("default" = 250_000))]
+    #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     pub(super) max_body_values: usize,
     /// Whether the annotations `google.api.http` of the service say what a request stands for. The first one counts
     /// that a request is of, in the order of the methods.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) http_rules: bool,
 }
 

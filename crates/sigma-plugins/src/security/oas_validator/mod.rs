@@ -178,7 +178,7 @@ struct Config {
     #[schemars(extend("default" = false))]
     skip_path_params_validation: bool,
     /// Whether cookies are left alone.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     skip_cookie_params_validation: bool,
     /// Whether a request that does not fit is refused; otherwise it is an error in the log, and passes.
     #[schemars(extend("default" = true))]
@@ -193,14 +193,14 @@ struct Config {
     /// both are in the metric `oas_validator_answer_problems_total`. Sigma's own.
     validate_responses: Option<Verdict>,
     /// Largest body of an answer that is looked at, in bytes, also when it is decoded; it is held in memory.
-    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     max_resp_body_size: usize,
     /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory.
-    #[schemars(range(min = 1), extend("default" = 250_000))]
+    #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
     /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of text.
     /// Ten million take a worker in the order of a second.
-    #[schemars(range(min = 1), extend("default" = 4_000_000))]
+    #[schemars(range(min = 1), extend("default" = 4_000_000, "own_default" = true))]
     max_steps: u64,
 }
 

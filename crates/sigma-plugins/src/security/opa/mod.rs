@@ -127,16 +127,17 @@ struct Config {
     #[schemars(extend("default" = false))]
     with_consumer: bool,
     /// Whether the agent gets the body, as text.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     with_body: bool,
     /// Most bytes of a body that goes with the call; a larger one is answered 413.
-    #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576))]
+    #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576, "own_default" = true))]
     max_req_body_size: usize,
     /// Fields of the decision that the node gets. What the client sent under these names never reaches it.
     #[schemars(length(min = 1))]
     send_headers_upstream: Option<Vec<String>>,
     /// Remembering what the agent has said; unset: it is asked about each request.
     #[serde(default)]
+    #[schemars(extend("own_default" = true))]
     cache: Option<Cache>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Config {
     pub(super) additional_header_prefix_attributes: Option<Vec<String>>,
     /// Goes on with the trace that the request says it is of. `false` where clients are not to be believed: each
     /// request begins a trace then, and what it says of others is removed.
-    #[schemars(extend("default" = true))]
+    #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) trust_incoming: bool,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Metadata {
     #[schemars(extend("default" = false))]
     pub(super) set_ngx_var: bool,
     /// How contexts travel: the first that a request has is read, and nodes get all of them.
-    #[schemars(length(min = 1), extend("default" = ["tracecontext", "baggage"], "uniqueItems" = true))]
+    #[schemars(length(min = 1), extend("default" = ["tracecontext", "baggage"], "uniqueItems" = true, "own_default" = true))]
     pub(super) propagators: Vec<Propagator>,
 }
 
@@ -172,7 +172,7 @@ struct CollectorConfig {
     #[schemars(extend("additionalProperties" = scalar_schema()))]
     request_headers: Option<Map<String, Value>>,
     /// What the collector speaks. For `grpc` the address has no path.
-    #[schemars(extend("default" = "http/protobuf"))]
+    #[schemars(extend("default" = "http/protobuf", "own_default" = true))]
     protocol: Protocol,
 }
 

@@ -67,7 +67,7 @@ struct Config {
     span_version: u8,
     /// Goes on with the trace that the request says it is of, and samples it if that says so. `false` where clients are
     /// not to be believed.
-    #[schemars(extend("default" = true))]
+    #[schemars(extend("default" = true, "own_default" = true))]
     trust_incoming: bool,
 }
 

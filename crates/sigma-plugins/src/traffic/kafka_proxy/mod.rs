@@ -71,7 +71,7 @@ struct Login {
     /// The user's password.
     password: Confidential,
     /// `PLAIN` sends the password as it is; the others prove that it is known.
-    #[schemars(extend("default" = "PLAIN"))]
+    #[schemars(extend("default" = "PLAIN", "own_default" = true))]
     mechanism: Mechanism,
 }
 

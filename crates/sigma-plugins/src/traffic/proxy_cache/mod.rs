@@ -133,13 +133,13 @@ struct Config {
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: u64,
     /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
-    #[schemars(range(max = 600_000), extend("default" = 0))]
+    #[schemars(range(max = 600_000), extend("default" = 0, "own_default" = true))]
     lock_timeout: u32,
     /// Whether nodes are asked with `If-None-Match` and `If-Modified-Since` whether what is stale is still good.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     revalidate: bool,
     /// Seconds for which what is stale is given where a node fails, beside what it says itself (`stale-if-error`).
-    #[schemars(range(max = 2_147_483_647), extend("default" = 0))]
+    #[schemars(range(max = 2_147_483_647), extend("default" = 0, "own_default" = true))]
     stale_if_error: u32,
 }
 

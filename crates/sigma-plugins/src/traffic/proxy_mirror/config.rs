@@ -27,10 +27,10 @@ pub(super) struct Config {
     #[schemars(length(min = 1, max = 16))]
     pub(super) mirrors: Option<Vec<Target>>,
     /// Most bytes of a body that is copied; requests with longer ones have no copies.
-    #[schemars(range(min = 0), extend("default" = 67_108_864))]
+    #[schemars(range(min = 0), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_req_body_size: usize,
     /// Most bytes of an answer's body that are read before the copy's connection is closed.
-    #[schemars(range(min = 0), extend("default" = 1_048_576))]
+    #[schemars(range(min = 0), extend("default" = 1_048_576, "own_default" = true))]
     pub(super) max_resp_body_size: usize,
     /// Fields that mark the copy; values may hold variables. They take the place of the request's own.
     #[serde(default)]
@@ -41,11 +41,12 @@ pub(super) struct Config {
     ))]
     pub(super) headers: Fields,
     /// Whether certificates of mirrors are verified.
-    #[schemars(extend("default" = false))]
+    #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) ssl_verify: bool,
     /// Compares answers to copies with those to the requests. Differences are in the error log, without values, and
     /// in the metric `mirror_comparisons_total`.
     #[serde(default)]
+    #[schemars(extend("own_default" = true))]
     pub(super) compare: Option<Compare>,
 }
 
