@@ -121,6 +121,11 @@ impl Dns {
         self.set(name, RecordKind::Srv, servers.iter().map(data).collect());
     }
 
+    /// From now on `name` has these servers and no others, whose data are sent as they are.
+    pub fn set_server_data(&self, name: &str, data: &[&[u8]]) {
+        self.set(name, RecordKind::Srv, data.iter().map(|data| data.to_vec()).collect());
+    }
+
     /// From now on questions for these kinds of records get no answer; those for others do.
     pub fn silence(&self, kinds: &[RecordKind]) {
         lock(&self.zone).silent = kinds.iter().map(|kind| *kind as u16).collect();

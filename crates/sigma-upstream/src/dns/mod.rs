@@ -7,6 +7,7 @@
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 
+mod lenient;
 mod service;
 
 use std::fmt;
@@ -15,16 +16,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hickory_resolver::TokioResolver;
+use hickory_resolver::Resolver as Inner;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
 use sigma_config::cidr::CidrSet;
 use sigma_http::{Fault, FaultKind};
 
+use lenient::Lenient;
 pub use service::DnsService;
 pub(crate) use service::succeed;
 
@@ -135,7 +136,7 @@ fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), DnsError> {
 /// Asks name servers. Cheap to clone; clones share a cache.
 #[derive(Clone)]
 pub struct Resolver {
-    inner: TokioResolver,
+    inner: Inner<Lenient>,
     config: ResolverConfig,
     asks_ipv6: bool,
     /// Addresses that no name has, whatever is answered.
@@ -191,8 +192,7 @@ impl Resolver {
         // A name that is missing now may be about to appear; the backoff of a watch decides.
         options.negative_min_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
-        let provider = TokioRuntimeProvider::default();
-        let inner = TokioResolver::builder_with_config(config.clone(), provider)
+        let inner = Inner::builder_with_config(config.clone(), Lenient::default())
             .with_options(options)
             .build()
             .map_err(|error| DnsError::new(error.to_string()))?;
@@ -273,18 +273,29 @@ impl Resolver {
         self.records(name, kind, |data| data.ip_addr().filter(|ip| !self.refused.contains(*ip))).await
     }
 
-    /// The servers of a service. Those that say that there is no service (RFC 2782: `.`) do not count.
+    /// The servers of a service. A server without a target (RFC 2782: `.`) does not count; next to other servers it
+    /// is logged.
     async fn servers(&self, name: &str) -> Records<Server> {
         let server = |data: &RData| match data {
-            RData::SRV(srv) if !srv.target.is_root() => Some(Server {
+            RData::SRV(srv) if srv.target.is_root() => Some(None),
+            RData::SRV(srv) => Some(Some(Server {
                 target: srv.target.to_string(),
                 port: srv.port,
                 priority: srv.priority,
                 weight: srv.weight,
-            }),
+            })),
             _ => None,
         };
-        self.records(name, RecordType::SRV, server).await
+        let Some((found, until)) = self.records(name, RecordType::SRV, server).await? else {
+            return Ok(None);
+        };
+        let known = found.len();
+        let servers: Vec<Server> = found.into_iter().flatten().collect();
+        let left_out = known - servers.len();
+        if left_out > 0 && !servers.is_empty() {
+            tracing::warn!(service = name, left_out, "servers of a service without a target are left out");
+        }
+        Ok((!servers.is_empty()).then_some((servers, until)))
     }
 
     async fn records<T>(

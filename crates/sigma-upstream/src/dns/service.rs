@@ -248,6 +248,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use sigma_testkit::Dns;
+
     use super::*;
 
     #[test]
@@ -277,6 +279,29 @@ mod tests {
         );
         assert!(shown(&servers, Some(9)).iter().all(|node| node.contains(":Some(9) ")));
         assert!(nodes_of(&[server("a.", 1, 65_535, 65_535)], &targets, None)[0].weight >= 32_767);
+    }
+
+    #[tokio::test]
+    async fn malformed_servers_are_left_out() {
+        let dns = Dns::start().unwrap();
+        let addresses = [IpAddr::from([127, 0, 0, 9])];
+        dns.set_addresses("a.test", &addresses);
+        let resolver = Resolver::with_servers(&[dns.address()]).unwrap();
+        let nodes = async || {
+            let mut service = DnsService::new(resolver.clone(), "web.test", None, None);
+            let (nodes, _) = service.find().await?;
+            Ok::<_, DnsError>(nodes.iter().map(|node| (node.host.to_string(), node.port)).collect::<Vec<_>>())
+        };
+        let sound = b"\0\x01\0\x02\x1f\x90\x01a\x04test\0";
+        let root = b"\0\x01\0\x02\x1f\x90\0";
+        let portless = b"\0\x01\0\x02\0\0\x01a\x04test\0";
+        let cut = b"\0\x01\0\x02\x1f";
+        // It refers to itself behind the question and the record before.
+        let circle = b"\0\x01\0\x02\x1f\x90\xc0\x3d";
+        dns.set_server_data("web.test", &[cut, circle, root, sound, portless]);
+        let host = "127.0.0.9".to_owned();
+        // Without a port of its own a server has the one of the scheme.
+        assert_eq!(nodes().await.unwrap(), [(host.clone(), None), (host, Some(8080))]);
     }
 
     #[test]
