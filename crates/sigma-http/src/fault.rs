@@ -67,7 +67,7 @@ fault_kinds! {
     /// A protocol to change to, or another service, that nobody here offers.
     NotImplemented Gateway "http_upgrade_refused" as "http_request_denied";
     /// What the request has in its body cannot be said in the protocol of the node.
-    Untranslatable Gateway "http_request_untranslatable" as "http_request_error";
+    Untranslatable Downstream "http_request_untranslatable" as "http_request_error";
     /// An expectation other than `100-continue`.
     ExpectationFailed Gateway "expectation_failed" as "http_request_error";
     /// The request came in a TLS session that is not for its host.

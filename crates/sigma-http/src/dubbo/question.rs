@@ -98,7 +98,9 @@ impl Question {
                 };
                 if count != expected {
                     // What is too much would be read as attachments, which name the service that is called.
-                    return Err(Unfit::Unsayable("the body has not as many parameters as the method"));
+                    return Err(Unfit::Unsayable(
+                        "the number of parameters in the body is not that of the method",
+                    ));
                 }
                 self.wire.extend_from_slice(b"{}\n");
             }
@@ -193,7 +195,7 @@ mod tests {
             });
             assert_eq!(found.map(|frame| String::from_utf8_lossy(&frame).into_owned()), expected, "{body}");
         };
-        let count = Err(Unfit::Unsayable("the body has not as many parameters as the method"));
+        let count = Err(Unfit::Unsayable("the number of parameters in the body is not that of the method"));
         check(lines("", false), "", Ok(""));
         check(lines("", true), "", Ok(""));
         check(lines("I", true), "1", Ok("1\n"));

@@ -35,7 +35,7 @@ routes:
 $ curl -s http://127.0.0.1:9080/sum -d '[40, 2]'
 42
 $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
-500
+400
 ```
 "#;
 
@@ -52,11 +52,12 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 /// |---|---|
 /// | 200 with the JSON of the value | the method gave one |
 /// | 200 without a body | it gave null |
+/// | 400 | the body is not JSON, or has another number of parameters than the method |
 /// | 413 | the body is over `max_req_body_size` |
 /// | 502 | the provider could not be connected to |
-/// | 500 | everything else: the method threw, the provider did not answer in time or not in Dubbo, the body is no call |
+/// | 500 | everything else: the method threw, the provider did not answer in time or not in Dubbo |
 ///
-/// Answers other than values have no body; what the provider said goes to the error log. A provider's answer may have
+/// Answers other than values have no body, but 400 says what is wrong; what the provider said goes to the error log. A provider's answer may have
 /// 8 MiB, which is Dubbo's own bound. Balancing, retries, health checks, limits, `circuit_breaker` and
 /// `keepalive_pool` of the upstream are as for HTTP: a call is repeated as its request's method allows. Active
 /// checks need `type: tcp`.

@@ -25,7 +25,7 @@ const RETRY_AFTER_S: &str = "1";
 pub(super) fn status(kind: FaultKind) -> Option<u16> {
     Some(match kind {
         FaultKind::ClientGone | FaultKind::ResponseSendTimeout => return None,
-        FaultKind::BadRequest | FaultKind::BadPath => 400,
+        FaultKind::BadRequest | FaultKind::BadPath | FaultKind::Untranslatable => 400,
         FaultKind::NoRoute | FaultKind::NoService => 404,
         FaultKind::MethodRefused | FaultKind::MethodNotAllowed => 405,
         FaultKind::NotAcceptable => 406,
@@ -37,7 +37,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::Loop => 508,
         FaultKind::Misdirected => 421,
         FaultKind::RequestHeadTooLarge => 431,
-        FaultKind::Internal | FaultKind::Untranslatable => 500,
+        FaultKind::Internal => 500,
         FaultKind::NotImplemented => 501,
         FaultKind::NodesExhausted
         | FaultKind::ConnectRefused
@@ -97,8 +97,7 @@ fn status_of_call(kind: FaultKind) -> Option<u16> {
         | FaultKind::TlsAlert
         | FaultKind::ProtocolMismatch => Some(502),
         FaultKind::RequestBodyTooLarge => Some(413),
-        FaultKind::Untranslatable
-        | FaultKind::UpstreamSendTimeout
+        FaultKind::UpstreamSendTimeout
         | FaultKind::ResponseTimeout
         | FaultKind::ConnectionTerminated
         | FaultKind::BadResponse

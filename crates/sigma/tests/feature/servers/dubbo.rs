@@ -107,7 +107,12 @@ fn methods_take_parameters_in_json() {
     check("/nothing", "", "", (200, ""));
     check("/fail", "", "[\"a reason\"]", (500, ""));
     check("/none", "", "", (500, ""));
-    check("/sum", "", "[1, 2, {\"path\": \"other\"}]", (500, ""));
+    let no_call = post(&gateway, "/sum", "", b"[1, 2, {\"path\": \"other\"}]");
+    assert!(
+        no_call.status() == 400 && no_call.text().contains("the number of parameters"),
+        "{}",
+        no_call.text()
+    );
     let logged =
         || gateway.stderr().contains("a provider complains") && gateway.stderr().contains("a reason");
     assert!(until(PATIENCE, logged), "{}", gateway.stderr());
