@@ -13,7 +13,7 @@ use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
 use super::counts::{Counts, waits};
-use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space, Unlimited};
 use super::sessions;
 use crate::log_throttle::LogThrottle;
 use crate::redis::{Connections, Policy, Script, SharedConnection, Target, idle_settings, policies};
@@ -163,13 +163,13 @@ impl Rule {
     ///
     /// # Errors
     /// Returns an error, which is the reason, if there is no limit.
-    fn limit(&self, ctx: &Context) -> Result<Limit, &'static str> {
-        let conn = self.conn.resolve(ctx).ok_or("`conn` makes no whole number from 1 on")?;
-        let burst = self.burst.resolve(ctx).ok_or("`burst` makes no whole number from 0 on")?;
+    fn limit(&self, ctx: &Context) -> Result<Limit, Unlimited> {
         let key = match self.listed {
             true => self.space.by_value(&self.key, ctx).ok_or("`key` has no value")?,
             false => self.space.by_value_or_address(&self.key, ctx),
         };
+        let conn = self.conn.of(ctx, "`conn` makes no whole number from 1 on")?;
+        let burst = self.burst.of(ctx, "`burst` makes no whole number from 0 on")?;
         Ok(Limit { key, conn, most: conn.saturating_add(burst) })
     }
 }
@@ -284,16 +284,16 @@ impl LimitConn {
     ///
     /// # Errors
     /// Returns an error, which is the reason, if a limit cannot be determined or if none applies.
-    fn limits(&self, ctx: &Context) -> Result<Vec<Limit>, &'static str> {
+    fn limits(&self, ctx: &Context) -> Result<Vec<Limit>, Unlimited> {
         let mut limits = Vec::with_capacity(self.rules.len());
         for rule in &self.rules {
             match rule.limit(ctx) {
                 Ok(limit) => limits.push(limit),
-                Err(_) if rule.listed => {}
-                Err(reason) => return Err(reason),
+                Err(unlimited) if rule.listed && !unlimited.is_of_client => {}
+                Err(unlimited) => return Err(unlimited),
             }
         }
-        if limits.is_empty() { Err("no rule applies") } else { Ok(limits) }
+        if limits.is_empty() { Err("no rule applies".into()) } else { Ok(limits) }
     }
 
     fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, ctx: &mut Context, env: &Env<'_>) -> Step {
@@ -380,7 +380,7 @@ impl Plugin for LimitConn {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let limits = match self.limits(ctx) {
             Ok(limits) => limits,
-            Err(reason) => return self.refusal.undetermined(reason),
+            Err(unlimited) => return self.refusal.unlimited(unlimited),
         };
         match &self.slots {
             Slots::Local(counts) => self.local(counts, limits, ctx, env),
@@ -397,7 +397,7 @@ impl Plugin for LimitConn {
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
         let limits = match self.limits(ctx) {
             Ok(limits) => limits,
-            Err(reason) => return Some(json!({"problem": reason})),
+            Err(unlimited) => return Some(json!({"problem": unlimited.reason})),
         };
         let limits = limits.iter().map(|Limit { key, conn, most }| {
             let mut shown = json!({"conn": conn, "burst": most - conn});
@@ -517,8 +517,10 @@ mod tests {
             [200, 200, 503]
         );
         assert_eq!([status(&listed, "/?b=1&most=1"), status(&listed, "/?b=1&most=1")], [200, 503]);
-        assert_eq!([status(&listed, "/?b=1&most=x"), status(&listed, "/")], [500, 500]);
-        assert_eq!(status(&lenient, "/?most=0"), 200);
+        assert_eq!([status(&listed, "/?b=1&most=x"), status(&listed, "/")], [400, 500]);
+        // A client cannot switch a limit off, whether another rule applies or degradation is allowed.
+        assert_eq!(status(&listed, "/?a=2&b=1&most=x"), 400);
+        assert_eq!([status(&lenient, "/?most=0"), status(&lenient, "/")], [400, 400]);
     }
 
     #[test]

@@ -266,6 +266,17 @@ impl<const LEAST: u64> Amount<LEAST> {
         self.written.as_f64().or_else(|| self.written.as_str()?.trim().parse().ok())
     }
 
+    /// The amount for this request.
+    ///
+    /// # Errors
+    /// Returns an error, whose words are `reason`, if it is not a whole number from `LEAST` on.
+    pub(super) fn of(&self, ctx: &Context, reason: &'static str) -> Result<u64, Unlimited> {
+        self.resolve(ctx).ok_or_else(|| {
+            let mut variables = self.template.iter().flat_map(Template::variables);
+            Unlimited { reason, is_of_client: variables.any(is_sent) }
+        })
+    }
+
     /// The amount for this request; None if it is no whole number from `LEAST` on.
     pub(super) fn resolve(&self, ctx: &Context) -> Option<u64> {
         let Some(template) = &self.template else {
@@ -279,6 +290,17 @@ impl<const LEAST: u64> Amount<LEAST> {
     }
 }
 
+/// Whether the value of a variable comes from the client.
+fn is_sent(name: &VarName) -> bool {
+    match name {
+        VarName::Http(_) | VarName::Arg(_) | VarName::Cookie(_) | VarName::PostArg(_) => true,
+        VarName::Uri | VarName::RequestUri | VarName::RealRequestUri | VarName::UriParam(_) => true,
+        VarName::Args | VarName::Host | VarName::Method => true,
+        VarName::Other(name) => name.starts_with("graphql_"),
+        _ => false,
+    }
+}
+
 /// What a configuration says of requests that do not pass.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct RefusalFields {
@@ -289,7 +311,7 @@ pub(super) struct RefusalFields {
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
     /// Whether requests pass when the limit cannot be determined, e.g. without Redis. If not, they are
-    /// answered 500.
+    /// answered 500. An invalid number from the client is 400 in any case.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
     /// Requests are counted, and none is refused or delayed: those that would be are in the error log, and in the
@@ -300,6 +322,20 @@ pub(super) struct RefusalFields {
 
 /// Why a request is refused whose limit cannot be determined.
 pub(super) const UNDETERMINED: &str = "a limit cannot be determined";
+
+/// Why a request has no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unlimited {
+    pub(super) reason: &'static str,
+    /// The client sent the invalid value.
+    pub(super) is_of_client: bool,
+}
+
+impl From<&'static str> for Unlimited {
+    fn from(reason: &'static str) -> Unlimited {
+        Unlimited { reason, is_of_client: false }
+    }
+}
 
 /// A request that only a dry run has let pass.
 #[derive(Debug, Clone, Copy)]
@@ -360,6 +396,22 @@ impl Refusal {
         }
     }
 
+    /// Passes or refuses a request whose limit cannot be determined. An invalid value of the client is 400, even with
+    /// `allow_degradation`: otherwise a client could switch the limit off.
+    pub(super) fn unlimited(&self, Unlimited { reason, is_of_client }: Unlimited) -> Step {
+        if !is_of_client || self.fields.dry_run {
+            return self.undetermined(reason);
+        }
+        Reply::new(400)
+            .json(&json!({"error_msg": format!("{}: {reason}", self.failed())}))
+            .because(UNDETERMINED)
+            .into()
+    }
+
+    fn failed(&self) -> String {
+        format!("failed to {}", self.plugin.trim_start_matches("graphql-").replace('-', " "))
+    }
+
     /// Passes or refuses a request whose limit cannot be determined, and says why.
     pub(super) fn undetermined(&self, reason: impl Display) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
@@ -371,8 +423,7 @@ impl Refusal {
         if passes {
             return Step::Next;
         }
-        let body = json!({"error_msg": format!("failed to {}", plugin.trim_start_matches("graphql-").replace('-', " "))});
-        Reply::new(500).json(&body).because(UNDETERMINED).into()
+        Reply::new(500).json(&json!({"error_msg": self.failed()})).because(UNDETERMINED).into()
     }
 }
 

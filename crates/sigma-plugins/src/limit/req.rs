@@ -267,8 +267,9 @@ impl LimitReq {
 impl Plugin for LimitReq {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let key = self.space.by_value_or_address(&self.key, &*ctx);
-        let Some(cost) = self.cost.resolve(ctx) else {
-            return self.refusal.undetermined("`cost` makes no whole number from 1 on");
+        let cost = match self.cost.of(ctx, "`cost` makes no whole number from 1 on") {
+            Ok(cost) => cost,
+            Err(unlimited) => return self.refusal.unlimited(unlimited),
         };
         match &self.store {
             Store::Local(buckets) => self.local(buckets, &key, cost, env),
@@ -369,7 +370,7 @@ mod tests {
             case.run(&entry, Phase::Access).map_or(200, |reply| reply.status)
         };
         assert_eq!([ask("?n=3"), ask("?n=3"), ask(""), ask("?n=1"), ask("?n=1")], [200, 503, 200, 200, 503]);
-        assert_eq!([ask("?n=0"), ask("?n=x"), ask("?n=-1")], [500, 500, 500]);
+        assert_eq!([ask("?n=0"), ask("?n=x"), ask("?n=-1")], [400, 400, 400]);
     }
 
     #[test]

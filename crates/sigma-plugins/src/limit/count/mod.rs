@@ -27,7 +27,7 @@ use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
-use super::quota::{self, Amount, Key, Refusal, Space};
+use super::quota::{self, Amount, Key, Refusal, Space, Unlimited};
 use crate::redis::{Connections, SharedConnection, Target, idle_settings};
 use config::OF_COST_HEADER;
 pub(super) use config::{Config, Metadata};
@@ -166,14 +166,14 @@ impl Rule {
     ///
     /// # Errors
     /// Returns an error, which is the reason, if the quota cannot be determined.
-    fn quota(&self, ctx: &Context) -> Result<Option<(Vec<u8>, Quota)>, &'static str> {
+    fn quota(&self, ctx: &Context) -> Result<Option<(Vec<u8>, Quota)>, Unlimited> {
         let key = match self.listed {
             true => self.space.by_value(&self.key, ctx),
             false => Some(self.space.by_value_or_address(&self.key, ctx)),
         };
         let Some(key) = key else { return Ok(None) };
-        let limit = self.count.resolve(ctx).ok_or("`count` makes no whole number from 1 on")?;
-        let window_s = self.window.resolve(ctx).ok_or("`time_window` makes no whole number from 1 on")?;
+        let limit = self.count.of(ctx, "`count` makes no whole number from 1 on")?;
+        let window_s = self.window.of(ctx, "`time_window` makes no whole number from 1 on")?;
         Ok(Some((key, Quota { limit, window_s })))
     }
 }
@@ -326,14 +326,14 @@ impl LimitCount {
     ///
     /// # Errors
     /// Returns an error, which is the reason, if a quota cannot be determined or if none applies.
-    fn applied(&self, ctx: &Context) -> Result<Vec<Applied>, &'static str> {
+    fn applied(&self, ctx: &Context) -> Result<Vec<Applied>, Unlimited> {
         let mut applied = Vec::with_capacity(self.rules.len());
         for (rule, limit) in self.rules.iter().enumerate() {
             if let Some((key, quota)) = limit.quota(ctx)? {
                 applied.push(Applied { rule, key, quota });
             }
         }
-        if applied.is_empty() { Err(NONE_APPLIES) } else { Ok(applied) }
+        if applied.is_empty() { Err(NONE_APPLIES.into()) } else { Ok(applied) }
     }
 
     /// Counts in memory, up to the first limit that refuses.
@@ -392,7 +392,7 @@ impl LimitCount {
     }
 
     /// Counts in memory for the only rule.
-    fn only(&self, rule: &Rule, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Result<Step, &'static str> {
+    fn only(&self, rule: &Rule, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Result<Step, Unlimited> {
         let (key, quota) = rule.quota(ctx)?.ok_or(NONE_APPLIES)?;
         let verdict = self.counters.count(self.window_type, &key, quota, cost);
         Ok(self.conclude(ctx, env, [(Applied { rule: 0, key, quota }, verdict)]))
@@ -462,7 +462,7 @@ impl LimitCount {
                 self.applied(ctx).map(|applied| self.remote(target, applied, ctx, env, cost))
             }
         };
-        counted.unwrap_or_else(|reason| self.refusal.undetermined(reason))
+        counted.unwrap_or_else(|unlimited| self.refusal.unlimited(unlimited))
     }
 
     /// Tells the client of its quota.
@@ -542,7 +542,7 @@ impl Plugin for LimitCount {
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
         let applied = match self.applied(ctx) {
             Ok(applied) => applied,
-            Err(reason) => return Some(json!({"problem": reason})),
+            Err(unlimited) => return Some(json!({"problem": unlimited.reason})),
         };
         let limits = applied.iter().map(|Applied { rule, key, quota }| {
             let mut shown = json!({"rule": rule + 1, "limit": quota.limit, "time_window": quota.window_s});

@@ -156,9 +156,29 @@ fn rules_count_each_for_itself() {
     check("/?p=b&user=x", 200, &format!("{one}=0 {two}"));
     check("/?p=c&user=x", 503, &format!("{one}=0"));
     // Neither an amount that is none, nor no rule at all.
-    check("/?p=c&user=y&most=0", 500, "");
-    check("/?p=c&user=y&most=1.5", 500, "");
+    check("/?p=c&user=y&most=0", 400, "");
+    check("/?p=c&user=y&most=1.5", 400, "");
     check("/", 500, "");
+}
+
+#[test]
+fn invalid_numbers_of_clients_are_400() {
+    let check = |more: Value, expected: u16| {
+        let conf = crate::testing::merged(json!({"time_window": 60, "key": "server_port"}), &more);
+        let entry = entry("limit-count", conf).unwrap();
+        let mut case = Case::new("GET /a HTTP/1.1\nHost: h\nX: many\nCookie: c=1.5\n");
+        assert_eq!(case.run(&entry, Phase::Access).map_or(200, |reply| reply.status), expected, "{more}");
+    };
+    for client in ["$http_x", "$http_absent", "$cookie_c", "$arg_n", "$uri", "1$request_uri", "$host"] {
+        for allow_degradation in [false, true] {
+            check(json!({"count": client, "allow_degradation": allow_degradation}), 400);
+            check(json!({"count": 1, "time_window": client, "allow_degradation": allow_degradation}), 400);
+        }
+        check(json!({"count": client, "dry_run": true}), 200);
+    }
+    check(json!({"count": "$consumer_name"}), 500);
+    check(json!({"count": "$consumer_name", "allow_degradation": true}), 200);
+    check(json!({"count": "${arg_n ?? 5}"}), 200);
 }
 
 /// The configurations of `limit-count` of the resources that exist.
@@ -605,6 +625,17 @@ fn settings_of_answers() {
 }
 
 #[test]
+fn a_sync_interval_without_redis_is_warned_of() {
+    let check = |more: Value, expected: &[&str]| {
+        let conf = crate::testing::merged(json!({"count": 1, "time_window": 1, "key": "server_port"}), &more);
+        assert_eq!(crate::testing::warned("limit-count", PluginScope::Http, &conf), expected, "{more}");
+    };
+    check(json!({"sync_interval": 5}), &["sync_interval"]);
+    check(json!({"sync_interval": -1}), &[]);
+    check(json!({"sync_interval": 0.5, "policy": "redis", "redis_host": "127.0.0.1"}), &[]);
+}
+
+#[test]
 fn limits_by_what_clients_choose_are_warned_of() {
     for name in ["limit-count", "limit-req", "limit-conn"] {
         let check = |key: &str, key_type: &str, expected: &[&str]| {
@@ -622,17 +653,6 @@ fn limits_by_what_clients_choose_are_warned_of() {
         }
         check("remote_addr", "var", &[]);
         check("consumer_name", "var", &[]);
-}
-
-#[test]
-fn a_sync_interval_without_redis_is_warned_of() {
-    let check = |more: Value, expected: &[&str]| {
-        let conf = crate::testing::merged(json!({"count": 1, "time_window": 1, "key": "server_port"}), &more);
-        assert_eq!(crate::testing::warned("limit-count", PluginScope::Http, &conf), expected, "{more}");
-    };
-    check(json!({"sync_interval": 5}), &["sync_interval"]);
-    check(json!({"sync_interval": -1}), &[]);
-    check(json!({"sync_interval": 0.5, "policy": "redis", "redis_host": "127.0.0.1"}), &[]);
         check("$remote_addr $http_host", "var_combination", &[]);
     }
 }

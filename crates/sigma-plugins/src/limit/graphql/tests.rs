@@ -61,7 +61,7 @@ fn queries_count_as_what_they_cost() {
 
 #[test]
 fn a_limit_that_is_not_known_is_not_that_of_a_query() {
-    let unknown = json!({"count": "$arg_none"});
+    let unknown = json!({"count": "$consumer_name"});
     let failed = "500 {\"error_msg\":\"failed to limit count\"} 2/";
     for more in [json!({"max_cost": 1}), json!({"max_cost": 1, "rejected_code": 500})] {
         assert_eq!(outcomes(&conf(&merged(unknown.clone(), &more)), &["{a{b}}"]), [failed]);
@@ -69,6 +69,8 @@ fn a_limit_that_is_not_known_is_not_that_of_a_query() {
     let lets = json!({"max_cost": 1, "allow_degradation": true});
     let seen = outcomes(&conf(&merged(unknown, &lets)), &["{a{b}}", "{a}"]);
     assert!(seen[0].starts_with("403 ") && seen[1] == "passed 1/", "{seen:?}");
+    let of_client = merged(json!({"count": "$arg_none"}), &lets);
+    assert!(outcomes(&conf(&of_client), &["{a{b}}"])[0].starts_with("400 "));
 }
 
 #[test]
