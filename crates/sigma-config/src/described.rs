@@ -310,6 +310,10 @@ fn bound(schema: &mut Map<String, Value>) {
         _ => return,
     };
     schema.shift_remove("format");
+    if schema.contains_key("exclusiveMinimum") {
+        // That of the type says less.
+        schema.shift_remove("minimum");
+    }
     for (keyword, exclusive, limit) in
         [("minimum", "exclusiveMinimum", low), ("maximum", "exclusiveMaximum", high)]
     {
@@ -368,6 +372,9 @@ mod tests {
         /// How many.
         #[schemars(extend("default" = 5))]
         count: i64,
+        /// A limit.
+        #[schemars(extend("exclusiveMinimum" = 0))]
+        most: u64,
         /// Where.
         target: Option<Target>,
         inner: Option<Inner>,
@@ -404,18 +411,19 @@ mod tests {
             "properties": {
                 "port": {"type": "integer", "minimum": 1, "maximum": 65535, "description": "A port."},
                 "count": {"type": "integer", "default": 5, "description": "How many."},
+                "most": {"type": "integer", "exclusiveMinimum": 0, "description": "A limit."},
                 "target": {"type": "string", "enum": ["here", "over_there"], "description": "Where."},
                 "inner": {"type": "object", "properties": {"list": list}, "required": ["list"],
                     "additionalProperties": false}
             },
-            "required": ["port", "share"]
+            "required": ["port", "most", "share"]
         });
         let flattened = more.as_object().cloned().unwrap_or_default();
         expected["properties"].as_object_mut().unwrap().extend(flattened);
         let mut schema = schema_of::<Sample>();
         assert_eq!(schema, expected, "{schema:#}");
         let names: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(names, ["port", "count", "target", "inner", "share", "password"]);
+        assert_eq!(names, ["port", "count", "most", "target", "inner", "share", "password"]);
         assert_eq!(take_confidential(&mut schema), ["inner.list.password", "password"]);
         assert!(!schema.to_string().contains(CONFIDENTIAL));
     }

@@ -90,10 +90,10 @@ struct Attributes {
 #[serde(default)]
 struct Limits {
     /// Most bytes of the body that has the requests.
-    #[schemars(range(min = 1))]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     max_body_size: u64,
     /// Most requests of a batch. APISIX has 1000, each of which passes all plugins of its route.
-    #[schemars(range(min = 1))]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     max_pipeline_items: u64,
     /// Most bytes of the bodies of all answers of a batch together.
     #[schemars(range(min = 1), extend("own_default" = true))]

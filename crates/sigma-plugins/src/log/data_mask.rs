@@ -69,7 +69,7 @@ struct Config {
     /// What is masked.
     request: Option<Vec<RuleConfig>>,
     /// Bytes of a body that is masked; it is copied while it passes. A larger one is not logged.
-    #[schemars(range(min = 1), extend("default" = 1_048_576))]
+    #[schemars(extend("exclusiveMinimum" = 0, "default" = 1_048_576))]
     max_body_size: usize,
     /// Fields of a form that are logged at most; 0 for all.
     #[schemars(extend("default" = 100))]

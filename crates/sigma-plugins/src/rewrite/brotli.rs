@@ -70,10 +70,10 @@ struct Brotli {
     #[schemars(range(min = 0, max = 11), extend("default" = 6))]
     comp_level: u32,
     /// Binary logarithm of the window in bytes, memory against size: 10 to 24, or 0 for the smallest.
-    #[schemars(with = "i64", extend("anyOf" = [{"enum": [0]}, {"minimum": 10, "maximum": 24}], "default" = 19))]
+    #[schemars(with = "i64", extend("enum" = [0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24], "default" = 19))]
     lgwin: u32,
     /// Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for what suits the level.
-    #[schemars(with = "i64", extend("anyOf" = [{"enum": [0]}, {"minimum": 16, "maximum": 24}], "default" = 0))]
+    #[schemars(with = "i64", extend("enum" = [0, 16, 17, 18, 19, 20, 21, 22, 23, 24], "default" = 0))]
     lgblock: u32,
     #[serde(flatten)]
     which: Which,
@@ -268,6 +268,10 @@ mod tests {
             json!({"http_version": 2}),
         ] {
             assert_ne!(refusal("brotli", &conf), "", "{conf}");
+        }
+        for (field, value) in [("lgwin", 9), ("lgwin", 25), ("lgblock", 15)] {
+            let expected = format!("property \"{field}\" validation failed: matches none of the enum values");
+            crate::testing::assert_refusal("brotli", &json!({field: value}), &expected);
         }
     }
 }

@@ -118,8 +118,9 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
             },
         };
         let names = rules.add.iter().map(|(name, _)| name).chain(rules.set.iter().map(|(name, _)| name));
-        if names.chain(&rules.remove).any(|name| !is_name(name)) {
-            return Err(D::Error::custom("invalid field character in header"));
+        if let Some(name) = names.chain(&rules.remove).find(|name| !is_name(name)) {
+            let wrong = if name.is_empty() { "length" } else { "character" };
+            return Err(D::Error::custom(format!("invalid field {wrong} in header")));
         }
         if is_torn {
             return Err(D::Error::custom("invalid value character in header"));

@@ -373,6 +373,10 @@ mod tests {
             json!({"vars": ["a", "==", 1]}),
             "failed to validate the 'vars' expression: rule should be wrapped inside brackets",
         );
+        check(json!({"vars": [[]]}), "failed to validate the 'vars' expression: rule too short");
+        check(json!({"headers": {"": "a"}}), "invalid field length in header");
+        check(json!({"headers": {"set": {"": "a"}}}), "invalid field length in header");
+        check(json!({"headers": {"a b": "a"}}), "invalid field character in header");
         check(json!({"filters": [{"regex": "(", "replace": ""}]}), "regex \"(\" validation failed: ");
         check(
             json!({"filters": [{"regex": "a", "replace": "", "options": "q"}]}),

@@ -204,8 +204,10 @@ impl Inner {
             }
         };
         let definitions = graphql::definitions(&message.document);
-        let Ok(definitions) = definitions else {
-            return refused("Invalid graphql request: failed to parse graphql query");
+        let definitions = match definitions {
+            Ok(definitions) => definitions,
+            Err(_) if message.document.trim().is_empty() => Vec::new(),
+            Err(_) => return refused("Invalid graphql request: failed to parse graphql query"),
         };
         let operations = definitions.iter().filter_map(|definition| match definition {
             Definition::Operation(operation, _) => Some(*operation),
@@ -333,6 +335,7 @@ mod tests {
         check(post("text/plain", "{a}"), "invalid graphql request, error content-type: text/plain");
         check(post("application/graphql", "{a"), "failed to parse graphql query");
         check(post("application/graphql", "fragment F on T {a}"), "empty graphql query");
+        check(post("application/json", r#"{"query": ""}"#), "empty graphql query");
         for (argument, name) in
             [("query={b}", "query"), ("x=1&%71uery", "query"), ("operationName=B", "operationName")]
         {

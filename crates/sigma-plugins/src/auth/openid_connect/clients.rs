@@ -7,9 +7,12 @@ use sigma_plugin::descriptor::parsed;
 
 use super::super::tokens::{Algorithm, SigningKey};
 use super::client::{Assertion, Client};
-use super::client_config::{AuthMethod, DpopConfig};
+use super::client_config::{AuthMethod, DpopConfig, ParConfig};
 use super::config::Config;
 use super::dpop::Dpop;
+
+/// The field with the method at the endpoint for pushed requests.
+const OF_PAR: &str = "par.endpoint_auth_method";
 
 /// As who the gateway asks.
 pub(super) struct Clients {
@@ -32,32 +35,47 @@ impl Config {
         let par = self.par.as_ref().filter(|par| par.enabled && logs_in);
         let dpop = self.dpop.as_ref().filter(|dpop| dpop.enabled);
         let dpop = dpop.map(bound_key).transpose()?.map(Arc::new);
-        let client = |method, is_used: bool, dpop| {
-            let assertion = if is_used { self.assertion(method)? } else { None };
+        let client = |(method, field), is_used: bool, dpop| {
+            let assertion = if is_used { self.assertion(method, field)? } else { None };
             let (id, secret) = (self.client_id.clone(), self.client_secret.clone());
             Ok::<_, String>(Client { id, secret, method, assertion, dpop })
         };
-        let own = self.token_endpoint_auth_method;
-        let pusher = par.map(|par| client(par.endpoint_auth_method.unwrap_or(own), true, None));
+        let own = (self.token_endpoint_auth_method, "token_endpoint_auth_method");
+        let introspection = (self.introspection_endpoint_auth_method, "introspection_endpoint_auth_method");
+        let pushing = |par: &ParConfig| par.endpoint_auth_method.map_or(own, |method| (method, OF_PAR));
+        let pusher = par.map(|par| client(pushing(par), true, None));
         Ok(Clients {
-            introspector: client(self.introspection_endpoint_auth_method, asks, None)?,
+            introspector: client(introspection, asks, None)?,
             tokens: client(own, logs_in, dpop)?,
             pusher: pusher.transpose()?,
         })
     }
 
-    /// What a method signs with; None if it does not sign.
-    fn assertion(&self, method: AuthMethod) -> Result<Option<Arc<Assertion>>, String> {
+    /// What a method, which `field` names, signs with; None if it does not sign. Errors are in APISIX's words.
+    fn assertion(&self, method: AuthMethod, field: &str) -> Result<Option<Arc<Assertion>>, String> {
         let algorithm = self.client_jwt_assertion_alg.map(Algorithm::from);
         let unfit = |algorithm: Algorithm| {
             let (name, method) = (algorithm.name(), method.name());
-            format!("client_jwt_assertion_alg: {name} does not go with {method}; leave it out")
+            let kind = if algorithm.shared().is_some() { "symmetric" } else { "asymmetric" };
+            format!(
+                "property \"client_jwt_assertion_alg\" \"{name}\" is {kind} and cannot be used with the {method} \
+                selected by \"{field}\""
+            )
+        };
+        let missing = |needed: &str, otherwise: &str| match field {
+            OF_PAR => {
+                let method = method.name();
+                format!(
+                    "property \"{field}\" \"{method}\" requires \"{needed}\" when \"par.enabled\" is true"
+                )
+            }
+            _ => format!("property \"{needed}\" is required{otherwise}"),
         };
         let key = match method {
             AuthMethod::ClientSecretBasic | AuthMethod::ClientSecretPost => return Ok(None),
             AuthMethod::ClientSecretJwt => {
                 let algorithm = algorithm.unwrap_or(Algorithm::Hs256);
-                let secret = self.client_secret.as_ref().ok_or("property \"client_secret\" is required")?;
+                let secret = self.client_secret.as_ref().ok_or_else(|| missing("client_secret", ""))?;
                 SigningKey::secret(algorithm, secret.reveal().as_bytes()).ok_or_else(|| unfit(algorithm))?
             }
             AuthMethod::PrivateKeyJwt => {
@@ -66,10 +84,9 @@ impl Config {
                     return Err(unfit(algorithm));
                 }
                 let pem = self.client_rsa_private_key.as_ref();
-                let pem =
-                    pem.ok_or("property \"client_rsa_private_key\" is required with private_key_jwt")?;
+                let pem = pem.ok_or_else(|| missing("client_rsa_private_key", " with private_key_jwt"))?;
                 SigningKey::of_pem(pem.reveal(), algorithm)
-                    .map_err(|fault| format!("client_rsa_private_key: {fault}"))?
+                    .map_err(|fault| unfit_key(pem.reveal(), algorithm, &fault))?
             }
         };
         Ok(Some(Arc::new(Assertion {
@@ -79,6 +96,22 @@ impl Config {
             lives_s: self.client_jwt_assertion_expires_in,
         })))
     }
+}
+
+/// Why a private key is refused, with which `fault` for the algorithm.
+fn unfit_key(pem: &str, algorithm: Algorithm, fault: &str) -> String {
+    let fits = |other: Algorithm| SigningKey::of_pem(pem, other).is_ok();
+    let is_of_other_type = match algorithm.key_type() {
+        "EC" => fits(Algorithm::Rs256),
+        _ => fits(Algorithm::Es256) || fits(Algorithm::Es512),
+    };
+    if is_of_other_type {
+        let (name, needed) = (algorithm.name(), algorithm.key_type());
+        return format!(
+            "property \"client_jwt_assertion_alg\" \"{name}\" requires an {needed} \"client_rsa_private_key\""
+        );
+    }
+    format!("property \"client_rsa_private_key\" is not a valid key ({fault})")
 }
 
 fn bound_key(config: &DpopConfig) -> Result<Dpop, String> {

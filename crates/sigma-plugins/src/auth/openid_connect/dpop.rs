@@ -19,6 +19,30 @@ pub(super) struct Dpop {
     jwk: Value,
 }
 
+/// Checks the type of a public key (RFC 7517), in APISIX's words.
+fn check_jwk(algorithm: Algorithm, jwk: &Value) -> Result<(), String> {
+    let text = |member: &str| jwk.get(member).and_then(Value::as_str).unwrap_or_default();
+    let kty = text("kty");
+    let members: &[&str] = match kty {
+        "EC" => &["crv", "x", "y"],
+        "RSA" => &["e", "n"],
+        _ => return Ok(()),
+    };
+    if members.iter().any(|member| text(member).is_empty()) {
+        let members = members.join(", ");
+        return Err(format!(
+            "property \"dpop.public_jwk\" validation failed: kty \"{kty}\" requires {members}"
+        ));
+    }
+    let (name, needed) = (algorithm.name(), algorithm.key_type());
+    match kty == needed {
+        true => Ok(()),
+        false => {
+            Err(format!("property \"dpop.signing_alg\" \"{name}\" requires an {needed} \"dpop.public_jwk\""))
+        }
+    }
+}
+
 /// The method and the address of a request, and the token that it brings.
 #[derive(Clone, Copy)]
 pub(super) struct Proven<'p> {
@@ -34,8 +58,9 @@ impl Dpop {
     /// Returns an error if they are no pair for this algorithm; it names the field.
     pub(super) fn new(algorithm: Algorithm, private_key: &str, jwk: &Value) -> Result<Dpop, String> {
         let name = algorithm.name();
+        check_jwk(algorithm, jwk)?;
         let key = SigningKey::of_pem(private_key, algorithm)
-            .map_err(|fault| format!("dpop.private_key: {fault}"))?;
+            .map_err(|fault| format!("property \"dpop.private_key\" is not a valid key ({fault})"))?;
         let public = jwk.as_object().and_then(|jwk| Key::of_jwk(jwk, algorithm));
         let public = public.ok_or_else(|| format!("dpop.public_jwk: it is no public key for {name}"))?;
         let probe = key.token(json!({}), &json!({}))?;

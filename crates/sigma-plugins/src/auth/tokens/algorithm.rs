@@ -88,6 +88,15 @@ impl Algorithm {
         }
     }
 
+    /// The type of its keys (RFC 7518 §6.1).
+    pub(in crate::auth) fn key_type(self) -> &'static str {
+        match (self.shared().is_some(), self.rsa().is_some()) {
+            (true, _) => "oct",
+            (false, true) => "RSA",
+            (false, false) => "EC",
+        }
+    }
+
     /// How signatures with an RSA key are verified.
     pub(super) fn rsa(self) -> Option<&'static RsaParameters> {
         match self {

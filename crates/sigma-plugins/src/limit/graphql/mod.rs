@@ -373,6 +373,9 @@ impl Inner {
         let document = match Document::parse(&message.document, MOST_SELECTIONS) {
             Ok(document) => document,
             Err(NoDocument::TooLarge) => return no_cost(NoCost::TooMany),
+            Err(NoDocument::Syntax(_)) if message.document.trim().is_empty() => {
+                return no_cost(NoCost::Empty);
+            }
             Err(NoDocument::Syntax(_)) => {
                 return refused("Invalid graphql request: failed to parse graphql query");
             }

@@ -91,12 +91,14 @@ fn what_is_no_query_is_refused() {
     post(&"a".repeat((1 << 20) + 1), nothing);
     post("{a", "Invalid graphql request: failed to parse graphql query");
     post("fragment F on T {a}", "Invalid graphql request: empty graphql query");
+    post(" ", "Invalid graphql request: empty graphql query");
     post("{...F} fragment F on T {...F}", "Invalid graphql request: fragment spreads must not form cycles");
     post(
         &format!("{{{}}}", "a ".repeat(100_001)),
         "Invalid graphql request: the query expands too many selections",
     );
     let json = "POST / HTTP/1.1\nHost: h\nContent-Type: application/json";
+    check(json, r#"{"query": ""}"#, "Invalid graphql request: empty graphql query");
     check(json, "{}", "invalid graphql request, json body[query] is nil");
     check("POST / HTTP/1.1\nHost: h", "{a}", "invalid graphql request, error content-type: ");
     check("GET / HTTP/1.1\nHost: h", "", nothing);

@@ -191,7 +191,7 @@ struct BatchConfig {
     #[schemars(extend("exclusiveMinimum" = 0))]
     inactive_timeout: Option<f64>,
     /// A batch is sent when it has this many spans; 256 unless it is set.
-    #[schemars(range(min = 1))]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     max_export_batch_size: Option<usize>,
 }
 

@@ -226,7 +226,7 @@ fn who_the_gateway_is_must_be_possible_to_say() {
     );
     check(
         private(json!({"client_rsa_private_key": P256})),
-        "client_rsa_private_key: it is no private key of 2048 bits or more for RS256",
+        "property \"client_jwt_assertion_alg\" \"RS256\" requires an RSA \"client_rsa_private_key\"",
     );
     check(private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES256"})), "");
     check(
@@ -236,7 +236,8 @@ fn who_the_gateway_is_must_be_possible_to_say() {
     check(private(json!({"client_rsa_private_key": "$env://KEY"})), "");
     check(
         private(json!({"client_jwt_assertion_alg": "HS256"})),
-        "client_jwt_assertion_alg: HS256 does not go with private_key_jwt; leave it out",
+        "property \"client_jwt_assertion_alg\" \"HS256\" is symmetric and cannot be used with the private_key_jwt \
+            selected by \"token_endpoint_auth_method\"",
     );
     check(private(json!({"client_jwt_assertion_alg": "PS256"})), "matches none of the enum values");
     let shared = json!({"token_endpoint_auth_method": "client_secret_jwt"});
@@ -247,7 +248,7 @@ fn who_the_gateway_is_must_be_possible_to_say() {
     );
     check(
         json!({"token_endpoint_auth_method": "client_secret_jwt", "client_jwt_assertion_alg": "RS256"}),
-        "RS256 does not go with client_secret_jwt",
+        "\"RS256\" is asymmetric and cannot be used with the client_secret_jwt selected by",
     );
     // Of endpoints that are not asked nothing is needed.
     check(json!({"introspection_endpoint_auth_method": "private_key_jwt"}), "");
@@ -257,7 +258,16 @@ fn who_the_gateway_is_must_be_possible_to_say() {
     );
     check(
         json!({"par": {"enabled": true, "endpoint_auth_method": "private_key_jwt"}}),
-        "is required with private_key_jwt",
+        "property \"par.endpoint_auth_method\" \"private_key_jwt\" requires \"client_rsa_private_key\" when \
+            \"par.enabled\" is true",
+    );
+    check(
+        private(json!({"client_jwt_assertion_alg": "ES256"})),
+        "property \"client_jwt_assertion_alg\" \"ES256\" requires an EC \"client_rsa_private_key\"",
+    );
+    check(
+        private(json!({"client_rsa_private_key": "no key"})),
+        "property \"client_rsa_private_key\" is not a valid key (it is no PEM text",
     );
     check(json!({"par": {"enabled": false, "endpoint_auth_method": "private_key_jwt"}}), "");
     check(json!({"par": {"enabled": true, "endpoint": "login"}}), "is no URL");
@@ -275,15 +285,24 @@ fn who_the_gateway_is_must_be_possible_to_say() {
     check(dpop(json!({"private_key": null})), "dpop: property \"private_key\" is required");
     check(dpop(json!({"public_jwk": null})), "dpop: property \"public_jwk\" is required");
     check(dpop(json!({"enabled": false, "public_jwk": null})), "");
-    check(dpop(json!({"private_key": RSA})), "dpop.private_key: it is no private key for ES256");
+    let invalid = "property \"dpop.private_key\" is not a valid key";
+    check(dpop(json!({"private_key": RSA})), &format!("{invalid} (it is no private key for ES256)"));
+    check(dpop(json!({"private_key": "no key"})), invalid);
+    let of_jwk = |jwk: Value, expected: &str| check(dpop(json!({ "public_jwk": jwk })), expected);
     check(
         dpop(json!({"private_key": RSA, "signing_alg": "PS256"})),
-        "dpop.public_jwk: it is no public key for PS256",
+        "property \"dpop.signing_alg\" \"PS256\" requires an RSA \"dpop.public_jwk\"",
     );
-    check(
-        dpop(json!({"public_jwk": {"kty": "EC", "crv": "P-256", "x": "", "y": ""}})),
-        "it is no public key for ES256",
+    of_jwk(
+        json!({"kty": "RSA", "e": "AQAB", "n": "AAAA"}),
+        "property \"dpop.signing_alg\" \"ES256\" requires an EC \"dpop.public_jwk\"",
     );
+    let requires = |kty: &str, members: &str| {
+        format!("property \"dpop.public_jwk\" validation failed: kty \"{kty}\" requires {members}")
+    };
+    of_jwk(json!({"kty": "EC", "crv": "P-256", "x": "", "y": ""}), &requires("EC", "crv, x, y"));
+    of_jwk(json!({"kty": "RSA"}), &requires("RSA", "e, n"));
+    of_jwk(json!({"kty": "oct"}), "it is no public key for ES256");
     let mut whole = p256_jwk();
     whole["d"] = json!("AAAA");
     check(dpop(json!({ "public_jwk": whole })), "it is no public key for ES256");
