@@ -26,6 +26,8 @@ struct Shard<V> {
     bytes: usize,
     /// Number of entries at which expired ones are looked for.
     sweep_at: usize,
+    /// When the first value expires of those that filled the shard at the last look; see [`Shared::with_room`].
+    full_until_ms: u64,
 }
 
 /// A value under its key, whose hash finds shard and entry.
@@ -67,7 +69,8 @@ impl<V: Default> Default for Shared<V> {
 impl<V: Default> Shared<V> {
     /// A table of at most about so many bytes; beyond that those that expire first are forgotten.
     pub fn with_limit(limit_bytes: usize) -> Shared<V> {
-        let shard = || Mutex::new(Shard { slots: HashTable::new(), bytes: 0, sweep_at: 64 });
+        let shard =
+            || Mutex::new(Shard { slots: HashTable::new(), bytes: 0, sweep_at: 64, full_until_ms: 0 });
         Shared {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             hasher: RandomState::new(),
@@ -86,11 +89,20 @@ impl<V: Default> Shared<V> {
             return change(slot);
         }
         shard.make_room(now_ms, self.limit_bytes.saturating_sub(cost::<V>(key)));
-        shard.bytes += cost::<V>(key);
-        let slot = Slot { value: V::default(), expires_ms: u64::MAX };
-        let entry = Entry { hash, key: key.into(), slot };
-        let mut entry = shard.slots.insert_unique(hash, entry, |entry| entry.hash);
-        change(&mut entry.get_mut().slot)
+        change(shard.insert(hash, key))
+    }
+
+    /// As [`Shared::with`], but no live value is forgotten for a new key. None if the table is full.
+    pub fn with_room<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> Option<R> {
+        let (hash, mut shard) = self.shard(key);
+        if let Some(Entry { slot, .. }) = shard.slots.find_mut(hash, |entry| *entry.key == *key) {
+            if slot.expires_ms <= now_ms {
+                *slot = Slot { value: V::default(), expires_ms: u64::MAX };
+            }
+            return Some(change(slot));
+        }
+        let has_room = shard.has_room(now_ms, self.limit_bytes.saturating_sub(cost::<V>(key)));
+        has_room.then(|| change(shard.insert(hash, key)))
     }
 
     /// As [`Shared::with`], but only if there is a value: nothing is added for keys that are asked
@@ -138,7 +150,29 @@ impl<V: Default> Shared<V> {
     }
 }
 
+impl<V: Default> Shard<V> {
+    /// Adds a key that is not there.
+    fn insert(&mut self, hash: u64, key: &[u8]) -> &mut Slot<V> {
+        self.bytes += cost::<V>(key);
+        let slot = Slot { value: V::default(), expires_ms: u64::MAX };
+        let entry = Entry { hash, key: key.into(), slot };
+        &mut self.slots.insert_unique(hash, entry, |entry| entry.hash).into_mut().slot
+    }
+}
+
 impl<V> Shard<V> {
+    /// Whether no more than `limit_bytes` are left once expired values are forgotten.
+    fn has_room(&mut self, now_ms: u64, limit_bytes: usize) -> bool {
+        // While nothing can have expired, a full shard is not searched again.
+        let is_full = self.bytes > limit_bytes;
+        if self.slots.len() >= self.sweep_at || is_full && now_ms >= self.full_until_ms {
+            self.retain(|slot| slot.expires_ms > now_ms);
+            self.sweep_at = (self.slots.len() * 2).max(64);
+            self.full_until_ms = self.slots.iter().map(|entry| entry.slot.expires_ms).min().unwrap_or(0);
+        }
+        self.bytes <= limit_bytes
+    }
+
     /// Forgets what has expired, if it is time to, and what expires first, until no more than
     /// `limit_bytes` are left.
     fn make_room(&mut self, now_ms: u64, limit_bytes: usize) {
@@ -214,6 +248,27 @@ mod tests {
             assert!(table.len() > limit / each / 2, "{} of {each} bytes", table.len());
             assert_eq!(add(&table, &key(49_999), 50_000, 1), 2, "the newest stay");
         }
+    }
+
+    #[test]
+    fn full_table_takes_no_new_key_until_values_expire() {
+        let limit = 1 << 20;
+        let table = Shared::<u64>::with_limit(limit);
+        let add = |key: u64, now_ms: u64| {
+            table.with_room(&key.to_be_bytes(), now_ms, |slot| {
+                (slot.value, slot.expires_ms) = (key, now_ms + 1000);
+            })
+        };
+        let added: Vec<u64> = (0..50_000).filter(|key| add(*key, key / 100).is_some()).collect();
+        let each = cost::<u64>(&[0; 8]);
+        assert!((limit / each / 2..=limit / each).contains(&added.len()), "{} of {each} bytes", added.len());
+        for key in &added {
+            assert_eq!(table.peek(&key.to_be_bytes(), 500, |slot| slot.value), Some(*key));
+            assert!(add(*key, 500).is_some(), "a key that is there needs no room");
+        }
+        assert_eq!((50_000..60_000).filter(|key| add(*key, 1499).is_some()).count(), 0);
+        let later = (50_000..60_000).filter(|key| add(*key, 1500).is_some()).count();
+        assert!(later > limit / each / 2, "{later}");
     }
 
     #[test]
