@@ -18,6 +18,7 @@ use crate::consumer::{Consumer, Identity};
 use crate::credentials::Credentials;
 use crate::dubbo::DubboCall;
 use crate::geography::Geography;
+use crate::login::Login;
 use crate::owned::OwnedFields;
 use crate::pace::{Direction, Pace, Paces};
 use crate::personal::Personal;
@@ -247,6 +248,8 @@ pub struct Context {
     pub identity: Option<Arc<Identity>>,
     /// What plugins have said of the person behind it.
     pub personal: Personal,
+    /// The result of its login.
+    pub login: Login,
     /// How many exchanges it was asked for within; 0 for what a client sent. See [`crate::Step::Ask`].
     pub within: u8,
     /// How it went.
@@ -305,6 +308,7 @@ impl Context {
         self.params.clear();
         self.identity = None;
         self.personal.clear();
+        self.login.clear();
         self.within = 0;
         self.record.clear();
         self.request_id = OnceCell::new();
@@ -533,6 +537,7 @@ impl Context {
     /// Drops what plugins kept: the exchange is over, though its memory may wait for the next one.
     pub fn drop_kept(&mut self) {
         self.paces = None;
+        self.login.clear();
         self.kept.clear();
     }
 

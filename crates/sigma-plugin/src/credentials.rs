@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_http::HeaderId;
 use sigma_http::header::is_same_variable;
+use sigma_http::{HeaderId, RequestHead};
 
 use crate::Context;
-use crate::variables::percent_decoded;
+use crate::variables::{pairs, percent_decoded};
 
 pub use sigma_config::crypt::MASK;
 
@@ -73,6 +73,14 @@ impl Credentials {
     pub fn iter(&self) -> impl Iterator<Item = Credential> {
         let fields = self.fields.iter().cloned().map(Credential::Field);
         fields.chain(self.arguments.iter().cloned().map(Credential::Argument))
+    }
+
+    /// Whether the client has sent one of them, even if a plugin has removed it since.
+    pub fn were_sent(&self, head: &RequestHead) -> bool {
+        let sent = |name: &str| head.headers.was_received(name.as_bytes());
+        let mut arguments = pairs(head.query().unwrap_or_default());
+        self.fields.iter().any(|name| sent(name) || sent(&name.replace('_', "-")))
+            || !self.arguments.is_empty() && arguments.any(|(name, _)| self.has_argument(&name))
     }
 
     fn has_field(&self, name: &[u8]) -> bool {
@@ -250,6 +258,30 @@ mod tests {
         assert_eq!(masks.field(b"Host", b"secret"), &b"secret"[..]);
         let referer = masks.field(b"Referer", b"https://h/?apikey=secret").into_owned();
         assert_eq!(referer, b"https://h/?apikey=***");
+    }
+
+    #[test]
+    fn credentials_of_the_client_are_found_after_they_were_removed() {
+        let limits = sigma_http::h1::HeadLimits {
+            line_bytes: 1 << 10,
+            head_bytes: 1 << 12,
+            fields: 10,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
+        let check = |line: &str, field: &str, expected: bool| {
+            let mut ctx = ctx();
+            let head = format!("GET {line} HTTP/1.1\r\nHost: h\r\n{field}\r\n");
+            sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut ctx.request).unwrap();
+            ctx.request.headers.mark_received();
+            ctx.request.headers.remove_name(b"apikey");
+            ctx.request.headers.append("X-Token", b"of the gateway");
+            assert_eq!(ctx.credentials[0].were_sent(&ctx.request), expected, "{line} {field}");
+        };
+        check("/", "", false);
+        check("/?key=1", "Key: 1\r\n", false);
+        check("/?b&%61pikey=1", "", true);
+        check("/", "ApiKey: 1\r\n", true);
+        check("/", "x-token: 1\r\n", true);
     }
 
     #[test]

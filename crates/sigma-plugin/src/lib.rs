@@ -15,6 +15,7 @@
 //! | [`chain`] | how the plugins of a route run, in which order |
 //! | [`consumer`] | who a request is from |
 //! | [`credentials`] | what logs and traces hide |
+//! | [`login`] | the result of a request's login |
 //! | [`machine`] | time and unpredictable bytes |
 //! | [`counter`] | numbers that all workers share |
 //! | [`legacy`] | what a process leaves to the one that takes its place |
@@ -63,6 +64,7 @@ mod index;
 pub mod json;
 pub mod kind;
 pub mod legacy;
+pub mod login;
 pub mod machine;
 pub mod meta;
 pub mod outbound;

@@ -10,7 +10,7 @@ use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::policy::{AuthPolicy, Refusal, Scheme, authorization, same_secret};
+use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 
 /// Recognises a consumer by name and password.
 pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
@@ -94,22 +94,30 @@ struct Credentials {
 }
 
 impl Credentials {
+    const OTHER_SCHEME: Refusal =
+        Credentials::invalid("Invalid authorization header format").with(Cause::Absent);
+    const UNSPLIT: Refusal = Credentials::invalid("Split authorization err: invalid decoded data");
+
+    const fn invalid(detail: &'static str) -> Refusal {
+        Refusal::new("Invalid authorization in request", detail)
+    }
+
     /// Reads a value of `Authorization`. APISIX looks for the scheme anywhere in it, and so do the
     /// clients that were written against it.
-    fn parse(value: &[u8]) -> Result<Credentials, &'static str> {
+    fn parse(value: &[u8]) -> Result<Credentials, Refusal> {
         const SCHEME: &[u8] = b"basic";
         let mut windows = value.windows(SCHEME.len() + 1);
         let is_scheme = |w: &[u8]| {
             w[..SCHEME.len()].eq_ignore_ascii_case(SCHEME) && w[SCHEME.len()].is_ascii_whitespace()
         };
-        let at = windows.position(is_scheme).ok_or("Invalid authorization header format")?;
+        let at = windows.position(is_scheme).ok_or(Self::OTHER_SCHEME)?;
         let encoded = &value[at + SCHEME.len() + 1..];
-        let decoded = STANDARD.decode(encoded).map_err(|_| "Failed to decode authentication header")?;
-        const UNSPLIT: &str = "Split authorization err: invalid decoded data";
-        let colon = decoded.iter().position(|b| *b == b':').ok_or(UNSPLIT)?;
+        let undecoded = |_| Self::invalid("Failed to decode authentication header");
+        let decoded = STANDARD.decode(encoded).map_err(undecoded)?;
+        let colon = decoded.iter().position(|b| *b == b':').ok_or(Self::UNSPLIT)?;
         let (user, password) = (decoded[..colon].to_vec(), decoded[colon + 1..].to_vec());
         if password.iter().all(|b| *b == b':') {
-            return Err(UNSPLIT);
+            return Err(Self::UNSPLIT);
         }
         Ok(Credentials { user, password })
     }
@@ -125,12 +133,11 @@ impl Credentials {
 impl BasicAuth {
     fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         const INVALID: &str = "Invalid user authorization";
-        let value = authorization(ctx).ok_or(Refusal::plain("Missing authorization in request"))?;
-        let credentials = Credentials::parse(value)
-            .map_err(|detail| Refusal { message: "Invalid authorization in request", detail })?;
+        let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
+        let credentials = Credentials::parse(value)?;
         self.matching(env, &credentials)
             .or_else(|_| self.matching(env, &credentials.squeezed()))
-            .map_err(|detail| Refusal { message: INVALID, detail })
+            .map_err(|detail| Refusal::new(INVALID, detail))
     }
 
     fn matching<'e>(

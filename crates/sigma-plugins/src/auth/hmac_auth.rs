@@ -24,7 +24,7 @@ use super::message_signatures::base::{self, Component};
 use super::message_signatures::digest as content_digest;
 use super::message_signatures::key::{PairAlgorithm, PublicKey, Verifier};
 use super::message_signatures::verify::{self, Claim, Nonces, Rules};
-use super::policy::{AuthPolicy, Refusal, Scheme, authorization, same_secret};
+use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 
 /// Recognises a consumer by a signature over the request.
 pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
@@ -276,7 +276,7 @@ impl HmacAuth {
 const REFUSED: &str = "client request can't be validated";
 
 const fn hidden(detail: &'static str) -> Refusal {
-    Refusal { message: REFUSED, detail }
+    Refusal::new(REFUSED, detail)
 }
 
 /// The name in `headers` that stands for the method and the URI.
@@ -294,14 +294,16 @@ pub(super) struct Signed {
 
 impl Signed {
     pub(super) fn parse(value: Option<&[u8]>) -> Result<Signed, Refusal> {
-        const MISSING: Refusal = Refusal {
-            message: "client request can't be validated: missing Authorization header",
-            detail: "missing Authorization header",
-        };
-        const OTHER_SCHEME: Refusal = Refusal {
-            message: "client request can't be validated: Authorization header does not start with 'Signature'",
-            detail: "Authorization header does not start with 'Signature'",
-        };
+        const MISSING: Refusal = Refusal::new(
+            "client request can't be validated: missing Authorization header",
+            "missing Authorization header",
+        )
+        .with(Cause::Absent);
+        const OTHER_SCHEME: Refusal = Refusal::new(
+            "client request can't be validated: Authorization header does not start with 'Signature'",
+            "Authorization header does not start with 'Signature'",
+        )
+        .with(Cause::Absent);
         let mut rest = value.ok_or(MISSING)?.strip_prefix(b"Signature").ok_or(OTHER_SCHEME)?;
         let mut signed = Signed::default();
         while let Some((name, value, after)) = parameter(rest) {

@@ -103,11 +103,11 @@ impl KeyAuth {
             Some(key) => Cow::Borrowed(key),
             None => only_argument(ctx, &self.query)
                 .map(Cow::Owned)
-                .ok_or(Refusal::plain("Missing API key in request"))?,
+                .ok_or(Refusal::absent("Missing API key in request"))?,
         };
         self.policy
             .find(env, &key, "failed to find consumer: invalid api key")
-            .map_err(|detail| Refusal { message: "Invalid API key in request", detail })
+            .map_err(|detail| Refusal::new("Invalid API key in request", detail))
     }
 }
 

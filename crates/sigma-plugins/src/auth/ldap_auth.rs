@@ -14,7 +14,7 @@ use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
 
-use super::policy::{AuthPolicy, Refusal, Scheme, authorization};
+use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization};
 use crate::ldap::{self, Answered, Directory, INVALID_CREDENTIALS, Keeping, Place, SUCCESS, Security};
 use crate::log_throttle::LogThrottle;
 
@@ -128,7 +128,7 @@ const KEEPING: Keeping = Keeping { connections: 5, idle_ms: 60_000 };
 const INVALID_USER: &str = "Invalid user authorization";
 
 const fn invalid_user(detail: &'static str) -> Refusal {
-    Refusal { message: INVALID_USER, detail }
+    Refusal::new(INVALID_USER, detail)
 }
 
 /// What is left to do waits for the directory, and shares this.
@@ -150,13 +150,15 @@ impl Credentials {
     /// Reads a value of `Authorization`. As in APISIX the scheme may stand anywhere in it.
     fn parse(value: Option<&[u8]>) -> Result<Credentials, Refusal> {
         const SCHEME: &[u8] = b"basic";
-        let invalid = |detail| Refusal { message: "Invalid authorization in request", detail };
-        let value = value.ok_or(Refusal::plain("Missing authorization in request"))?;
+        let invalid = |detail| Refusal::new("Invalid authorization in request", detail);
+        let value = value.ok_or(Refusal::absent("Missing authorization in request"))?;
         let mut windows = value.windows(SCHEME.len() + 1);
         let is_scheme = |w: &[u8]| {
             w[..SCHEME.len()].eq_ignore_ascii_case(SCHEME) && w[SCHEME.len()].is_ascii_whitespace()
         };
-        let at = windows.position(is_scheme).ok_or(invalid("Invalid authorization header format"))?;
+        let at = windows
+            .position(is_scheme)
+            .ok_or(invalid("Invalid authorization header format").with(Cause::Absent))?;
         let encoded = value[at + SCHEME.len() + 1..].trim_ascii();
         let decoded =
             STANDARD.decode(encoded).map_err(|_| invalid("Failed to decode authentication header"))?;
@@ -209,7 +211,7 @@ impl Shared {
             }
             Err(failure) => {
                 self.complain(&failure.0);
-                Err(invalid_user("the directory gave no answer"))
+                Err(invalid_user("the directory gave no answer").with(Cause::Unjudged))
             }
         };
         self.end(ctx, env, outcome)

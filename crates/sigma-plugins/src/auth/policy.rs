@@ -51,12 +51,40 @@ pub(super) struct Refusal {
     pub(super) message: &'static str,
     /// What the log is told. Never holds anything that the client sent.
     pub(super) detail: &'static str,
+    /// The cause in terms of the credential.
+    pub(super) cause: Cause,
+}
+
+/// Why a credential does not authenticate a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The request has no credential of the plugin's kind.
+    Absent,
+    /// The credential is wrong.
+    Wrong,
+    /// The credential was not judged: a directory does not respond, or a nonce is stale.
+    Unjudged,
 }
 
 impl Refusal {
-    /// One about which the client is told everything.
+    /// A wrong credential.
+    pub(super) const fn new(message: &'static str, detail: &'static str) -> Refusal {
+        Refusal { message, detail, cause: Cause::Wrong }
+    }
+
+    /// A wrong credential, with the same text for client and log.
     pub(super) const fn plain(message: &'static str) -> Refusal {
-        Refusal { message, detail: message }
+        Refusal::new(message, message)
+    }
+
+    /// No credential, with the same text for client and log.
+    pub(super) const fn absent(message: &'static str) -> Refusal {
+        Refusal::plain(message).with(Cause::Absent)
+    }
+
+    /// The same refusal for another cause.
+    pub(super) const fn with(self, cause: Cause) -> Refusal {
+        Refusal { cause, ..self }
     }
 }
 
@@ -97,6 +125,11 @@ impl<S: Scheme> AuthPolicy<S> {
     fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         static ABSENT: LogThrottle = LogThrottle::new();
+        match refusal.cause {
+            Cause::Absent => {}
+            Cause::Wrong => ctx.mark_wrong_credential(),
+            Cause::Unjudged => ctx.mark_unjudged_credential(),
+        }
         let (plugin, reason) = (S::PLUGIN, refusal.detail);
         if let Some(left_out) = REFUSED.due() {
             tracing::info!(plugin, reason, left_out, "a request is not authenticated");
@@ -107,16 +140,14 @@ impl<S: Scheme> AuthPolicy<S> {
                 let consumer = &**name;
                 tracing::warn!(plugin, consumer, left_out, "the anonymous consumer does not exist");
             }
-            return self.challenge(Refusal {
-                message: "Invalid user authorization",
-                detail: "the anonymous consumer does not exist",
-            });
+            let detail = "the anonymous consumer does not exist";
+            return self.challenge(Refusal { message: "Invalid user authorization", detail, ..refusal });
         };
         ctx.attach_anonymous(consumer);
         Step::Next
     }
 
-    fn challenge(&self, Refusal { message, detail }: Refusal) -> Step {
+    fn challenge(&self, Refusal { message, detail, .. }: Refusal) -> Step {
         let challenge = format!("{} realm=\"{}\"", S::NAME, self.realm);
         let reply = Reply::new(401).header("WWW-Authenticate", challenge.as_bytes());
         reply.json(&json!({ "message": message })).because(detail).into()

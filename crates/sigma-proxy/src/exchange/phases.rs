@@ -262,7 +262,10 @@ impl Exchange<'_, '_> {
     async fn follow(&mut self, stop: Stop, phase: Phase, view: &View) -> Result<Option<Box<Draft>>, Fault> {
         let Stop { entry, step, .. } = stop;
         let draft = self.settle_noted(&entry, phase, step, view).await?;
-        Ok(draft.map(|draft| worded(&entry, draft)))
+        let Some(draft) = draft else { return Ok(None) };
+        let draft = worded(&entry, draft);
+        self.scratch.ctx.login.set_responder(entry, draft.reply.status);
+        Ok(Some(draft))
     }
 
     /// Follows a step to its end. That it waited is noted for those who ask.

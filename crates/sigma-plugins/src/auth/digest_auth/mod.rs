@@ -27,7 +27,7 @@ use sigma_plugin::{
 
 use self::answer::{Algorithm, Answer, Qop};
 use self::hashed_names::HashedNames;
-use super::policy::{AuthPolicy, Refusal, Scheme, authorization, same_secret};
+use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 use crate::limit::process_ms;
 
 /// Recognises a consumer by a digest of name and password.
@@ -195,11 +195,11 @@ impl From<Refusal> for Failure {
 }
 
 const fn invalid_header(detail: &'static str) -> Refusal {
-    Refusal { message: "Invalid authorization in request", detail }
+    Refusal::new("Invalid authorization in request", detail)
 }
 
 const fn invalid_user(detail: &'static str) -> Refusal {
-    Refusal { message: "Invalid user authorization", detail }
+    Refusal::new("Invalid user authorization", detail)
 }
 
 /// Bytes of a nonce: the second it was made in, something random, and a MAC over both.
@@ -259,7 +259,7 @@ impl Verifier {
 
     /// Everything but what is proven.
     fn claim(&self, ctx: &Context, env: &Env<'_>) -> Result<Claim, Failure> {
-        let value = authorization(ctx).ok_or(Refusal::plain("Missing authorization in request"))?;
+        let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
         let answer = Answer::parse(value).map_err(invalid_header)?;
         if answer.realm != self.config.policy.realm.as_bytes() {
             return Err(invalid_header("the realm is another one").into());
@@ -321,7 +321,7 @@ impl Verifier {
         }
         let is_stale = matches!(found, Err(Failure::Stale));
         let found = found.map_err(|failure| match failure {
-            Failure::Stale => invalid_user("the nonce is stale or was used before"),
+            Failure::Stale => invalid_user("the nonce is stale or was used before").with(Cause::Unjudged),
             Failure::Refused(refusal) => refusal,
         });
         let step = self.config.policy.conclude(ctx, env, found.as_ref().map_err(|refusal| *refusal));

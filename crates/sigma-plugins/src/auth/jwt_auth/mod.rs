@@ -25,7 +25,7 @@ use sigma_plugin::{
 
 use self::claim_fields::ClaimFields;
 use self::consumer::Verifier;
-use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument, remove_cookie};
+use super::policy::{AuthPolicy, Cause, FieldName, Refusal, Scheme, only_argument, remove_cookie};
 use super::tokens::{Claim, Lookup, Token, is_for};
 
 /// Recognises a consumer by a JSON Web Token.
@@ -160,8 +160,8 @@ impl Config {
         if self.policy.hide_credentials {
             self.hide(ctx);
         }
-        let text = text.ok_or(Refusal::plain("Missing JWT token in request"))?;
-        Token::parse(text).map_err(|detail| Refusal { message: INVALID, detail })
+        let text = text.ok_or(Refusal::absent("Missing JWT token in request"))?;
+        Token::parse(text).map_err(|detail| Refusal::new(INVALID, detail))
     }
 
     /// Who is named by the claim.
@@ -172,15 +172,15 @@ impl Config {
         };
         const UNKNOWN: &str = "Invalid user key in JWT token";
         // A number is nobody's key, whatever its digits.
-        let key = key.ok_or(Refusal { message: UNKNOWN, detail: "the user key is no text" })?;
+        let key = key.ok_or(Refusal::new(UNKNOWN, "the user key is no text"))?;
         let found = self.policy.find(env, key.as_bytes(), UNKNOWN);
-        found.map_err(|detail| Refusal { message: UNKNOWN, detail })
+        found.map_err(|detail| Refusal::new(UNKNOWN, detail))
     }
 
     /// Lets the owner of the token in, or refuses. `is_last`: keys were fetched for it already.
     fn decide(self: &Arc<Self>, token: Token, is_last: bool, ctx: &mut Context, env: &Env<'_>) -> Step {
         let refuse = |refusal, ctx: &mut Context| self.policy.conclude(ctx, env, Err(refusal));
-        let failed = |detail| Refusal { message: FAILED, detail };
+        let failed = |detail| Refusal::new(FAILED, detail);
         let identity = match self.find(&token, env) {
             Ok(identity) => identity,
             Err(refusal) => return refuse(refusal, ctx),
@@ -191,6 +191,7 @@ impl Config {
         match verifier.verify(&token, env, is_last) {
             Lookup::Verified => {}
             Lookup::Refused(detail) => return refuse(failed(detail), ctx),
+            Lookup::Unavailable(detail) => return refuse(failed(detail).with(Cause::Unjudged), ctx),
             Lookup::Waits(fetched) => {
                 let config = Arc::clone(self);
                 return Step::wait(fetched, move |(), ctx, env| config.decide(token, true, ctx, env));

@@ -74,7 +74,7 @@ impl Party {
         let Some(keys) = &metadata.keys else { return refuse("the provider publishes no keys") };
         match keys.verify(&token, &self.algorithms, env, is_last) {
             Lookup::Verified => {}
-            Lookup::Refused(reason) => return refuse(reason),
+            Lookup::Refused(reason) | Lookup::Unavailable(reason) => return refuse(reason),
             Lookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 return Step::wait(fetched, move |(), ctx, env| {

@@ -93,6 +93,12 @@ impl Party {
         challenge(&self.config, Some(reason))
     }
 
+    /// Refuses a token that cannot be judged, since the provider does not respond.
+    fn unjudged(&self, reason: &str, ctx: &mut Context) -> Step {
+        ctx.mark_unjudged_credential();
+        self.invalid(reason)
+    }
+
     fn by_signature(self: &Arc<Self>, token: Rc<Token>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let (Some(ring), Some(issuers)) = (&self.ring, self.known_issuers()) {
             if let Err(reason) = ring.verify(&token, env) {
@@ -101,7 +107,9 @@ impl Party {
             return self.judge_token(&token, &issuers, ctx, env);
         }
         self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
-            let Some(metadata) = metadata else { return party.invalid("issuer validation unavailable") };
+            let Some(metadata) = metadata else {
+                return party.unjudged("issuer validation unavailable", ctx);
+            };
             if let Some(ring) = &party.ring {
                 return match ring.verify(&token, env) {
                     Ok(()) => party.judge_token(&token, &Issuers::Provider(&metadata), ctx, env),
@@ -109,7 +117,7 @@ impl Party {
                 };
             }
             let Some(keys) = metadata.keys.clone() else {
-                return party.invalid("the provider publishes no keys");
+                return party.unjudged("the provider publishes no keys", ctx);
             };
             party.by_keys(token, (metadata, keys), false, ctx, env)
         })
@@ -129,6 +137,7 @@ impl Party {
                 self.judge_token(&token, &issuers, ctx, env)
             }
             Lookup::Refused(reason) => self.invalid(reason),
+            Lookup::Unavailable(reason) => self.unjudged(reason, ctx),
             Lookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 Step::wait(fetched, move |(), ctx, env| {
@@ -207,10 +216,10 @@ impl Party {
         if let Some(endpoint) = self.config.introspection_endpoint.clone() {
             return self.ask(Inquiry { token, key, along }, endpoint, env);
         }
-        self.with_metadata(false, ctx, env, move |party, metadata, _, env| {
+        self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
             match metadata.and_then(|metadata| metadata.introspection_endpoint.clone()) {
                 Some(endpoint) => party.ask(Inquiry { token, key, along }, endpoint, env),
-                None => party.invalid("the provider cannot be asked about tokens"),
+                None => party.unjudged("the provider cannot be asked about tokens", ctx),
             }
         })
     }
@@ -242,9 +251,9 @@ impl Party {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, %error, "openid-connect: the provider does not say whether a token is good");
                 }
-                party.invalid("the provider does not answer")
+                party.unjudged("the provider does not answer", ctx)
             }
-            None => party.invalid("the provider does not answer"),
+            None => party.unjudged("the provider does not answer", ctx),
         })
     }
 

@@ -216,7 +216,7 @@ impl Party {
     ) -> Step {
         match self.signature(&token, &metadata, is_last, env) {
             Lookup::Verified => {}
-            Lookup::Refused(reason) => return fail(reason),
+            Lookup::Refused(reason) | Lookup::Unavailable(reason) => return fail(reason),
             Lookup::Waits(fetched) => {
                 let party = Arc::clone(self);
                 return Step::wait(fetched, move |(), ctx, env| {

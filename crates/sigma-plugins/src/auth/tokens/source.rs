@@ -69,6 +69,8 @@ pub(in crate::auth) enum Lookup {
     Waits(Pin<Box<dyn Future<Output = ()>>>),
     /// It is refused; the text is for the log.
     Refused(&'static str),
+    /// It cannot be judged, since there are no keys; the text is for the log.
+    Unavailable(&'static str),
 }
 
 /// The sources of the gateway.
@@ -149,7 +151,7 @@ impl KeySource {
             Turn::Use => {}
             Turn::Wait(fetched) => return Lookup::Waits(fetched),
             Turn::Refuse if read.value.is_none() || known.is_some() => {
-                return Lookup::Refused("the keys of the issuer are not to be had");
+                return Lookup::Unavailable("the keys of the issuer are not to be had");
             }
             Turn::Refuse => return Lookup::Refused("the issuer has no such key"),
         }

@@ -179,7 +179,7 @@ impl Worker {
         let env = Env::new(&self.beside.node, &self.local, &consumers);
         let told = |lookup| match lookup {
             Lookup::Verified => "good",
-            Lookup::Refused(reason) => reason,
+            Lookup::Refused(reason) | Lookup::Unavailable(reason) => reason,
             Lookup::Waits(_) => panic!("it waits again"),
         };
         match source.verify(&token, &ALL, &env, false) {

@@ -1,0 +1,74 @@
+//! The result of a request's login, for plugins that count failures.
+
+use std::sync::Arc;
+
+use crate::{Context, Entry};
+
+/// The result of a request's login, as far as it is known; see [`Context::login`].
+#[derive(Debug, Default)]
+pub struct Login {
+    /// The plugin whose hook ended the request phases with a reply, and the status of that reply.
+    responder: Option<(Arc<Entry>, u16)>,
+    has_wrong: bool,
+    has_unjudged: bool,
+}
+
+impl Login {
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.responder = None;
+        (self.has_wrong, self.has_unjudged) = (false, false);
+    }
+
+    /// A plugin ends the request phases with a reply of this status. For the gateway.
+    pub fn set_responder(&mut self, entry: Arc<Entry>, status: u16) {
+        self.responder = Some((entry, status));
+    }
+
+    /// The plugin that ended the request phases with a reply, and the status of that reply before other plugins
+    /// changed it; None if no plugin did.
+    pub fn responder(&self) -> Option<(&Entry, u16)> {
+        self.responder.as_ref().map(|(entry, status)| (&**entry, *status))
+    }
+
+    /// Whether a plugin found a credential to be wrong.
+    pub fn has_wrong(&self) -> bool {
+        self.has_wrong
+    }
+
+    /// Whether the only credentials that were not accepted are credentials that no plugin could judge.
+    pub fn is_unjudged(&self) -> bool {
+        self.has_unjudged && !self.has_wrong
+    }
+}
+
+impl Context {
+    /// The request has a wrong credential. A plugin that refuses such a request need not say so; one that lets it pass,
+    /// for example as an anonymous consumer, should.
+    pub fn mark_wrong_credential(&mut self) {
+        self.login.has_wrong = true;
+    }
+
+    /// The request has a credential that cannot be judged, for example because a directory does not respond. A refusal
+    /// for that reason is no failed login.
+    pub fn mark_unjudged_credential(&mut self) {
+        self.login.has_unjudged = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_credential_outweighs_an_unjudged_one() {
+        let mut ctx = Context::default();
+        assert!(!ctx.login.is_unjudged());
+        ctx.mark_unjudged_credential();
+        assert!(ctx.login.is_unjudged());
+        ctx.mark_wrong_credential();
+        assert!(ctx.login.has_wrong() && !ctx.login.is_unjudged());
+        ctx.begin();
+        assert!(!ctx.login.has_wrong() && ctx.login.responder().is_none());
+    }
+}
