@@ -77,6 +77,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::req::LIMIT_REQ,
     &crate::log::LOG_ROTATE,
     &crate::log::LOGGLY,
+    &crate::auth::LOGIN_GUARD,
     &crate::log::LOKI_LOGGER,
     &crate::traffic::mocking::MOCKING,
     &crate::traffic::mqtt_proxy::MQTT_PROXY,
@@ -228,13 +229,14 @@ mod tests {
     /// `SIGMA_BLESS=1` takes the list over.
     #[test]
     fn shown_defaults_are_those_of_apisix() {
-        const OWN_PLUGINS: [&str; 15] = [
+        const OWN_PLUGINS: [&str; 16] = [
             "compose",
             "digest-auth",
             "ext-authz",
             "forward-client-cert",
             "forwarded-fields",
             "limit-bandwidth",
+            "login-guard",
             "rbac",
             "realtime",
             "realtime-publish",
@@ -349,6 +351,7 @@ mod tests {
             "cors",
             "csrf",
             "ip-restriction",
+            "login-guard",
             "oas-validator",
             "rbac",
             "referer-restriction",

@@ -1,5 +1,7 @@
 //! Who a request is from, from the file with the consumers to what the node is told.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
@@ -356,4 +358,42 @@ fn requests_are_let_in_or_not_whoever_sends_them() {
     assert_eq!(answer.status(), 401);
     assert_eq!(answer.head.get("access-control-allow-origin"), Some("http://a.com"));
     assert_eq!(answer.head.get("vary"), Some("Origin"));
+}
+
+#[test]
+fn failed_logins_count_over_all_workers_and_reloads() {
+    const MOST: usize = 20;
+    const JILL: &str = "consumers: [{ username: jill, plugins: { key-auth: { key: jills-key } } }]\n";
+    let origin = Origin::echo("a").unwrap();
+    let routes = [("/guarded", "{ login-guard: { max_failures: 20, block_time: 3600 }, key-auth: {} }")];
+    let gateway = gateway(&origin, &routes, JILL);
+    let status = |key: &str| ask(&gateway, "GET /guarded", &format!("apikey: {key}\r\n")).status();
+    assert_eq!(status("jills-key"), 200);
+    let failed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (failed, status) = (&failed, &status);
+            scope.spawn(move || {
+                for n in 0..MOST {
+                    let status = status(&format!("guess-{thread}-{n}"));
+                    assert!(matches!(status, 401 | 429), "{status}");
+                    failed.fetch_add(usize::from(status == 401), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    // One login may be under way in the other worker when the block begins.
+    let failed = failed.into_inner();
+    assert!((MOST..=MOST + 1).contains(&failed), "{failed}");
+    assert_eq!([1; 8].map(|_| status("jills-key")), [429; 8]);
+    let block = "login-guard: an address is blocked, too many of its logins failed";
+    assert_eq!(gateway.stderr().matches(block).count(), 1, "{}", gateway.stderr());
+    // The route changes, the plugin does not.
+    let changed = routes[0].1.replace("key-auth: {}", "key-auth: { realm: new }");
+    let changed = [("/guarded", changed.as_str()), ("/new", "{ key-auth: {} }")];
+    gateway.rewrite(&document(&origin, &changed, JILL)).unwrap();
+    gateway.reload().unwrap();
+    let is_new = || ask(&gateway, "GET /new", "").status() == 401;
+    assert!(until(PATIENCE, || (0..8).all(|_| is_new())));
+    assert_eq!([1; 8].map(|_| status("jills-key")), [429; 8]);
 }

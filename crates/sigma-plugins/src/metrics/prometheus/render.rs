@@ -15,6 +15,7 @@ use super::page::Page;
 use super::series::{Bandwidth, Registry, Series, SeriesList, WorkerSeries};
 use super::settings::Metric;
 use super::text::{Form, Look};
+use crate::auth::GuardEvent;
 use crate::batch::{BatchLabels, Batches};
 use crate::limit::Spared;
 use crate::limit::bandwidth::{DelayMs, DelayedBytes};
@@ -246,6 +247,8 @@ impl Section for Rest {
         tallied::<Comparison>(page, &self.node, "mirror_comparisons_total", help);
         let help = "Requests over a limit that passed because of dry_run";
         tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
+        let help = "Failed logins, and blocks and refusals of login-guard";
+        tallied::<GuardEvent>(page, &self.node, "login_guard_events_total", help);
         let help = "What oas-validator found to be wrong with answers of nodes";
         tallied::<Unfit>(page, &self.node, "oas_validator_answer_problems_total", help);
         let help = "Bytes that waited for a limit of bandwidth";

@@ -136,6 +136,18 @@ fn decisions_are_shown() {
     world.check(&["# TYPE apisix_rbac_decisions_total counter", line]);
 }
 
+#[test]
+fn events_of_login_guard_are_shown() {
+    use crate::auth::GuardEvent;
+    use crate::tallies::Tallies;
+    let world = World::new(json!({}), Value::Null, Value::Null);
+    let Case { node, local, consumers, .. } = &world.case;
+    let counted = node.part(Tallies::default).counted("/apisix/routes/1");
+    counted.count(&Env::new(node, local, consumers), GuardEvent::AddressBlock);
+    let line = r#"apisix_login_guard_events_total{resource="/apisix/routes/1",event="address_blocked"} 1"#;
+    world.check(&["# TYPE apisix_login_guard_events_total counter", line]);
+}
+
 const ROUTE_1: &str = r#"route="1",service="s",consumer="",node="127.0.0.1",request_type="traditional_http",request_llm_model="",llm_model="""#;
 
 #[test]
