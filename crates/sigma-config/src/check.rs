@@ -102,6 +102,23 @@ pub(crate) fn id_of(item: &Value) -> Option<String> {
     text_of_id(item.get("id").or_else(|| item.get("username"))?)
 }
 
+/// The problems without those that follow from a field whose name is wrong: that the object around it lacks the field
+/// that was meant.
+fn without_consequences(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let meant = |problem: &Problem| {
+        let name = problem.hint.as_ref()?.strip_prefix("did you mean ")?.strip_suffix('?')?;
+        let object = problem.pointer.rsplit_once('.').map_or("", |(object, _)| object);
+        (problem.code == "unknown_key").then(|| (object.to_owned(), name.to_owned()))
+    };
+    let meant: Vec<(String, String)> = problems.iter().filter_map(meant).collect();
+    let follows = |problem: &Problem| {
+        let adds = |name: &str| problem.hint.as_ref().is_some_and(|hint| hint.contains(name));
+        meant.iter().any(|(object, name)| *object == problem.pointer && adds(name))
+    };
+    problems.retain(|problem| problem.code != "missing" || !follows(problem));
+    problems
+}
+
 fn items<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let list = root.get(section).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let section = section.to_owned();
@@ -324,7 +341,7 @@ impl Rules<'_> {
 
     /// Everything about one item, by itself and among the others.
     fn item(&mut self, kind: Kind, pointer: &str, item: &Value) {
-        let refused = stored::problems(kind, item, self.plugins, self.unknown);
+        let refused = without_consequences(stored::problems(kind, item, self.plugins, self.unknown));
         let refused = refused.into_iter().map(|problem| self.document.located(problem.within(pointer)));
         self.found.errors.extend(refused.collect::<Vec<_>>());
         let empty = Object::new();

@@ -53,6 +53,7 @@ pub mod settings;
 pub mod shorthand;
 pub mod store;
 pub mod stored;
+mod synonyms;
 pub mod table;
 pub mod tap;
 pub mod template;

@@ -202,11 +202,14 @@ upstreams:
 
 #[test]
 fn single_problems() {
+    // That a field is missing follows from its wrong name.
+    refused("consumers: [{usernam: a}]", &[("consumers[0].usernam", 1, "did you mean `username`?")]);
     refused(
-        "consumers: [{usernam: a}]",
+        "routes:\n- { path: /x, backend: \"http://127.0.0.1:1\", plugins: { rate-limit: {} } }",
         &[
-            ("consumers[0].usernam", 1, "did you mean `username`?"),
-            ("consumers[0]", 1, "property \"username\" is required (add `username`)"),
+            ("routes[0].path", 2, "did you mean `uri`?"),
+            ("routes[0].backend", 2, "did you mean `upstream`?"),
+            ("routes[0].plugins.rate-limit", 2, "unknown plugin [rate-limit]"),
         ],
     );
     refused("routes:\n- {uri: /, upstream: h}", &[("routes[0].upstream", 2, "has no scheme")]);

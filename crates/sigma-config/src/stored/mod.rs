@@ -27,10 +27,11 @@ use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
-use crate::problem::{Problem, closest, member};
+use crate::problem::{Problem, member};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
 use crate::settings::UnknownFields;
+use crate::synonyms::nearest_plugin;
 use crate::wording;
 
 /// APISIX's schema of a kind, with Sigma's own fields and their descriptions: for people. That of a secret is the
@@ -244,7 +245,7 @@ impl Subject<'_> {
 
     /// The remedy for a plugin that is not known.
     fn instead_of(&self, name: &str) -> String {
-        match closest(name, self.plugins.names()) {
+        match nearest_plugin(name, &self.plugins.names()) {
             Some(close) => format!("did you mean `{close}`?"),
             None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),
         }

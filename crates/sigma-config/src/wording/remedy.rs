@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::node::{Node, NodeId, Types};
 use crate::forms;
 use crate::problem::closest;
+use crate::synonyms::nearest_field;
 
 /// Nothing is written behind a key, as YAML allows.
 pub(super) fn of_null(value: &Value) -> Option<String> {
@@ -13,7 +14,7 @@ pub(super) fn of_null(value: &Value) -> Option<String> {
 
 /// No field is called so; those that exist are.
 pub(super) fn of_unknown(name: &str, known: &[&str]) -> String {
-    match closest(name, known.iter().copied()) {
+    match nearest_field(name, known) {
         Some(name) => format!("did you mean `{name}`?"),
         None if known.is_empty() => "remove it".to_owned(),
         None => format!("known fields are {}", known.join(", ")),

@@ -49,7 +49,7 @@ struct Texts {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {source}{}", remedy(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -64,6 +64,14 @@ pub enum LoadError {
         /// What is wrong, in the order of the document.
         problems: Vec<Problem>,
     },
+}
+
+/// What to do about a file that cannot be read.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; name your configuration with -c, or let `sigma init` write one",
+        _ => "",
+    }
 }
 
 /// One line per problem, the file before each.
