@@ -30,6 +30,9 @@ impl Exchange<'_, '_> {
         }
         counters.add(Counter::BytesIn, record.bytes_received);
         counters.add(Counter::BytesOut, record.bytes_sent);
+        if record.fault.is_some() || record.status >= 500 {
+            self.report();
+        }
         if self.worker.is_watched() {
             self.show();
         }

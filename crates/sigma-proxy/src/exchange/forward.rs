@@ -87,6 +87,7 @@ impl Exchange<'_, '_> {
                     return Ok(());
                 }
                 Err(fault) => {
+                    self.scratch.failed_node = Some(target::node_addr(&node.addr));
                     self.scratch.blames_node = is_to_blame(fault, state.request_sent);
                     let failure = self.failure(fault, &state);
                     if !plan.attempts.failed(&node, &failure) {

@@ -22,6 +22,7 @@ mod local_reply;
 mod phases;
 mod plan;
 mod reply;
+mod report;
 mod request;
 mod response;
 mod sanitize;
@@ -39,6 +40,7 @@ use std::rc::Rc;
 
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead};
 use sigma_observe::counters::Counter;
+use sigma_plugin::address::NodeAddr;
 use sigma_plugin::body_fields::BodyFields;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::{Interest, Source};
@@ -95,6 +97,10 @@ pub(crate) struct Scratch {
     is_refused: bool,
     /// The client's address as the proxies in front tell it.
     told: Option<ToldAddress>,
+    /// The node of the last attempt that failed.
+    failed_node: Option<NodeAddr>,
+    /// The response had begun, and does not reach its end.
+    is_cut: bool,
 }
 
 impl Scratch {
@@ -102,7 +108,8 @@ impl Scratch {
     fn begin(&mut self) {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
-        (self.asks_body, self.is_refused) = (false, false);
+        (self.asks_body, self.is_refused, self.is_cut) = (false, false, false);
+        self.failed_node = None;
     }
 
     /// Frees the memory that another exchange has no use for.

@@ -116,6 +116,7 @@ impl Exchange<'_, '_> {
         let record = &mut self.scratch.ctx.record;
         record.fault.get_or_insert(fault);
         if record.status != 0 {
+            self.scratch.is_cut = true;
             // The answer has begun; only the cut tells the client that it is not whole.
             if fault.kind != FaultKind::Stopping || Box::pin(self.end_call(fault)).await.is_err() {
                 self.down.abort();

@@ -27,6 +27,7 @@ mod drain;
 mod dubbo;
 mod edge_profile;
 mod explain;
+mod failures;
 mod fastcgi;
 mod go;
 mod h2;
