@@ -1,5 +1,6 @@
 //! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
-//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask chaos`, `cargo xtask endure` and `cargo xtask package`.
+//! `cargo xtask fuzz`, `cargo xtask stress`, `cargo xtask soak`, `cargo xtask chaos`, `cargo xtask endure` and
+//! `cargo xtask package`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
@@ -10,6 +11,7 @@ mod endure;
 mod fuzz;
 mod package;
 mod soak;
+mod stress;
 mod tidy;
 
 use std::path::PathBuf;
@@ -34,6 +36,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the simulations with many seeds, then the fuzz targets for a bounded time
     Fuzz(fuzz::Options),
+    /// Run tests many times beside a load
+    Stress(stress::Options),
     /// Run HTTP/2 for long and with many of everything
     Soak(soak::Options),
     /// Run requests past nodes that fail at random
@@ -57,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Task::Docs => docs::run(&root),
         Task::Bench(options) => bench::run(&root, &options),
         Task::Fuzz(options) => fuzz::run(&root, &options),
+        Task::Stress(options) => stress::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
         Task::Chaos(options) => chaos::run(&root, &options),
         Task::Endure(options) => endure::run(&root, &options),
