@@ -244,6 +244,8 @@ fn same_everywhere(command: &mut Command, root: &Path, release: &Release, fully_
     }
     command.env("CFLAGS", c_flags.join(" "));
     command.env("SOURCE_DATE_EPOCH", release.epoch.to_string());
+    // The files of an incremental build have random parts in their names.
+    command.env("CARGO_INCREMENTAL", "0");
 }
 
 /// What to do where there is no standard library for a target: by rustup, or with the compiler of Debian.
