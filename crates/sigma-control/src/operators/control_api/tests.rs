@@ -247,9 +247,15 @@ fn items_are_shown_as_they_were_meant() {
         fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
             vec!["password"]
         }
+
+        fn show_defaults(&self, name: &str, _: PluginScope, conf: &mut Value) {
+            if name == "limit" {
+                conf["key"] = json!("remote_addr");
+            }
+        }
     }
     let schema = json!({"type": "object", "properties": {
-        "key": {"type": "string", "default": "remote_addr"}, "password": {"type": "string"}}});
+        "key": {"type": "string"}, "password": {"type": "string"}}});
     let state = ControlState::new(Arc::new(Fake), Arc::new(Limits(schema)), "");
     let shown = |kind: Kind, value: Value| {
         let key = ResourceKey::new(kind, "1");
@@ -272,7 +278,7 @@ fn items_are_shown_as_they_were_meant() {
     assert_eq!(shown(Kind::Upstream, kept.clone()).1, kept);
     let route = json!({"upstream": full, "plugins": {"limit": {"password": "sesame"}, "other": {"a": 1}}});
     let expected = json!({"upstream": upstream(json!({})), "plugins": {
-        "limit": {"password": "***", "key": "remote_addr"}, "other": {"a": 1}}});
+        "limit": {"password": "***", "key": "remote_addr", "_meta": {}}, "other": {"a": 1, "_meta": {}}}});
     assert_eq!(shown(Kind::Route, route), (json!("/routes/1"), expected));
     assert_eq!(listed(std::iter::empty()), json!({}));
 }
