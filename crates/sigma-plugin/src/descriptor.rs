@@ -157,6 +157,8 @@ pub struct Child {
     pub unknown: String,
     /// What stands before the reason if its configuration is refused.
     pub refused: String,
+    /// The whole reason if the plugin does not authenticate; None where any plugin may stand.
+    pub unauthenticating: Option<String>,
 }
 
 /// The type of a plugin's configuration: its fields, what they may hold and what they mean, from which

@@ -343,7 +343,16 @@ type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
 impl Roster {
     /// Checks the plugins that stand inside a configuration.
     fn check_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
-        for child in self.children_of(name, scope, conf) {
+        let children = self.children_of(name, scope, conf);
+        // Only a plugin that authenticates may admit a request.
+        let unsuited = children.iter().find(|child| {
+            child.unauthenticating.is_some()
+                && self.get(&child.name).is_some_and(|kind| !kind.authenticates())
+        });
+        if let Some(reason) = unsuited.and_then(|child| child.unauthenticating.clone()) {
+            return Err(PluginRefusal::Invalid(reason));
+        }
+        for child in children {
             if child.conf.get("_meta").is_some() {
                 // A filter that nobody asks would leave a guard open, or closed.
                 let reason = "`_meta` has no effect inside another plugin; remove it";

@@ -44,5 +44,4 @@ mod utc;
 mod web;
 mod websocket;
 
-pub(crate) use roster::built_in;
 pub use roster::kinds;

@@ -9,11 +9,6 @@ pub fn kinds() -> Vec<Arc<dyn Kind>> {
     ROSTER.iter().map(|descriptor| Arc::new(**descriptor) as Arc<dyn Kind>).collect()
 }
 
-/// The built-in plugin of this name.
-pub(crate) fn built_in(name: &str) -> Option<&'static Descriptor> {
-    ROSTER.iter().copied().find(|descriptor| descriptor.name == name)
-}
-
 static ROSTER: &[&Descriptor] = &[
     &crate::auth::ACL,
     &crate::traffic::api_breaker::API_BREAKER,

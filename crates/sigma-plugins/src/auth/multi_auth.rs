@@ -66,17 +66,7 @@ struct Config {
     auth_plugins: Vec<Map<String, Value>>,
 }
 
-impl Configuration for Config {
-    /// Only what authenticates may admit a request.
-    fn check(&self) -> Result<(), String> {
-        // Of a plugin that does not come with the gateway the instance says so.
-        let authenticates = |name: &str| crate::built_in(name).is_none_or(|kind| kind.authenticates());
-        match self.auth_plugins.iter().flat_map(Map::keys).find(|name| !authenticates(name)) {
-            Some(name) => Err(not_supported(name)),
-            None => Ok(()),
-        }
-    }
-}
+impl Configuration for Config {}
 
 fn not_supported(plugin: &str) -> String {
     format!("{plugin} plugin is not supported")
@@ -102,6 +92,7 @@ fn child(place: String, name: &str, conf: &Value) -> Child {
         place,
         unknown: format!("{name} plugin did not found"),
         refused: format!("plugin {name} check schema failed: "),
+        unauthenticating: Some(not_supported(name)),
     }
 }
 

@@ -165,6 +165,7 @@ fn children(conf: &Value) -> Vec<Child> {
             place: element(&place, 1),
             unknown: format!("unsupported action: {name}"),
             refused: refused(name),
+            unauthenticating: None,
         })
     };
     actions(conf).filter_map(child).collect()
