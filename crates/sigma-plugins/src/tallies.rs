@@ -1,4 +1,5 @@
-//! Numbers that plugins count by the place of their configuration, for metrics.
+//! Counters that plugins keep by the resource that configures them, for metrics. A plugin names its metric; `prometheus`
+//! writes all that are known and names no plugin.
 //!
 //! Each worker has numbers of its own, which it alone writes. It takes a lock when it counts for a place the
 //! first time. The numbers of a place outlive its configuration, as counters must.
@@ -10,13 +11,17 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sigma_plugin::{Env, Local};
+use sigma_plugin::{Env, Local, Node};
 
 /// Places that are remembered: more than a gateway has, less than one with a churn of routes would fill.
 const PLACES_MAX: usize = 10_000;
 
 /// Something that happens, of several that are counted apart.
 pub(crate) trait Event: Copy + 'static {
+    /// The name of the metric, without prefix.
+    const METRIC: &'static str;
+    /// The help text of the metric.
+    const HELP: &'static str;
     /// The labels of each, beside that of the place.
     const LABELS: &'static [&'static [(&'static str, &'static str)]];
 
@@ -24,39 +29,8 @@ pub(crate) trait Event: Copy + 'static {
     fn number(self) -> usize;
 }
 
-/// Whether a decision of a policy was carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Force {
-    /// It was.
-    Enforced,
-    /// It was only noted.
-    Shadow,
-}
-
-/// What was decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// The request passes.
-    Allowed,
-    /// It does not.
-    Denied,
-}
-
-impl Event for (Force, Decision) {
-    const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
-        &[("rules", "enforced"), ("decision", "allowed")],
-        &[("rules", "enforced"), ("decision", "denied")],
-        &[("rules", "shadow"), ("decision", "allowed")],
-        &[("rules", "shadow"), ("decision", "denied")],
-    ];
-
-    fn number(self) -> usize {
-        self.0 as usize * 2 + self.1 as usize
-    }
-}
-
 /// Names and values.
-type Labels = Vec<(&'static str, Box<str>)>;
+pub(crate) type Labels = Vec<(&'static str, Box<str>)>;
 
 type Numbers = Arc<[AtomicU64]>;
 
@@ -68,9 +42,37 @@ struct Place {
     workers: Mutex<Vec<Numbers>>,
 }
 
+/// A metric and all of its series.
+pub(crate) trait Family: Send + Sync {
+    /// The help text.
+    fn help(&self) -> &'static str;
+
+    /// All numbers that are not 0, each with its labels, the first of which is the resource.
+    fn all(&self) -> Vec<(Labels, u64)>;
+}
+
+/// The metrics that plugins of this node count, by name; a part of the node.
+#[derive(Default)]
+pub(crate) struct Families(Mutex<BTreeMap<&'static str, Arc<dyn Family>>>);
+
+impl Families {
+    /// All of them, in the order of their names.
+    pub(crate) fn all(&self) -> Vec<(&'static str, Arc<dyn Family>)> {
+        lock(&self.0).iter().map(|(name, family)| (*name, Arc::clone(family))).collect()
+    }
+}
+
+/// Where an instance in `resource` counts events of one kind.
+pub(crate) fn counted<E: Event>(node: &Node, resource: &str) -> Counted<E> {
+    let tallies = node.part(Tallies::<E>::default);
+    let families = node.part(Families::default);
+    lock(&families.0).entry(E::METRIC).or_insert_with(|| Arc::clone(&tallies) as Arc<dyn Family>);
+    tallies.counted(resource)
+}
+
 /// All places of one kind of events; a part of the node.
 #[derive(Debug)]
-pub(crate) struct Tallies<E> {
+struct Tallies<E> {
     places: Mutex<Places>,
     kind: PhantomData<fn(E)>,
 }
@@ -117,7 +119,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<E: Event> Tallies<E> {
     /// Where an instance in `resource` counts.
-    pub(crate) fn counted(&self, resource: &str) -> Counted<E> {
+    fn counted(&self, resource: &str) -> Counted<E> {
         let mut places = lock(&self.places);
         let Places { last, known } = &mut *places;
         if known.len() >= PLACES_MAX && !known.contains_key(resource) {
@@ -128,9 +130,14 @@ impl<E: Event> Tallies<E> {
         let made = || Arc::new(Place { id: *last, workers: Mutex::default() });
         Counted(Arc::clone(known.entry(resource.into()).or_insert_with(made)), PhantomData)
     }
+}
 
-    /// All numbers that are not 0, each with its labels, the first of which is the resource.
-    pub(crate) fn all(&self) -> Vec<(Labels, u64)> {
+impl<E: Event> Family for Tallies<E> {
+    fn help(&self) -> &'static str {
+        E::HELP
+    }
+
+    fn all(&self) -> Vec<(Labels, u64)> {
         let places: Vec<(Box<str>, Arc<Place>)> =
             lock(&self.places).known.iter().map(|(name, place)| (name.clone(), Arc::clone(place))).collect();
         let mut all = Vec::new();
@@ -188,38 +195,52 @@ impl<E: Event> Tally<E> {
 
 #[cfg(test)]
 mod tests {
-    use sigma_plugin::{Consumers, Node};
+    use sigma_plugin::Consumers;
 
     use super::*;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Decision {
+        Allowed,
+        Denied,
+    }
+
+    impl Event for Decision {
+        const METRIC: &'static str = "decisions_total";
+        const HELP: &'static str = "Decisions";
+        const LABELS: &'static [&'static [(&'static str, &'static str)]] =
+            &[&[("decision", "allowed")], &[("decision", "denied")]];
+
+        fn number(self) -> usize {
+            self as usize
+        }
+    }
 
     #[test]
     fn workers_count_by_themselves_and_add_up() {
         let (node, consumers) = (Arc::new(Node::default()), Consumers::default());
-        let decisions = node.part(Tallies::<(Force, Decision)>::default);
         let workers = [Rc::new(Local::new(0, 1)), Rc::new(Local::new(1, 2))];
         for _ in 0..2 {
             // A changed configuration counts on.
-            let counted = decisions.counted("/apisix/routes/1");
+            let counted = counted::<Decision>(&node, "/apisix/routes/1");
             for local in &workers {
                 let env = Env::new(&node, local, &consumers);
-                counted.count(&env, (Force::Enforced, Decision::Denied));
-                counted.count(&env, (Force::Shadow, Decision::Allowed));
+                counted.count(&env, Decision::Denied);
+                counted.count(&env, Decision::Allowed);
             }
         }
-        let _unused = decisions.counted("/apisix/routes/2");
-        let labels = |rules: &str, decision: &str| {
-            let resource = ("resource", "/apisix/routes/1".into());
-            vec![resource, ("rules", rules.into()), ("decision", decision.into())]
-        };
-        assert_eq!(
-            decisions.all(),
-            vec![(labels("enforced", "denied"), 4), (labels("shadow", "allowed"), 4)]
-        );
+        let _unused = counted::<Decision>(&node, "/apisix/routes/2");
+        let labels =
+            |decision: &str| vec![("resource", "/apisix/routes/1".into()), ("decision", decision.into())];
+        let families = node.part(Families::default).all();
+        let [(name, decisions)] = &families[..] else { panic!("{} families", families.len()) };
+        assert_eq!((*name, decisions.help()), ("decisions_total", "Decisions"));
+        assert_eq!(decisions.all(), vec![(labels("allowed"), 4), (labels("denied"), 4)]);
     }
 
     #[test]
     fn places_that_are_gone_make_room() {
-        let decisions = Tallies::<(Force, Decision)>::default();
+        let decisions = Tallies::<Decision>::default();
         let kept = decisions.counted("kept");
         for n in 0..PLACES_MAX + 5 {
             drop(decisions.counted(&format!("gone {n}")));

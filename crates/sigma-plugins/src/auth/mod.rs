@@ -57,7 +57,7 @@ pub(crate) use key_auth::KEY_AUTH;
 pub(crate) use keycloak::AUTHZ_KEYCLOAK;
 pub(crate) use ldap_auth::LDAP_AUTH;
 pub(crate) use ldap_auth_advanced::LDAP_AUTH_ADVANCED;
-pub(crate) use login_guard::{GuardEvent, LOGIN_GUARD};
+pub(crate) use login_guard::LOGIN_GUARD;
 pub(crate) use message_signatures::key::{PairAlgorithm, Signer};
 pub(crate) use multi_auth::MULTI_AUTH;
 pub(crate) use openid_connect::OPENID_CONNECT;

@@ -19,7 +19,7 @@ use sigma_plugin::{
 use tokio::time::Instant;
 
 use super::quota::{Key, KeyType, Space, User};
-use crate::tallies::{Counted, Event, Tallies, Tally};
+use crate::tallies::{Counted, Event, Tally, counted};
 
 /// The plugin.
 pub(crate) static LIMIT_BANDWIDTH: Descriptor = Descriptor {
@@ -199,6 +199,8 @@ pub(crate) struct DelayedBytes;
 pub(crate) struct DelayMs;
 
 impl Event for DelayedBytes {
+    const METRIC: &'static str = "limit_bandwidth_delayed_bytes_total";
+    const HELP: &'static str = "Bytes that waited for a limit of bandwidth";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[]];
 
     fn number(self) -> usize {
@@ -207,6 +209,9 @@ impl Event for DelayedBytes {
 }
 
 impl Event for DelayMs {
+    const METRIC: &'static str = "limit_bandwidth_delay_milliseconds_total";
+    const HELP: &'static str =
+        "Milliseconds that pieces of bodies and sessions waited for a limit of bandwidth";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[]];
 
     fn number(self) -> usize {
@@ -256,8 +261,8 @@ impl LimitBandwidth {
         Ok(LimitBandwidth {
             limits,
             levels: build.node.part(Levels::default),
-            delayed: build.node.part(Tallies::default).counted(&place),
-            delay: build.node.part(Tallies::default).counted(&place),
+            delayed: counted(build.node, &place),
+            delay: counted(build.node, &place),
         })
     }
 

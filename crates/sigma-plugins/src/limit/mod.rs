@@ -11,4 +11,4 @@ pub(crate) mod req;
 mod sessions;
 
 pub(crate) use clock::process_ms;
-pub(crate) use quota::{Spared, bounded};
+pub(crate) use quota::bounded;

@@ -19,7 +19,7 @@ use sigma_plugin::address::{IpText, network_of};
 use sigma_plugin::{Build, Context, Env, Reply, Session, Step};
 
 use crate::log_throttle::LogThrottle;
-use crate::tallies::{Counted, Event, Tallies};
+use crate::tallies::{Counted, Event, counted};
 
 /// How `key` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -342,6 +342,8 @@ impl From<&'static str> for Unlimited {
 pub(crate) struct Spared;
 
 impl Event for Spared {
+    const METRIC: &'static str = "limit_dry_run_refusals_total";
+    const HELP: &'static str = "Requests over a limit that passed because of dry_run";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[]];
 
     fn number(self) -> usize {
@@ -365,10 +367,7 @@ impl RefusalFields {
             fields: self,
             plugin: build.plugin.into(),
             resource: build.resource.into(),
-            spared: build
-                .node
-                .part(Tallies::default)
-                .counted(&format!("{}#{}", build.resource, build.plugin)),
+            spared: counted(build.node, &format!("{}#{}", build.resource, build.plugin)),
         })
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use csrf::CSRF;
 pub(crate) use ext_authz::EXT_AUTHZ;
 pub(crate) use forward_auth::FORWARD_AUTH;
 pub(crate) use ip_restriction::IP_RESTRICTION;
-pub(crate) use oas_validator::{OAS_VALIDATOR, Unfit};
+pub(crate) use oas_validator::OAS_VALIDATOR;
 pub(crate) use opa::OPA;
 pub(crate) use rbac::RBAC;
 pub(crate) use referer_restriction::REFERER_RESTRICTION;

@@ -26,7 +26,7 @@ use sigma_plugin::{
 use super::policy::authorization;
 use crate::limit::process_ms;
 use crate::log_throttle::LogThrottle;
-use crate::tallies::{Counted, Event, Tallies};
+use crate::tallies::{Counted, Event, counted};
 use counts::{Counts, Key, Limit, key};
 
 /// The plugin.
@@ -157,6 +157,8 @@ pub(crate) enum GuardEvent {
 }
 
 impl Event for GuardEvent {
+    const METRIC: &'static str = "login_guard_events_total";
+    const HELP: &'static str = "Failed logins, and blocks and refusals of login-guard";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("event", "failed_login")],
         &[("event", "address_blocked")],
@@ -225,7 +227,7 @@ impl LoginGuard {
             place: format!("{}:{:x}", build.resource, build.conf_hash()),
             counts,
             secret,
-            events: build.node.part(Tallies::default).counted(build.resource),
+            events: counted(build.node, build.resource),
             resource: build.resource.into(),
             config,
         })

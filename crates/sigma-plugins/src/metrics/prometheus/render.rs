@@ -15,13 +15,8 @@ use super::page::Page;
 use super::series::{Bandwidth, Registry, Series, SeriesList, WorkerSeries};
 use super::settings::Metric;
 use super::text::{Form, Look};
-use crate::auth::GuardEvent;
 use crate::batch::{BatchLabels, Batches};
-use crate::limit::Spared;
-use crate::limit::bandwidth::{DelayMs, DelayedBytes};
-use crate::security::Unfit;
-use crate::tallies::{Decision, Event, Force, Tallies};
-use crate::traffic::proxy_mirror::{Comparison, Fate};
+use crate::tallies::Families;
 
 /// Everything, piece by piece; None at the end. A piece may take a while,
 /// and holds no lock for long.
@@ -240,21 +235,7 @@ impl Section for Rest {
         measures(page, &facts);
         pushes(page, &self.registry);
         buffered(page, self.node.part(Batches::default).buffered());
-        let help = "Decisions of rbac, those of shadow rules among them";
-        tallied::<(Force, Decision)>(page, &self.node, "rbac_decisions_total", help);
-        tallied::<Fate>(page, &self.node, "mirror_copies_total", "What became of copies of requests");
-        let help = "Answers to copies of requests beside those to the requests";
-        tallied::<Comparison>(page, &self.node, "mirror_comparisons_total", help);
-        let help = "Requests over a limit that passed because of dry_run";
-        tallied::<Spared>(page, &self.node, "limit_dry_run_refusals_total", help);
-        let help = "Failed logins, and blocks and refusals of login-guard";
-        tallied::<GuardEvent>(page, &self.node, "login_guard_events_total", help);
-        let help = "What oas-validator found to be wrong with answers of nodes";
-        tallied::<Unfit>(page, &self.node, "oas_validator_answer_problems_total", help);
-        let help = "Bytes that waited for a limit of bandwidth";
-        tallied::<DelayedBytes>(page, &self.node, "limit_bandwidth_delayed_bytes_total", help);
-        let help = "Milliseconds that pieces of bodies and sessions waited for a limit of bandwidth";
-        tallied::<DelayMs>(page, &self.node, "limit_bandwidth_delay_milliseconds_total", help);
+        tallied(page, &self.node.part(Families::default));
         false
     }
 }
@@ -286,15 +267,17 @@ fn buffered(page: &mut Page, buffered: Vec<(BatchLabels, usize)>) {
     }
 }
 
-/// What plugins count by the place of their configuration. APISIX has nothing like it.
-fn tallied<E: Event>(page: &mut Page, node: &Node, name: &str, help: &str) {
-    let all = node.part(Tallies::<E>::default).all();
-    if !all.is_empty() {
-        page.begin(name, "counter", help);
-    }
-    for (labels, count) in all {
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
-        page.line(name, &joined(&labels), count);
+/// Counters of plugins by the resource that configures them. APISIX has nothing like it.
+fn tallied(page: &mut Page, families: &Families) {
+    for (name, family) in families.all() {
+        let all = family.all();
+        if !all.is_empty() {
+            page.begin(name, "counter", family.help());
+        }
+        for (labels, count) in all {
+            let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
+            page.line(name, &joined(&labels), count);
+        }
     }
 }
 

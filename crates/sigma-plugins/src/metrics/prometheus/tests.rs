@@ -17,6 +17,7 @@ use sigma_plugin::{Env, Local, Node, Roster};
 
 use super::protobuf::Family;
 use super::*;
+use crate::tallies::{Event, counted};
 use crate::testing::{Case, refusal_in};
 
 /// A gateway with the plugin.
@@ -122,30 +123,32 @@ fn scraped_as(node: &Arc<Node>, coding: &str, accept: &str) -> Reply {
     runtime().block_on(step.settled(&mut ctx, &env, Vec::new())).unwrap().unwrap()
 }
 
-/// What policies decided is on the page, once they decided something.
+/// Events that other plugins count are on the page, once there are some.
 #[test]
-fn decisions_are_shown() {
-    use crate::tallies::{Decision, Force, Tallies};
-    let world = World::new(json!({}), Value::Null, Value::Null);
-    assert!(!world.page().contains("rbac_decisions_total"));
-    let Case { node, local, consumers, .. } = &world.case;
-    let counted = node.part(Tallies::default).counted("/apisix/routes/1");
-    counted.count(&Env::new(node, local, consumers), (Force::Shadow, Decision::Denied));
-    let line =
-        r#"apisix_rbac_decisions_total{resource="/apisix/routes/1",rules="shadow",decision="denied"} 1"#;
-    world.check(&["# TYPE apisix_rbac_decisions_total counter", line]);
-}
+fn events_of_plugins_are_shown() {
+    #[derive(Clone, Copy)]
+    struct Denied;
 
-#[test]
-fn events_of_login_guard_are_shown() {
-    use crate::auth::GuardEvent;
-    use crate::tallies::Tallies;
+    impl Event for Denied {
+        const METRIC: &'static str = "decisions_total";
+        const HELP: &'static str = "Decisions of a plugin";
+        const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[&[("decision", "denied")]];
+
+        fn number(self) -> usize {
+            0
+        }
+    }
+
     let world = World::new(json!({}), Value::Null, Value::Null);
     let Case { node, local, consumers, .. } = &world.case;
-    let counted = node.part(Tallies::default).counted("/apisix/routes/1");
-    counted.count(&Env::new(node, local, consumers), GuardEvent::AddressBlock);
-    let line = r#"apisix_login_guard_events_total{resource="/apisix/routes/1",event="address_blocked"} 1"#;
-    world.check(&["# TYPE apisix_login_guard_events_total counter", line]);
+    let counted = counted(node, "/apisix/routes/1");
+    assert!(!world.page().contains("decisions_total"));
+    counted.count(&Env::new(node, local, consumers), Denied);
+    world.check(&[
+        "# HELP apisix_decisions_total Decisions of a plugin",
+        "# TYPE apisix_decisions_total counter",
+        r#"apisix_decisions_total{resource="/apisix/routes/1",decision="denied"} 1"#,
+    ]);
 }
 
 const ROUTE_1: &str = r#"route="1",service="s",consumer="",node="127.0.0.1",request_type="traditional_http",request_llm_model="",llm_model="""#;

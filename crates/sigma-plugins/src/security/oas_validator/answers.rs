@@ -58,6 +58,8 @@ pub(crate) enum Fate {
 pub(crate) type Unfit = (Kind, Fate);
 
 impl Event for Unfit {
+    const METRIC: &'static str = "oas_validator_answer_problems_total";
+    const HELP: &'static str = "Problems that oas-validator found in responses of nodes";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("problem", "status"), ("answer", "reported")],
         &[("problem", "status"), ("answer", "refused")],

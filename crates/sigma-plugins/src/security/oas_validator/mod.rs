@@ -41,7 +41,8 @@ use sigma_plugin::{
     Slot, Step,
 };
 
-pub(crate) use self::answers::Unfit;
+#[cfg(test)]
+use self::answers::Unfit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::fuzzing::oas_validator;
 use self::inspection::Verdict;
@@ -52,7 +53,7 @@ use crate::decisions::{Key, key};
 use crate::log_throttle::LogThrottle;
 use crate::registry::Registry;
 use crate::rewrite::budget::Budget;
-use crate::tallies::{Counted, Tallies};
+use crate::tallies::{Counted, counted};
 use crate::web::Address;
 
 /// The plugin.
@@ -310,7 +311,7 @@ impl Validator {
             }
             (None, None) => return Err("there is neither spec nor spec_url".to_owned()),
         };
-        let problems = build.node.part(Tallies::default).counted(build.resource);
+        let problems = counted(build.node, build.resource);
         Ok(Validator {
             answers: config.validate_responses,
             budget: Budget::of(build)?,

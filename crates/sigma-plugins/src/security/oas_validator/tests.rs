@@ -11,7 +11,7 @@ use sigma_plugin::{Entry, Phase, ResponseStep};
 
 use super::answers::Unfit;
 use super::fuzzing::DOCUMENT;
-use crate::tallies::Tallies;
+use crate::tallies::Families;
 use crate::testing::{Case, Given, assert_refusal, entry, merged, summary};
 
 fn plugin(more: &Value) -> Entry {
@@ -517,7 +517,7 @@ fn problems_of_answers_are_counted() {
     case.ctx.response.start(200);
     case.ctx.record.source = Source::Upstream;
     assert!(matches!(plugin.header_filter(&mut case.ctx, &env), ResponseStep::Next));
-    let all = node.part(Tallies::<Unfit>::default).all();
+    let all = node.part(Families::default).all().remove(0).1.all();
     let shown: Vec<(String, u64)> = all
         .into_iter()
         .map(|(labels, count)| {

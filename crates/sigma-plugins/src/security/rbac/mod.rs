@@ -1,5 +1,6 @@
 //! `rbac`: policies over permissions and principals, as Envoy has them.
 
+mod decision;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,8 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 
 use super::refusal::{self, Refusal};
 use crate::log_throttle::LogThrottle;
-use crate::tallies::{Counted, Decision, Force, Tallies};
+use crate::tallies::{Counted, counted};
+use decision::{Decision, Force};
 use rule::{Facts, Permission, Principal, Rule, either};
 
 /// The plugin.
@@ -239,7 +241,7 @@ impl Rbac {
             shadow: config.shadow_rules.map(Guard::new).transpose()?,
             refusal: config.refusal,
             reply: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
-            counted: build.node.part(Tallies::default).counted(build.resource),
+            counted: counted(build.node, build.resource),
             resource: build.resource.into(),
         })
     }

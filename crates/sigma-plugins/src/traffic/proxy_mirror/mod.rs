@@ -21,14 +21,13 @@ use sigma_plugin::{
 };
 use tokio::sync::oneshot;
 
-pub(crate) use comparison::Comparison;
-use comparison::{Digest, Digester, Digesting, Seen};
+use comparison::{Comparison, Digest, Digester, Digesting, Seen};
 use config::{Attributes, Bounds, Config, PathMode, Target};
 use copies::{Copies, Held};
 
 use crate::log_throttle::LogThrottle;
 use crate::service::cleartext;
-use crate::tallies::{Counted, Event, Tallies, Tally};
+use crate::tallies::{Counted, Event, Tally, counted};
 
 /// The plugin.
 pub(crate) static PROXY_MIRROR: Descriptor = Descriptor {
@@ -98,6 +97,8 @@ pub(crate) enum Fate {
 }
 
 impl Event for Fate {
+    const METRIC: &'static str = "mirror_copies_total";
+    const HELP: &'static str = "Copies of requests by outcome";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("outcome", "answered")],
         &[("outcome", "failed")],
@@ -132,8 +133,8 @@ impl Mirror {
             upstreams: (0..targets).map(|number| build.upstream_key(&number.to_string()).into()).collect(),
             bounds: attributes.bounds(),
             timeout_ms: attributes.timeout_ms()?,
-            fates: build.node.part(Tallies::default).counted(build.resource),
-            comparisons: build.node.part(Tallies::default).counted(build.resource),
+            fates: counted(build.node, build.resource),
+            comparisons: counted(build.node, build.resource),
         })
     }
 
