@@ -3,7 +3,7 @@
 use sigma_http::Headers;
 use sigma_http::header::list_items;
 
-/// The most answers under one key; the oldest goes (`plugins/proxy-cache.md`).
+/// The most answers under one key; the oldest goes (`docs/plugins/proxy-cache.md`).
 pub(crate) const VARIANTS_MAX: usize = 64;
 
 /// A field of a request by its name, and the value that it had.

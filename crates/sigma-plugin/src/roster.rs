@@ -2,6 +2,7 @@
 
 mod children;
 mod known;
+mod lookup;
 mod off;
 
 use std::cell::RefCell;
@@ -10,44 +11,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_config::id::Id;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
 use sigma_config::profile::Profile;
-use sigma_config::resources::Proto;
 use sigma_config::wording::{Unread, is_secret_reference};
 
 use self::children::Children;
 use self::known::{Checked, Known};
+pub use self::lookup::Lookup;
 use self::off::{Off, early_filter, is_off, switched_off};
 use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
-
-/// Finds what other resources say for a plugin that is being made.
-pub trait Lookup {
-    /// The metadata of a plugin, as they were written.
-    fn metadata(&self, plugin: &str) -> Option<Arc<Value>>;
-
-    /// A Protocol Buffers definition.
-    fn proto(&self, _id: &Id) -> Option<Arc<Proto>> {
-        None
-    }
-
-    /// The configuration of a plugin of a resource, as it was written.
-    fn written(&self, _resource: &str, _plugin: &str) -> Option<Arc<Value>> {
-        None
-    }
-}
-
-/// Where there are metadata alone.
-impl<F: Fn(&str) -> Option<Arc<Value>>> Lookup for F {
-    fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
-        self(plugin)
-    }
-}
 
 /// The plugins that are enabled.
 pub struct Roster {
@@ -343,16 +320,11 @@ type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
 impl Roster {
     /// Checks the plugins that stand inside a configuration.
     fn check_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
-        let children = self.children_of(name, scope, conf);
-        // Only a plugin that authenticates may admit a request.
-        let unsuited = children.iter().find(|child| {
-            child.unauthenticating.is_some()
-                && self.get(&child.name).is_some_and(|kind| !kind.authenticates())
-        });
-        if let Some(reason) = unsuited.and_then(|child| child.unauthenticating.clone()) {
-            return Err(PluginRefusal::Invalid(reason));
-        }
-        for child in children {
+        for child in self.children_of(name, scope, conf) {
+            let is_suited = || self.get(&child.name).is_none_or(|kind| kind.authenticates());
+            if let Some(reason) = child.unauthenticating.filter(|_| !is_suited()) {
+                return Err(PluginRefusal::Invalid(reason));
+            }
             if child.conf.get("_meta").is_some() {
                 // A filter that nobody asks would leave a guard open, or closed.
                 let reason = "`_meta` has no effect inside another plugin; remove it";

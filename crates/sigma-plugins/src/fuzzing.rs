@@ -4,14 +4,14 @@
 use sigma_config::expr::VarName;
 use sigma_plugin::body_fields::BodyFields;
 
-pub use crate::auth::fuzzing::{authorization, saml, saml_signed, structured_fields, tokens};
-pub use crate::kafka::fuzzing::kafka_fetch;
-pub use crate::ldap::fuzzing::ldap;
-pub use crate::limit::graphql::fuzzing::graphql;
-pub use crate::rewrite::fuzzing::{body_formats, grpc_transcode, templates};
-pub use crate::security::fuzzing::oas_validator;
-pub use crate::t1k::fuzzing::t1k;
-pub use crate::trace::fuzzing::trace_headers;
+pub use sigma_plugin_kit::kafka::fuzzing::kafka_fetch;
+pub use sigma_plugin_kit::ldap::fuzzing::ldap;
+pub use sigma_plugins_auth::fuzzing::{authorization, saml, saml_signed, structured_fields, tokens};
+pub use sigma_plugins_observe::fuzzing::trace_headers;
+pub use sigma_plugins_security::fuzzing::oas_validator;
+pub use sigma_plugins_security::fuzzing::t1k;
+pub use sigma_plugins_traffic::fuzzing::graphql;
+pub use sigma_plugins_transform::fuzzing::{body_formats, grpc_transcode, templates};
 
 /// A type and a body, with a zero byte between them. No body panics, one of another type has no
 /// fields, and the same body has the same.

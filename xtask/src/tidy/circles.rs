@@ -89,14 +89,14 @@ type Path = Vec<String>;
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.is_test) {
-        if let Some((name, _)) = source.path.split_once("/src/") {
-            crates.entry(name).or_default().push(source);
+        if let Some(folder) = root(&source.path) {
+            crates.entry(folder).or_default().push(source);
         }
     }
     let mut findings = Vec::new();
     let mut needed = BTreeSet::new();
-    for (name, files) in crates {
-        let mut steps = steps(name, &files);
+    for (folder, files) in crates {
+        let mut steps = steps(folder, &files);
         for (from, to) in closing(&steps) {
             let step = (files[from].path.as_str(), files[to].path.as_str());
             if let Some(known) =
@@ -123,10 +123,17 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// The folder of the root module of the crate that a file belongs to, with a slash at its end.
+fn root(path: &str) -> Option<&str> {
+    if let Some(group) = path.strip_prefix("plugins/") {
+        return Some(&path[..path.len() - group.len() + group.find('/')? + 1]);
+    }
+    path.find("/src/").map(|at| &path[..at + "/src/".len()])
+}
+
 /// Which files each file uses, by number.
-fn steps(name: &str, files: &[&Source]) -> Vec<BTreeSet<usize>> {
-    let places: Vec<Path> =
-        files.iter().map(|file| place(&file.path[name.len() + "/src/".len()..])).collect();
+fn steps(folder: &str, files: &[&Source]) -> Vec<BTreeSet<usize>> {
+    let places: Vec<Path> = files.iter().map(|file| place(&file.path[folder.len()..])).collect();
     let numbers: BTreeMap<&Path, usize> = places.iter().zip(0..).collect();
     let mut steps = vec![BTreeSet::new(); files.len()];
     for (at, file) in files.iter().enumerate() {

@@ -90,11 +90,60 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids the reuse of answers to know routes, nodes, clocks and the disk",
     },
     Member {
-        name: "sigma-plugins",
+        name: "sigma-plugin-kit",
         layer: 3,
         without: &["sigma-upstream"],
         unnamed: &["thread::sleep"],
-        forbids: "it forbids a plugin to reach past its contract",
+        forbids: "it forbids parts that plugins share to know a plugin",
+    },
+    Member {
+        name: "sigma-plugins-auth",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins-log",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins-observe",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins-security",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins-traffic",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins-transform",
+        layer: 4,
+        without: &["sigma-upstream", "sigma-proxy"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids a plugin to reach past its contract, and to name another one",
+    },
+    Member {
+        name: "sigma-plugins",
+        layer: 5,
+        without: &["sigma-upstream", "sigma-proxy", "sigma-control"],
+        unnamed: &["thread::sleep"],
+        forbids: "it forbids the roster to do more than list plugins",
     },
     Member {
         name: "sigma-script",
@@ -141,16 +190,17 @@ const VERSIONLESS: &[&str] = &[
     "crates/sigma-proxy/src/exchange",
     "crates/sigma-proxy/src/route",
     "crates/sigma-plugin/",
-    "crates/sigma-plugins/",
+    "crates/sigma-plugin-kit/",
+    "plugins/",
 ];
 
 /// Checks all manifests and the words that each crate keeps out.
 pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for path in &repository.paths {
-        let folder = path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"));
-        if let Some(name) = folder.filter(|name| !TOOLS.contains(name)) {
-            findings.extend(manifest(name, path, &read(&repository.root, path)?));
+        let package = package(path).filter(|_| path.ends_with("/Cargo.toml"));
+        if let Some(name) = package.filter(|name| !TOOLS.contains(&name.as_str())) {
+            findings.extend(manifest(&name, path, &read(&repository.root, path)?));
         }
     }
     for source in &repository.sources {
@@ -158,6 +208,17 @@ pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
         findings.extend(versions(source));
     }
     Ok(findings)
+}
+
+/// The package that a file belongs to.
+fn package(path: &str) -> Option<String> {
+    let (folder, rest) = path.split_once('/')?;
+    let name = rest.split_once('/')?.0;
+    match folder {
+        "crates" => Some(name.to_owned()),
+        "plugins" => Some(format!("sigma-plugins-{name}")),
+        _ => None,
+    }
 }
 
 fn member(name: &str) -> Option<&'static Member> {
@@ -214,8 +275,8 @@ fn dependencies(text: &str) -> Vec<(usize, String)> {
 }
 
 fn forbidden_paths(source: &Source) -> Vec<Finding> {
-    let name = source.path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
-    let Some(own) = name.and_then(member).filter(|_| source.path.contains("/src/")) else {
+    let is_library = source.path.starts_with("plugins/") || source.path.contains("/src/");
+    let Some(own) = package(&source.path).and_then(|name| member(&name)).filter(|_| is_library) else {
         return Vec::new();
     };
     let mut findings = Vec::new();

@@ -7,14 +7,15 @@ use super::source::{Source, words};
 use super::{Finding, Repository};
 
 /// The crates whose code runs on workers.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "crates/sigma-buffer/",
     "crates/sigma-cache/",
     "crates/sigma-http/",
     "crates/sigma-net/",
     "crates/sigma-observe/",
     "crates/sigma-plugin/",
-    "crates/sigma-plugins/",
+    "crates/sigma-plugin-kit/",
+    "plugins/",
     "crates/sigma-proxy/",
     "crates/sigma-upstream/",
     "crates/sigma-wire/",
@@ -102,59 +103,53 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/traffic.rs",
                 "taken for the first session of a listener on a worker; the page copies pointers under it",
             ),
-            ("crates/sigma-plugins/src/auth/openid_connect/questions.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/fetched.rs", "on the control thread"),
+            ("plugins/auth/openid_connect/questions.rs", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/fetched.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/registry.rs",
+                "crates/sigma-plugin-kit/src/registry.rs",
                 "taken when an instance is built or first used, and on the control thread",
             ),
             (
-                "crates/sigma-plugins/src/auth/upstream_auth/source.rs",
+                "plugins/auth/upstream_auth/source.rs",
                 "taken when an instance is built; the other one on the control thread",
             ),
-            ("crates/sigma-plugins/src/batch.rs", "taken when an instance is built"),
-            ("crates/sigma-plugins/src/limit/count/mod.rs", "taken when an instance is built"),
+            ("crates/sigma-plugin-kit/src/batch.rs", "taken when an instance is built"),
+            ("plugins/traffic/limit/count/mod.rs", "taken when an instance is built"),
             (
-                "crates/sigma-plugins/src/limit/count/delayed.rs",
+                "plugins/traffic/limit/count/delayed.rs",
                 "limits count over all workers: held for one addition to a table",
             ),
             (
-                "crates/sigma-plugins/src/log/error_log_logger/mod.rs",
+                "plugins/log/error_log_logger/mod.rs",
                 "on the thread of the log, and on the control thread when metadata change",
             ),
+            ("plugins/log/file_logger.rs", "taken when the writing thread is started, and when it ends"),
+            ("plugins/log/google_cloud_logging/account.rs", "on the control thread"),
+            ("plugins/log/loki_logger.rs", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/kafka/", "on the control thread"),
+            ("plugins/log/kafka/", "on the control thread"),
+            ("plugins/log/rocketmq/", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/server.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/log/file_logger.rs",
-                "taken when the writing thread is started, and when it ends",
-            ),
-            ("crates/sigma-plugins/src/log/google_cloud_logging/account.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/log/loki_logger.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/kafka/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
-            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
-            (
-                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
+                "plugins/observe/metrics/prometheus/series.rs",
                 "taken when a worker meets new labels, and by the page of metrics",
             ),
             (
-                "crates/sigma-plugins/src/tallies.rs",
+                "crates/sigma-plugin-kit/src/tallies.rs",
                 "taken when a worker counts for a place the first time, and by the page of metrics",
             ),
+            ("plugins/transform/grpc_transcode/definitions.rs", "taken when an instance is built"),
+            ("plugins/traffic/kafka_proxy/consumer.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/rewrite/grpc_transcode/definitions.rs",
-                "taken when an instance is built",
-            ),
-            ("crates/sigma-plugins/src/traffic/kafka_proxy/consumer.rs", "on the control thread"),
-            (
-                "crates/sigma-plugins/src/traffic/realtime/hub.rs",
+                "plugins/traffic/realtime/hub.rs",
                 "taken once by each worker, and held while its senders are copied, once for each push",
             ),
             (
-                "crates/sigma-plugins/src/redis/",
+                "crates/sigma-plugin-kit/src/redis/",
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
             ),
             (
-                "crates/sigma-plugins/src/metrics/prometheus/shared_page.rs",
+                "plugins/observe/metrics/prometheus/shared_page.rs",
                 "held while a piece is moved; who asks for a page waits as a task",
             ),
             (
@@ -202,19 +197,16 @@ const BANS: &[Ban] = &[
                 "once for each line that is lost, and when an operator asks for new log files",
             ),
             (
-                "crates/sigma-plugins/src/batch.rs",
+                "crates/sigma-plugin-kit/src/batch.rs",
                 "the limit of what waits is one for all workers; to make the entry costs a hundred times as much",
             ),
-            ("crates/sigma-plugins/src/limit/conn.rs", "only before a request to Redis"),
+            ("plugins/traffic/limit/conn.rs", "only before a request to Redis"),
             (
-                "crates/sigma-plugins/src/log/file_logger.rs",
+                "plugins/log/file_logger.rs",
                 "the limit of what waits is one for all workers; to make the line costs a hundred times as much",
             ),
-            (
-                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
-                "once for each name of a label that is refused",
-            ),
-            ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
+            ("plugins/observe/metrics/prometheus/series.rs", "once for each name of a label that is refused"),
+            ("crates/sigma-plugin-kit/src/log_throttle.rs", "only where a warning is due"),
             (
                 "crates/sigma-proxy/src/addresses.rs",
                 "once for a connection, and only where those of one address are limited over all workers",
@@ -246,7 +238,7 @@ const BANS: &[Ban] = &[
                 "keys are changed by time, and a handshake costs a thousand times as much",
             ),
             (
-                "crates/sigma-plugins/src/limit/bandwidth.rs",
+                "plugins/traffic/limit/bandwidth.rs",
                 "once, when the first instance is made; tests of paces make up the time of this clock",
             ),
             (
@@ -262,22 +254,19 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/variables.rs",
                 "only for those whose configuration names a variable of time",
             ),
-            ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/kafka/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/kafka/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/rocketmq/", "on the control thread"),
-            ("crates/sigma-plugins/src/metrics/prometheus/push/", "on the control thread"),
-            ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
-            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/batch.rs", "on the control thread"),
+            ("crates/sigma-plugin-kit/src/kafka/", "on the control thread"),
+            ("plugins/log/kafka/", "on the control thread"),
+            ("plugins/log/rocketmq/", "on the control thread"),
+            ("plugins/observe/metrics/prometheus/push/", "on the control thread"),
+            ("plugins/log/log_rotate/", "in spawn_blocking"),
+            ("crates/sigma-plugin-kit/src/server.rs", "on the control thread"),
+            ("plugins/observe/metrics/prometheus/series.rs", "once, when the first instance is built"),
             (
-                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
-                "once, when the first instance is built",
-            ),
-            (
-                "crates/sigma-plugins/src/redis/connection.rs",
+                "crates/sigma-plugin-kit/src/redis/connection.rs",
                 "a request to Redis costs a thousand times as much",
             ),
-            ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
+            ("crates/sigma-plugin-kit/src/log_throttle.rs", "only where a warning is due"),
             (
                 "crates/sigma-proxy/src/exchange/",
                 "only for an access log, a plugin that asks for the course, or balancing by latency",
@@ -324,20 +313,14 @@ const BANS: &[Ban] = &[
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/own_file.rs", "on the control thread, and on that of a log"),
-            (
-                "crates/sigma-plugins/src/auth/casbin/mod.rs",
-                "on the control thread, when an instance is built",
-            ),
-            ("crates/sigma-plugins/src/log/error_log_logger/mod.rs", "on the thread that ships lines"),
-            ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
-            ("crates/sigma-plugins/src/log/log_rotate/", "in spawn_blocking"),
-            (
-                "crates/sigma-plugins/src/log/google_cloud_logging/account.rs",
-                "a file is read in spawn_blocking",
-            ),
-            ("crates/sigma-plugins/src/server.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/metrics/agent.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
+            ("plugins/auth/casbin/mod.rs", "on the control thread, when an instance is built"),
+            ("plugins/log/error_log_logger/mod.rs", "on the thread that ships lines"),
+            ("plugins/log/file_logger.rs", "on a thread of its own"),
+            ("plugins/log/log_rotate/", "in spawn_blocking"),
+            ("plugins/log/google_cloud_logging/account.rs", "a file is read in spawn_blocking"),
+            ("crates/sigma-plugin-kit/src/server.rs", "on the control thread"),
+            ("plugins/observe/metrics/agent.rs", "on the control thread"),
+            ("plugins/transform/static_files/", "files are found and read in spawn_blocking"),
             (
                 "crates/sigma-upstream/src/dns/",
                 "on the control thread; connecting the socket sends nothing, it asks the kernel for a route",
@@ -360,7 +343,8 @@ pub(super) fn check(repository: &Repository) -> Vec<Finding> {
         .sources
         .iter()
         .filter(|source| {
-            CRATES.iter().any(|name| source.path.starts_with(name)) && source.path.contains("/src/")
+            let is_library = source.path.starts_with("plugins/") || source.path.contains("/src/");
+            is_library && CRATES.iter().any(|name| source.path.starts_with(name))
         })
         .collect();
     let mut findings = Vec::new();

@@ -42,11 +42,8 @@ const SLEEPERS: &[(&str, &str)] = &[
         "crates/sigma-control/src/store/embedded/",
         "a time to live is what is tested, and it passes while nothing runs that could tell",
     ),
-    (
-        "crates/sigma-plugins/src/limit/count/tests.rs",
-        "a Redis that is back raises no event: it is polled for",
-    ),
-    ("crates/sigma-plugins/src/redis/tests.rs", "a Redis that is back raises no event: it is polled for"),
+    ("plugins/traffic/limit/count/tests.rs", "a Redis that is back raises no event: it is polled for"),
+    ("crates/sigma-plugin-kit/src/redis/tests.rs", "a Redis that is back raises no event: it is polled for"),
     (
         "crates/sigma/tests/feature/tls.rs",
         "a turned health raises no event: it is polled for, up to a deadline",

@@ -165,9 +165,9 @@ pub(crate) enum Target {
     Documentation(String),
     /// `plugins`.
     Plugins,
-    /// `plugins/list`.
+    /// `/plugins/list`.
     PluginNames,
-    /// `plugins/reload`.
+    /// `/plugins/reload`.
     PluginReload,
     /// `schema/validate/{collection}`.
     Validate(String),

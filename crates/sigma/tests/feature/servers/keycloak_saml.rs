@@ -7,8 +7,8 @@ use super::keycloak::{Keycloak, port};
 use super::{Cookies, ask};
 use crate::SIGMA;
 
-const KEY: &str = include_str!("../../../../sigma-plugins/src/auth/saml/tests/fixtures/sp.key");
-const CERTIFICATE: &str = include_str!("../../../../sigma-plugins/src/auth/saml/tests/fixtures/sp.pem");
+const KEY: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.key");
+const CERTIFICATE: &str = include_str!("../../../../../plugins/auth/saml/tests/fixtures/sp.pem");
 
 /// A host, and what Keycloak is told of it.
 struct Service {

@@ -1,0 +1,70 @@
+//! What many requests need to know from a service: it is asked once, and what it says is used for a while.
+
+use std::rc::Rc;
+
+use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::{Context, Env, Step};
+
+use crate::decisions::{Bound, Decisions, Key, Known};
+
+/// What an answer comes to, and the milliseconds for which that is used; None for those alone who wait.
+pub type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
+
+/// The question.
+pub struct Question<V, C> {
+    /// What the answer is known by; all that it depends on is part of it.
+    pub key: Key,
+    /// Makes the call.
+    pub call: C,
+    /// Reads the answer.
+    pub read: Read<V>,
+}
+
+impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C> {
+    /// Goes on with what this worker knows, what another request is being told, or what the service says.
+    pub fn ask(
+        self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(&V, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        self.ask_within(Bound::default(), ctx, env, then)
+    }
+
+    /// As [`Question::ask`], where a worker knows so much at most.
+    pub fn ask_within(
+        self,
+        bound: Bound,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(&V, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        match known::<V>(env).look(self.key, env.now_ms) {
+            Known::Decided(value) => then(&value, ctx, env),
+            Known::Asked(pending) => Step::wait(pending.wait(), move |value, ctx, env| match value {
+                Some(value) => then(&value, ctx, env),
+                // The client of the request that asked has left.
+                None => self.ask_within(bound, ctx, env, then),
+            }),
+            Known::Nothing(asking) => {
+                let Question { call, read, .. } = self;
+                Step::wait(env.outbound.call(call(ctx, env)), move |answer, ctx, env| {
+                    let (value, kept_ms) = read(answer);
+                    let value = Rc::new(value);
+                    let until_ms = kept_ms.map(|kept_ms| env.now_ms.saturating_add(kept_ms));
+                    asking.answer(&value, until_ms, bound);
+                    then(&value, ctx, env)
+                })
+            }
+        }
+    }
+}
+
+/// Forgets what has turned out wrong.
+pub fn forget<V: 'static>(key: &Key, env: &Env<'_>) {
+    known::<V>(env).forget(key);
+}
+
+fn known<V: 'static>(env: &Env<'_>) -> Rc<Decisions<V>> {
+    env.local.part(Decisions::<V>::default)
+}

@@ -1,0 +1,155 @@
+//! The rule for responses whose body a plugin changes: which of them may be changed, and which fields go because they
+//! are about the earlier bytes.
+//!
+//! A plugin that encodes the body (`gzip`, `brotli`, `zstd`) acts by itself: it leaves parts alone, and what the node
+//! forbids to change. A plugin that makes other content does what an operator wrote for the route, often to hide
+//! something, so `no-transform` does not stop it.
+
+use sigma_http::header::list_items;
+use sigma_http::{HeaderId, Headers};
+use sigma_plugin::Context;
+
+/// Digests of a body (RFC 9530, and its predecessors in RFC 3230 and RFC 1864).
+const DIGESTS: [&str; 4] = ["Content-Digest", "Repr-Digest", "Digest", "Content-MD5"];
+
+/// What else describes a body, and holds of no other.
+const DESCRIPTIONS: [&str; 5] =
+    ["Content-Length", "Content-Encoding", "Accept-Ranges", "Last-Modified", "ETag"];
+
+/// Whether a field holds of one body, and not of another that takes its place.
+pub fn describes_body(name: &str) -> bool {
+    DESCRIPTIONS.iter().chain(&DIGESTS).any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Whether a body may be encoded: the status has one, it is not a part of a larger one (a range counts bytes of the
+/// whole), and the node does not forbid it (RFC 9111 §5.2.2.6).
+pub fn may_be_encoded(ctx: &Context) -> bool {
+    let headers = &ctx.response.headers;
+    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
+    let forbids = |directive: &[u8]| directive.eq_ignore_ascii_case(b"no-transform");
+    !matches!(ctx.response.status, 204 | 206 | 304)
+        && headers.find(b"Content-Range").is_none()
+        && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
+}
+
+/// Makes the head that of a response in this coding; true if its length was not known.
+pub fn encode_head(headers: &mut Headers, token: &str) -> bool {
+    let is_streamed = !headers.has(HeaderId::ContentLength);
+    for name in ["Content-Encoding", "Accept-Ranges", "Content-Length"] {
+        headers.remove_name(name.as_bytes());
+    }
+    remove_digests(headers);
+    headers.append("Content-Encoding", token.as_bytes());
+    // The bytes differ, so only weak comparison can hold (RFC 9110 §8.8.1). What is no tag goes.
+    if let Some(tag) = headers.find(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(<[u8]>::to_vec) {
+        headers.remove_name(b"ETag");
+        if is_quoted(&tag) {
+            headers.append_parts(b"ETag", &[b"W/", &tag]);
+        }
+    }
+    is_streamed
+}
+
+/// Makes the head that of other content than the node sent.
+pub fn change_head(headers: &mut Headers) {
+    DESCRIPTIONS.iter().for_each(|name| headers.remove_name(name.as_bytes()));
+    remove_digests(headers);
+}
+
+/// Makes the response one of other content that owes nothing to the node's: a part of that becomes a whole.
+pub fn replace_content(ctx: &mut Context) {
+    change_head(&mut ctx.response.headers);
+    if ctx.response.status == 206 {
+        ctx.response.status = 200;
+    }
+    ctx.response.headers.remove_name(b"Content-Range");
+}
+
+/// Removes the digests of earlier bytes, from a head or from trailers.
+pub fn remove_digests(fields: &mut Headers) {
+    DIGESTS.iter().for_each(|name| fields.remove_name(name.as_bytes()));
+}
+
+fn is_quoted(tag: &[u8]) -> bool {
+    matches!(tag, [b'"', inner @ .., b'"'] if !inner.contains(&b'"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &str) -> Headers {
+        let mut headers = Headers::default();
+        for (name, value) in lines.lines().filter_map(|line| line.split_once(": ")) {
+            headers.append(name, value.as_bytes());
+        }
+        headers
+    }
+
+    fn written(headers: &Headers) -> String {
+        let mut out = Vec::new();
+        headers.write_to(&mut out);
+        String::from_utf8(out).unwrap().replace("\r\n", "|")
+    }
+
+    #[test]
+    fn tags_become_weak() {
+        let check = |tag: &str, expected: Option<&str>| {
+            let mut headers = headers(&format!("ETag: {tag}"));
+            encode_head(&mut headers, "br");
+            assert_eq!(headers.find(b"ETag"), expected.map(str::as_bytes), "{tag}");
+        };
+        check("\"x\"", Some("W/\"x\""));
+        check("W/\"x\"", Some("W/\"x\""));
+        check("x", None);
+        check("\"", None);
+        check("\"x\"y\"", None);
+    }
+
+    #[test]
+    fn digests_of_earlier_bytes_are_removed() {
+        let check = |fields: &str, encoded: &str, changed: &str| {
+            let (mut first, mut second) = (headers(fields), headers(fields));
+            encode_head(&mut first, "br");
+            change_head(&mut second);
+            let expected = (format!("{encoded}Content-Encoding: br|"), changed.to_owned());
+            assert_eq!((written(&first), written(&second)), expected, "{fields}");
+        };
+        check("", "", "");
+        check("Content-Digest: sha-256=:x:", "", "");
+        check("Repr-Digest: sha-256=:x:", "", "");
+        check("content-md5: x", "", "");
+        check("DIGEST: sha-256=x\nDigest: md5=y", "", "");
+        check(
+            "Want-Content-Digest: sha-256=1",
+            "Want-Content-Digest: sha-256=1|",
+            "Want-Content-Digest: sha-256=1|",
+        );
+        check("X-Digest: 1", "X-Digest: 1|", "X-Digest: 1|");
+        check("Content-Length: 3\nAccept-Ranges: bytes", "", "");
+        check("Content-Encoding: identity", "", "");
+        check("Last-Modified: x", "Last-Modified: x|", "");
+        check("Content-Language: de", "Content-Language: de|", "Content-Language: de|");
+    }
+
+    #[test]
+    fn parts_and_what_must_not_change_are_not_encoded() {
+        let check = |status: u16, fields: &str, expected: bool| {
+            let mut ctx = Context::default();
+            ctx.response.start(status);
+            ctx.response.headers = headers(fields);
+            assert_eq!(may_be_encoded(&ctx), expected, "{status} {fields}");
+        };
+        check(200, "", true);
+        check(404, "Cache-Control: no-cache, private", true);
+        check(200, "Cache-Control: x-no-transform", true);
+        check(200, "X-Cache-Control: no-transform", true);
+        check(204, "", false);
+        check(206, "", false);
+        check(304, "", false);
+        check(200, "Content-Range: bytes 0-1/2", false);
+        check(200, "Cache-Control: no-transform", false);
+        check(200, "cache-control: max-age=1,No-Transform", false);
+        check(200, "Cache-Control: no-cache\nCache-Control: no-transform", false);
+    }
+}

@@ -1,0 +1,202 @@
+//! Which coding a response gets, where plugins offer several (RFC 9110 §12.5.3).
+//!
+//! A plugin says in its header filter what it would do. Who does it is decided when all header
+//! filters have run: the coding that the client weighs most; of equals the one whose plugin runs
+//! first. So no body is encoded twice, whatever the order of the plugins.
+
+use std::cmp::Reverse;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_http::header::list_items;
+use sigma_http::{HeaderId, Headers, Version};
+use sigma_plugin::{Context, Plugin};
+
+/// Which responses a plugin encodes, as far as all these plugins ask the same; part of their
+/// configurations.
+#[derive(Deserialize, JsonSchema)]
+pub struct Which {
+    /// Media types to compress, without regard to case; `*` for all, alone or in the list.
+    #[schemars(extend("default" = ["text/html"]))]
+    types: Types,
+    /// Bodies known to be shorter are left alone.
+    #[schemars(range(min = 1), extend("default" = 20))]
+    min_length: u64,
+    /// The lowest version of requests whose responses are compressed.
+    #[schemars(with = "Value", extend("enum" = [1.1, 1.0], "default" = 1.1))]
+    http_version: f64,
+    /// Adds `Vary: Accept-Encoding`.
+    vary: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum Types {
+    Listed(#[schemars(length(min = 1), inner(length(min = 1)))] Vec<String>),
+    All(#[schemars(with = "Value", extend("enum" = ["*"]))] Star),
+}
+
+#[derive(Deserialize)]
+enum Star {
+    #[serde(rename = "*")]
+    Star,
+}
+
+impl Which {
+    /// Whether type and length of the response and the request's version are such.
+    pub fn takes(&self, ctx: &Context) -> bool {
+        let headers = &ctx.response.headers;
+        let Some(content_type) = headers.get(HeaderId::ContentType) else { return false };
+        let media_type = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        // Media types have no case (RFC 9110 §8.3.1).
+        let is_of = |listed: &String| listed == "*" || listed.as_bytes().eq_ignore_ascii_case(media_type);
+        let is_listed = match &self.types {
+            Types::Listed(types) => types.iter().any(is_of),
+            Types::All(Star::Star) => true,
+        };
+        let is_long = known_length(headers).is_none_or(|length| length >= self.min_length);
+        let is_new = ctx.request.version >= Version::Http11 || self.http_version < 1.1;
+        is_listed && is_long && is_new
+    }
+
+    /// Says that the response depends on what the client accepts, if that is wanted and not said yet.
+    pub fn add_vary(&self, headers: &mut Headers) {
+        if self.vary != Some(true) {
+            return;
+        }
+        let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
+        let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
+        let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
+        if !is_said {
+            headers.append("Vary", b"Accept-Encoding");
+        }
+    }
+}
+
+fn known_length(headers: &Headers) -> Option<u64> {
+    std::str::from_utf8(headers.get(HeaderId::ContentLength)?).ok()?.parse().ok()
+}
+
+/// How much a client wants a coding, in thousandths: 0 if it refuses it, None if it does not name
+/// it. Of several weights the first counts.
+pub fn weight(request: &Headers, coding: &str) -> Option<u16> {
+    request.get_all(HeaderId::AcceptEncoding).flat_map(list_items).find_map(|item| {
+        let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
+        if !parts.next()?.eq_ignore_ascii_case(coding.as_bytes()) {
+            return None;
+        }
+        let weight = parts.find_map(|part| part.strip_prefix(b"q=").or_else(|| part.strip_prefix(b"Q=")));
+        Some(weight.map_or(1000, thousandths))
+    })
+}
+
+/// As [`weight`], with what the client says of all codings that it does not name; 0 if it says
+/// nothing of them.
+pub fn weight_or_any(request: &Headers, coding: &str) -> u16 {
+    weight(request, coding).or_else(|| weight(request, "*")).unwrap_or(0)
+}
+
+/// A weight (RFC 9110 §12.4.2); 0 for what is none.
+pub fn thousandths(weight: &[u8]) -> u16 {
+    let (whole, part) = match weight.iter().position(|b| *b == b'.') {
+        Some(at) => (&weight[..at], &weight[at + 1..]),
+        None => (weight, &[][..]),
+    };
+    if whole.is_empty() || !whole.iter().chain(part).all(u8::is_ascii_digit) {
+        return 0;
+    }
+    if whole.iter().any(|b| *b != b'0') {
+        return 1000;
+    }
+    (0..3).fold(0, |sum, at| sum * 10 + part.get(at).map_or(0, |b| u16::from(b - b'0')))
+}
+
+/// What a plugin would do with a response.
+pub struct Offer {
+    /// The name of the coding.
+    pub token: &'static str,
+    /// How much the client wants it, in thousandths; not 0.
+    pub weight: u16,
+    /// Whether the final head allows it.
+    pub may: fn(&Context) -> bool,
+}
+
+/// The offers for one response, each with the address of its plugin, in the order of the plugins.
+#[derive(Default)]
+struct Offers(Vec<(usize, Offer)>);
+
+/// In whose name they are kept: they belong to all plugins that offer.
+struct Together {
+    /// What has no size may share its address.
+    _byte: u8,
+}
+
+static TOGETHER: Together = Together { _byte: 0 };
+
+impl Plugin for Together {}
+
+/// Offers to encode the response; `plugin` is the plugin's `self`.
+pub fn offer<P: Plugin>(plugin: &P, offer: Offer, ctx: &mut Context) {
+    let mut offers: Offers = ctx.take_kept(&TOGETHER).unwrap_or_default();
+    offers.0.push((std::ptr::from_ref(plugin).addr(), offer));
+    ctx.keep(&TOGETHER, offers);
+}
+
+/// The coding that this plugin gives the response; None if another does it, or nobody. For the time
+/// when all header filters have run.
+pub fn chosen<P: Plugin>(plugin: &P, ctx: &mut Context) -> Option<&'static str> {
+    if is_encoded(ctx) {
+        return None;
+    }
+    let offers: Offers = ctx.take_kept(&TOGETHER)?;
+    let best = best(&offers, ctx);
+    ctx.keep(&TOGETHER, offers);
+    best.filter(|(by, _)| *by == std::ptr::from_ref(plugin).addr()).map(|(_, token)| token)
+}
+
+fn best(offers: &Offers, ctx: &Context) -> Option<(usize, &'static str)> {
+    let allowed = || offers.0.iter().filter(|(_, offer)| (offer.may)(ctx));
+    let (by, best) = allowed().min_by_key(|(_, offer)| Reverse(offer.weight))?;
+    // A plugin alone has nothing to compare: as in APISIX, any weight will do.
+    let prefers_none = allowed().count() > 1
+        && weight(&ctx.request.headers, "identity").is_some_and(|identity| identity > best.weight);
+    (!prefers_none).then_some((*by, best.token))
+}
+
+/// Whether the response has a coding already.
+pub fn is_encoded(ctx: &Context) -> bool {
+    ctx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_read() {
+        let check = |fields: &[&str], named: Option<u16>, any: u16| {
+            let mut request = Headers::default();
+            fields.iter().for_each(|value| request.append("Accept-Encoding", value.as_bytes()));
+            assert_eq!((weight(&request, "br"), weight_or_any(&request, "br")), (named, any), "{fields:?}");
+        };
+        check(&[], None, 0);
+        check(&[""], None, 0);
+        check(&["gzip"], None, 0);
+        check(&["gzip, BR"], Some(1000), 1000);
+        check(&["gzip", "br;q=0.5"], Some(500), 500);
+        check(&["br ; Q=0.125"], Some(125), 125);
+        check(&["br;q=1.000"], Some(1000), 1000);
+        check(&["br;q=7"], Some(1000), 1000);
+        check(&["br;q=0.0009"], Some(0), 0);
+        check(&["br;q=0, *"], Some(0), 0);
+        check(&["br;q=0.0, br"], Some(0), 0);
+        check(&["br;q="], Some(0), 0);
+        check(&["br;q=x"], Some(0), 0);
+        check(&["br;q=-1"], Some(0), 0);
+        check(&["*"], None, 1000);
+        check(&["*;q=0.3, gzip"], None, 300);
+        check(&["*;q=0"], None, 0);
+        check(&["brr"], None, 0);
+    }
+}

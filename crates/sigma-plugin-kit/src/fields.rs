@@ -1,0 +1,254 @@
+//! `headers` of proxy-rewrite and response-rewrite: fields to add, to set and to remove.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_config::template::Template;
+use sigma_http::{HeaderId, Headers};
+use sigma_plugin::{Context, OwnedField};
+
+/// Fields that frame a message. What an operator said of them would tear it apart.
+const FRAMING: [HeaderId; 4] =
+    [HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Connection, HeaderId::Trailer];
+
+/// The rules of one `headers`, in the order in which they apply; none is about a field that frames messages.
+#[derive(Debug, Default)]
+pub struct FieldRules {
+    add: Vec<(Box<str>, Template)>,
+    set: Vec<(Box<str>, Vec<Template>)>,
+    remove: Vec<Box<str>>,
+}
+
+/// How a message's fields are reached.
+pub type Side = fn(&mut Context) -> &mut Headers;
+
+/// `headers` as it is written: rules, or fields to set. `A` are the fields to add; with `MANY` a field to
+/// set may have several values.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Notation<A, const MANY: bool> {
+    /// Fields to add, to set and to remove.
+    Rules(Rules<A, MANY>),
+    /// Fields that replace those of the same name.
+    Fields(Fields<false>),
+}
+
+/// The three lists of rules.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub struct Rules<A, const MANY: bool> {
+    add: Option<A>,
+    /// Fields that replace those of the same name.
+    set: Option<Fields<MANY>>,
+    /// Names of fields to remove.
+    #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
+    remove: Option<Vec<Box<str>>>,
+}
+
+/// Fields by their names; with `MANY` one may have several values.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(
+    with = "Value",
+    extend("type" = "object", "minProperties" = 1, "patternProperties" = {"^[^:]+$": a_value(MANY)})
+)]
+pub struct Fields<const MANY: bool>(Map<String, Value>);
+
+fn a_value(or_many: bool) -> Value {
+    let (text, number) = (json!({"type": "string"}), json!({"type": "number"}));
+    let one = json!({"oneOf": [text, number]});
+    let many = || json!({"oneOf": [text, number, {"type": "array", "minItems": 1, "items": one}]});
+    if or_many { many() } else { one }
+}
+
+impl<const MANY: bool> Fields<MANY> {
+    fn templates(&self) -> Vec<(Box<str>, Vec<Template>)> {
+        self.0.iter().map(|(name, value)| (name.as_str().into(), templates(value))).collect()
+    }
+}
+
+/// Fields to add, one for each value.
+#[derive(Deserialize, JsonSchema)]
+pub struct Added(Fields<true>);
+
+impl From<Added> for Vec<(Box<str>, Template)> {
+    fn from(Added(fields): Added) -> Self {
+        let each = fields.templates().into_iter();
+        each.flat_map(|(name, values)| values.into_iter().map(move |value| (name.clone(), value))).collect()
+    }
+}
+
+/// Fields to add, as `Name: value`.
+#[derive(Deserialize, JsonSchema)]
+pub struct Lines(#[schemars(length(min = 1), inner(regex(pattern = "^[^:]+:[^:]*[^/]$")))] Vec<String>);
+
+impl From<Lines> for Vec<(Box<str>, Template)> {
+    fn from(Lines(lines): Lines) -> Self {
+        let lines = lines.iter().filter_map(|line| line.split_once(':'));
+        lines.map(|(name, value)| (name.trim().into(), template(value.trim()))).collect()
+    }
+}
+
+impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
+    /// The rules; for `deserialize_with`.
+    ///
+    /// # Errors
+    /// Returns an error, in the words of APISIX, for names and values that would tear a message apart.
+    pub fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FieldRules, D::Error>
+    where
+        A: Deserialize<'de>,
+    {
+        let notation = Self::deserialize(deserializer)?;
+        let is_torn = match &notation {
+            Notation::Fields(Fields(fields)) => {
+                fields.values().any(|value| value.as_str().is_some_and(|text| !is_plain(text)))
+            }
+            Notation::Rules(_) => false,
+        };
+        let rules = match notation {
+            Notation::Fields(fields) => FieldRules { set: fields.templates(), ..FieldRules::default() },
+            Notation::Rules(Rules { add, set, remove }) => FieldRules {
+                add: add.map(Into::into).unwrap_or_default(),
+                set: set.map(|set| set.templates()).unwrap_or_default(),
+                remove: remove.unwrap_or_default(),
+            },
+        };
+        let names = rules.add.iter().map(|(name, _)| name).chain(rules.set.iter().map(|(name, _)| name));
+        if let Some(name) = names.chain(&rules.remove).find(|name| !is_name(name)) {
+            let wrong = if name.is_empty() { "length" } else { "character" };
+            return Err(D::Error::custom(format!("invalid field {wrong} in header")));
+        }
+        if is_torn {
+            return Err(D::Error::custom("invalid value character in header"));
+        }
+        let FieldRules { mut add, mut set, mut remove } = rules;
+        add.retain(|(name, _)| !frames(name));
+        set.retain(|(name, _)| !frames(name));
+        remove.retain(|name| !frames(name));
+        Ok(FieldRules { add, set, remove })
+    }
+}
+
+impl FieldRules {
+    /// The names of fields that are set, in lower case.
+    pub fn sets(&self, name: &str) -> bool {
+        self.set.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on. A field
+    /// without a value is not there, as with nginx: to add it does nothing, to set it removes it.
+    pub fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
+        for (name, value) in &self.add {
+            let value = render(value, ctx, captures);
+            if !value.is_empty() {
+                side(ctx).append(name, &value);
+            }
+        }
+        for (name, values) in &self.set {
+            if let [value] = &values[..] {
+                let value = render(value, ctx, captures);
+                side(ctx).remove_name(name.as_bytes());
+                if !value.is_empty() {
+                    side(ctx).append(name, &value);
+                }
+                continue;
+            }
+            // All of them before the field that they may be made of goes.
+            let values: Vec<Cow<'_, [u8]>> =
+                values.iter().map(|value| render(value, ctx, captures)).collect();
+            side(ctx).remove_name(name.as_bytes());
+            for value in values.iter().filter(|value| !value.is_empty()) {
+                side(ctx).append(name, value);
+            }
+        }
+        for name in &self.remove {
+            side(ctx).remove_name(name.as_bytes());
+        }
+    }
+}
+
+/// The request fields that a `headers` of a configuration adds, sets or removes.
+pub fn changed_fields(headers: Option<&Value>) -> Vec<OwnedField> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, value) in headers.and_then(Value::as_object).into_iter().flatten() {
+        match value {
+            Value::Object(fields) => names.extend(fields.keys().map(String::as_str)),
+            Value::Array(lines) => names.extend(lines.iter().filter_map(Value::as_str)),
+            _ => names.push(name),
+        }
+    }
+    let name = |text: &str| text.split(':').next().unwrap_or_default().trim().to_owned();
+    names.into_iter().map(|text| OwnedField::shared(name(text))).collect()
+}
+
+/// Whether a field frames its message.
+pub fn frames(name: &str) -> bool {
+    FRAMING.contains(&HeaderId::of(name.as_bytes()))
+}
+
+/// Templates of a value or a list of values.
+fn templates(value: &Value) -> Vec<Template> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(templates).collect(),
+        Value::String(text) => vec![template(text)],
+        other => vec![template(&other.to_string())],
+    }
+}
+
+/// A template in which `$1x` is group 1 and an `x`, not a variable `1x`.
+fn template(text: &str) -> Template {
+    let mut spelled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let after = &rest[at + 1..];
+        let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        spelled.push_str(&rest[..at]);
+        if end == 0 || rest[..at].ends_with('\\') {
+            spelled.push('$');
+            rest = after;
+        } else {
+            spelled.push_str(&format!("${{{}}}", &after[..end]));
+            rest = &after[end..];
+        }
+    }
+    spelled.push_str(rest);
+    Template::parse(&spelled)
+}
+
+fn render<'t>(template: &'t Template, ctx: &Context, captures: &[Vec<u8>]) -> Cow<'t, [u8]> {
+    match template.literal() {
+        Some(text) => Cow::Borrowed(text.as_bytes()),
+        None => Cow::Owned(template.rendered(&WithCaptures { ctx, captures })),
+    }
+}
+
+/// The variables of an exchange, and the groups of a match under their numbers.
+struct WithCaptures<'a> {
+    ctx: &'a Context,
+    captures: &'a [Vec<u8>],
+}
+
+impl Variables for WithCaptures<'_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        if let VarName::Other(name) = name
+            && let Ok(number) = name.parse::<usize>()
+        {
+            return self.captures.get(number).map(|text| VarValue::Text(Cow::Borrowed(text)));
+        }
+        self.ctx.get(name)
+    }
+}
+
+/// Whether this can be the name of a field (RFC 9110 §5.1).
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// Whether it holds neither control characters nor characters beyond ASCII.
+pub fn is_plain(value: &str) -> bool {
+    value.bytes().all(|b| (0x20..0x7f).contains(&b) || b == b'\t')
+}

@@ -1,0 +1,279 @@
+//! The brokers of a cluster: how they are reached, and which of them leads a partition.
+
+use std::collections::HashMap;
+use std::slice::Iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sigma_net::Stream;
+use sigma_net::tls::ClientTls;
+use tokio::time::Instant;
+
+use super::sasl::Sasl;
+use super::wire::{self, Absent, Answer, Topic};
+use crate::server::{Host, Place, Security, TcpServer};
+
+/// Bytes of most answers: the partitions of a topic, 30 bytes each, are the most.
+pub const LONGEST_ANSWER: usize = 4 << 20;
+
+/// Connections that are kept to each broker.
+const KEPT: usize = 4;
+
+/// Brokers whose connections are kept.
+const MOST_BROKERS: usize = 1000;
+
+/// Topics whose partitions are known.
+const MOST_TOPICS: usize = 1000;
+
+/// A broker as it was configured.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    /// The host name or address.
+    pub host: Host,
+    /// The TCP port.
+    pub port: u16,
+    /// The login; None if the broker needs none.
+    pub sasl: Option<Arc<Sasl>>,
+}
+
+/// What is known of a cluster from its configuration.
+pub struct Settings {
+    /// The name of the plugin, for log lines.
+    pub plugin: &'static str,
+    /// Those that are asked for the others.
+    pub brokers: Vec<Broker>,
+    /// The encryption of connections.
+    pub security: Security,
+    /// How connections are encrypted, where `security` does not say all of it.
+    pub tls: Option<ClientTls>,
+    /// For each step: connecting, the handshake, a question.
+    pub timeout: Duration,
+    /// How long partitions are believed to be where they were.
+    pub refresh: Duration,
+    /// What becomes of topics that are not there.
+    pub absent: Absent,
+}
+
+/// A cluster.
+pub struct Cluster {
+    settings: Settings,
+    /// By host and port; a broker that says that it is elsewhere has another one.
+    servers: Mutex<HashMap<(String, u16), Arc<Peer>>>,
+    known: Mutex<Known>,
+}
+
+/// Where partitions are.
+#[derive(Default)]
+struct Known {
+    topics: HashMap<Box<str>, (Instant, Arc<Topic>)>,
+    /// The configured broker that is asked first.
+    first: usize,
+}
+
+/// Why a question was not answered as it was meant.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The reason, for a log line.
+    pub reason: String,
+    /// Another attempt may succeed.
+    pub may_pass: bool,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure { reason, may_pass: true }
+    }
+}
+
+impl Failure {
+    /// What a code says that is not success.
+    pub fn of(code: i16) -> Failure {
+        let reason = wire::failure(code).err().unwrap_or_default();
+        Failure { reason, may_pass: wire::may_pass(code) }
+    }
+}
+
+impl Cluster {
+    /// A cluster without connections.
+    pub fn new(settings: Settings) -> Cluster {
+        Cluster { settings, servers: Mutex::default(), known: Mutex::default() }
+    }
+
+    /// The brokers that are configured.
+    pub fn brokers(&self) -> &[Broker] {
+        &self.settings.brokers
+    }
+
+    /// Waits before another attempt at something about a topic, whose partitions may have moved.
+    ///
+    /// # Errors
+    /// Returns the reason of the failure if none may succeed.
+    pub async fn pause(
+        &self,
+        topic: &str,
+        failure: Failure,
+        pauses_ms: &mut Iter<'_, u64>,
+    ) -> Result<(), String> {
+        match pauses_ms.next().filter(|_| failure.may_pass) {
+            None => Err(failure.reason),
+            Some(pause) => {
+                lock(&self.known).topics.remove(topic);
+                tokio::time::sleep(Duration::from_millis(*pause)).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// The partitions of a topic, at least one: as it was said lately, or as a broker says now.
+    pub async fn topic(&self, name: &str) -> Result<Arc<Topic>, Failure> {
+        let first = {
+            let known = lock(&self.known);
+            match known.topics.get(name) {
+                Some((since, topic)) if since.elapsed() < self.settings.refresh => {
+                    return Ok(Arc::clone(topic));
+                }
+                _ => known.first,
+            }
+        };
+        let brokers = &self.settings.brokers;
+        let mut last = Failure::from("there is no broker".to_owned());
+        for at in (0..brokers.len()).map(|next| (first + next) % brokers.len()) {
+            match self.ask_for_topic(&brokers[at], name).await {
+                Ok(topic) => {
+                    let topic = self.usable(topic)?;
+                    let mut known = lock(&self.known);
+                    if known.topics.len() >= MOST_TOPICS {
+                        known.topics.clear();
+                    }
+                    known.topics.insert(name.into(), (Instant::now(), Arc::clone(&topic)));
+                    known.first = at;
+                    return Ok(topic);
+                }
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask_for_topic(&self, broker: &Broker, name: &str) -> Result<Topic, Failure> {
+        let peer = self.peer_at(&broker.host, broker.port);
+        let answer = peer.ask(&wire::metadata(name, self.settings.absent), LONGEST_ANSWER).await?;
+        Ok(Answer::new(&answer)?.partitions()?)
+    }
+
+    /// A topic, if there is one.
+    fn usable(&self, topic: Topic) -> Result<Arc<Topic>, Failure> {
+        const UNKNOWN: i16 = 3;
+        match topic.error {
+            0 if topic.partitions.is_empty() => Err("the topic has no partitions".to_owned().into()),
+            0 => Ok(Arc::new(topic)),
+            // Nobody makes it meanwhile.
+            UNKNOWN if self.settings.absent == Absent::Missing => {
+                Err(Failure { may_pass: false, ..Failure::of(UNKNOWN) })
+            }
+            code => Err(Failure::of(code)),
+        }
+    }
+
+    /// The broker that leads the partition of this number.
+    pub fn leader(&self, topic: &Topic, partition: i32) -> Result<Arc<Peer>, Failure> {
+        let found = topic.partitions.iter().find(|(number, _)| *number == partition);
+        let (_, leader) = found.ok_or_else(|| Failure { may_pass: false, ..Failure::of(3) })?;
+        let broker = topic.brokers.iter().find(|(number, ..)| number == leader);
+        let (_, host, port) = broker.ok_or_else(|| format!("partition {partition} has no leader"))?;
+        Ok(self.peer(host, *port)?)
+    }
+
+    /// The broker at a place that another one has told.
+    fn peer(&self, host: &str, port: i32) -> Result<Arc<Peer>, String> {
+        let host = Host::try_from(host.to_owned())
+            .map_err(|_| format!("a broker is told to be at `{}`", host.escape_debug()))?;
+        let port = u16::try_from(port).map_err(|_| format!("a broker is told to be at port {port}"))?;
+        Ok(self.peer_at(&host, port))
+    }
+
+    fn peer_at(&self, host: &Host, port: u16) -> Arc<Peer> {
+        let Settings { plugin, brokers, security, tls, timeout, .. } = &self.settings;
+        let mut servers = lock(&self.servers);
+        if servers.len() > MOST_BROKERS {
+            // Brokers come and go; their connections close with the last question that has them.
+            servers.clear();
+        }
+        let peer = servers.entry((host.to_string(), port)).or_insert_with(|| {
+            let place = Place { plugin, host: host.clone(), port, timeout: *timeout };
+            // A broker that is not configured is of the same cluster as those that are.
+            let configured = brokers.iter().find(|known| known.host == *host && known.port == port);
+            let sasl = configured.or(brokers.first()).and_then(|known| known.sasl.clone());
+            let server = TcpServer::quiet(place, *security).keeping(KEPT);
+            let server = match tls {
+                Some(tls) => server.encrypted_by(tls.clone()),
+                None => server,
+            };
+            Arc::new(Peer { server, sasl })
+        });
+        Arc::clone(peer)
+    }
+}
+
+/// A broker, as it is connected to.
+pub struct Peer {
+    server: TcpServer,
+    sasl: Option<Arc<Sasl>>,
+}
+
+impl Peer {
+    /// A connection that is logged in.
+    async fn connection(&self) -> Result<Stream, Failure> {
+        if let Some(stream) = self.server.kept() {
+            return Ok(stream);
+        }
+        let mut stream = self.server.connect().await?;
+        self.log_in(&mut stream).await.map_err(|reason| Failure {
+            reason: format!("failed to log in: {reason}"),
+            // Who tries a wrong password again and again is locked out.
+            may_pass: false,
+        })?;
+        Ok(stream)
+    }
+
+    /// Something that has no answer.
+    pub async fn say(&self, message: &[u8]) -> Result<(), Failure> {
+        let mut stream = self.connection().await?;
+        let length = u32::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
+        self.server.write(&mut stream, &[&length.to_be_bytes(), message].concat()).await?;
+        self.server.keep(stream);
+        Ok(())
+    }
+
+    /// A question and its answer, of at most `longest` bytes.
+    pub async fn ask(&self, question: &[u8], longest: usize) -> Result<Vec<u8>, Failure> {
+        let mut stream = self.connection().await?;
+        let answer = self.server.ask(&mut stream, question, longest).await?;
+        self.server.keep(stream);
+        Ok(answer)
+    }
+
+    async fn log_in(&self, stream: &mut Stream) -> Result<(), String> {
+        let Some(sasl) = &self.sasl else { return Ok(()) };
+        let asked = self.server.ask(stream, &wire::handshake(sasl.mechanism.name()), LONGEST_ANSWER).await?;
+        Answer::new(&asked)?.agreed()?;
+        let Some(scram) = sasl.scram()? else {
+            self.tell(stream, &sasl.plain()).await?;
+            return Ok(());
+        };
+        let challenge = self.tell(stream, &scram.first()).await?;
+        let proof = scram.prove(&challenge)?;
+        proof.verify(&self.tell(stream, &proof.message).await?)
+    }
+
+    /// A message of the mechanism, and the broker's.
+    async fn tell(&self, stream: &mut Stream, message: &[u8]) -> Result<Vec<u8>, String> {
+        let answer = self.server.ask(stream, &wire::authenticate(message), LONGEST_ANSWER).await?;
+        Answer::new(&answer)?.authenticated().map(<[u8]>::to_vec)
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is in it is whole after each line that writes it.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,479 @@
+//! The messages of Kafka's protocol that a producer and a reader need, in versions that brokers from 0.11 on know, and
+//! those of 4 still do.
+
+use bytes::BufMut;
+
+/// Which question a message asks, and in which version.
+#[derive(Debug, Clone, Copy)]
+pub enum Api {
+    /// Writes records.
+    Produce,
+    /// Reads records.
+    Fetch,
+    /// Finds the first and the last offset of partitions.
+    ListOffsets,
+    /// Describes brokers, topics and partitions.
+    Metadata,
+    /// Chooses a mechanism of SASL.
+    SaslHandshake,
+    /// Carries a message of SASL.
+    SaslAuthenticate,
+}
+
+impl Api {
+    fn key_and_version(self) -> (i16, i16) {
+        match self {
+            Api::Produce => (0, 3),
+            Api::Fetch => (1, 4),
+            Api::ListOffsets => (2, 1),
+            Api::Metadata => (3, 4),
+            Api::SaslHandshake => (17, 1),
+            Api::SaslAuthenticate => (36, 0),
+        }
+    }
+}
+
+/// What the gateway calls itself; brokers show it in their logs and quotas.
+const CLIENT: &str = "sigma";
+
+/// The number of every question: a connection has one at a time.
+const CORRELATION: i32 = 1;
+
+fn question(api: Api) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (key, version) = api.key_and_version();
+    out.put_i16(key);
+    out.put_i16(version);
+    out.put_i32(CORRELATION);
+    put_text(&mut out, CLIENT);
+    out
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    // Names are at most 249 bytes, and everything else is shorter than 32 KiB: checked with the configuration.
+    out.put_i16(i16::try_from(text.len()).unwrap_or(i16::MAX));
+    out.put_slice(&text.as_bytes()[..text.len().min(i16::MAX as usize)]);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.put_i32(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
+    out.put_slice(bytes);
+}
+
+/// Asks for the partitions of a topic, which a broker may make if it is not there and `absent` says so.
+pub fn metadata(topic: &str, absent: Absent) -> Vec<u8> {
+    let mut out = question(Api::Metadata);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_u8((absent == Absent::Made).into());
+    out
+}
+
+/// What becomes of a topic that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// It is made, if the brokers do that.
+    Made,
+    /// It stays away.
+    Missing,
+}
+
+/// Asks to log in by a mechanism.
+pub fn handshake(mechanism: &str) -> Vec<u8> {
+    let mut out = question(Api::SaslHandshake);
+    put_text(&mut out, mechanism);
+    out
+}
+
+/// Sends a message of the mechanism.
+pub fn authenticate(message: &[u8]) -> Vec<u8> {
+    let mut out = question(Api::SaslAuthenticate);
+    put_bytes(&mut out, message);
+    out
+}
+
+/// Asks to append records to a partition.
+pub fn produce((topic, partition): (&str, i32), acks: i16, timeout_ms: i32, records: &[u8]) -> Vec<u8> {
+    let mut out = question(Api::Produce);
+    // No transaction.
+    out.put_i16(-1);
+    out.put_i16(acks);
+    out.put_i32(timeout_ms);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_i32(1);
+    out.put_i32(partition);
+    put_bytes(&mut out, records);
+    out
+}
+
+/// Who asks is a client, and no other broker.
+const NO_REPLICA: i32 = -1;
+
+/// Asks for the first offset at or after a time: milliseconds since 1970, -1 for the next offset that there will be,
+/// -2 for the first that there is.
+pub fn list_offsets((topic, partition): (&str, i32), timestamp: i64) -> Vec<u8> {
+    let mut out = question(Api::ListOffsets);
+    out.put_i32(NO_REPLICA);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_i32(1);
+    out.put_i32(partition);
+    out.put_i64(timestamp);
+    out
+}
+
+/// How long a broker may wait for records, and how many bytes of them it may send; one batch in any case.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// Milliseconds that the broker may wait for records.
+    pub wait_ms: i32,
+    /// Bytes that the response may have.
+    pub bytes: i32,
+}
+
+/// Asks for records from an offset on, committed or not.
+pub fn fetch((topic, partition): (&str, i32), offset: i64, wish: Wish) -> Vec<u8> {
+    let mut out = question(Api::Fetch);
+    out.put_i32(NO_REPLICA);
+    out.put_i32(wish.wait_ms);
+    // It waits if there is none.
+    out.put_i32(1);
+    out.put_i32(wish.bytes);
+    out.put_u8(0);
+    out.put_i32(1);
+    put_text(&mut out, topic);
+    out.put_i32(1);
+    out.put_i32(partition);
+    out.put_i64(offset);
+    out.put_i32(wish.bytes);
+    out
+}
+
+/// What a broker says that is no message of its protocol.
+const GARBAGE: &str = "the broker's answer cannot be read";
+
+/// An answer, from which values are taken one after the other.
+pub struct Answer<'a>(&'a [u8]);
+
+impl<'a> Answer<'a> {
+    /// Of a whole message.
+    pub fn new(message: &'a [u8]) -> Result<Answer<'a>, String> {
+        let mut answer = Answer(message);
+        if answer.i32()? == CORRELATION { Ok(answer) } else { Err(GARBAGE.to_owned()) }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(GARBAGE)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(GARBAGE)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn i16(&mut self) -> Result<i16, String> {
+        self.array().map(i16::from_be_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, String> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, String> {
+        self.array().map(i64::from_be_bytes)
+    }
+
+    /// Text, or nothing.
+    fn text(&mut self) -> Result<&'a str, String> {
+        // -1 is nothing.
+        let length = usize::try_from(self.i16()?).unwrap_or(0);
+        std::str::from_utf8(self.take(length)?).map_err(|_| GARBAGE.to_owned())
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], String> {
+        let length = usize::try_from(self.i32()?).unwrap_or(0);
+        self.take(length)
+    }
+
+    /// A list; what each item is made of is read by `item`, which takes at least a byte.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let count = self.i32()?;
+        (0..count).map(|_| item(self)).collect()
+    }
+
+    /// The partitions of a topic, and where they are.
+    pub fn partitions(&mut self) -> Result<Topic, String> {
+        self.i32()?;
+        let brokers = self.list(|of| {
+            let broker = (of.i32()?, of.text()?.to_owned(), of.i32()?);
+            of.text()?;
+            Ok(broker)
+        })?;
+        self.text()?;
+        self.i32()?;
+        let mut topics = self.list(|of| {
+            let error = of.i16()?;
+            of.text()?;
+            of.take(1)?;
+            let partitions = of.list(|of| {
+                of.i16()?;
+                let (number, leader) = (of.i32()?, of.i32()?);
+                of.list(Answer::i32)?;
+                of.list(Answer::i32)?;
+                Ok((number, leader))
+            })?;
+            Ok((error, partitions))
+        })?;
+        let (error, mut partitions) = topics.pop().ok_or(GARBAGE)?;
+        partitions.sort_unstable();
+        Ok(Topic { error, brokers, partitions })
+    }
+
+    /// The one item of a list, in the one of a list around it.
+    fn only<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, String>) -> Result<T, String> {
+        let mut topics = self.list(|of| {
+            of.text()?;
+            of.list(&mut item)
+        })?;
+        topics.pop().and_then(|mut partitions| partitions.pop()).ok_or_else(|| GARBAGE.to_owned())
+    }
+
+    /// The offset that was asked for, or a code.
+    pub fn offset(&mut self) -> Result<Result<i64, i16>, String> {
+        self.only(|of| {
+            of.i32()?;
+            let (error, _, offset) = (of.i16()?, of.i64()?, of.i64()?);
+            Ok(if error == 0 { Ok(offset) } else { Err(error) })
+        })
+    }
+
+    /// The records that were asked for, in batches of which the last may be cut off, or a code.
+    pub fn fetched(&mut self) -> Result<Result<&'a [u8], i16>, String> {
+        // How long the broker held the answer back.
+        self.i32()?;
+        self.only(|of| {
+            of.i32()?;
+            let error = of.i16()?;
+            // What is replicated, and what is committed.
+            of.take(8 + 8)?;
+            of.list(|of| of.take(8 + 8).map(drop))?;
+            let records = of.bytes()?;
+            Ok(if error == 0 { Ok(records) } else { Err(error) })
+        })
+    }
+
+    /// What came of records; a code, 0 for success.
+    pub fn outcome(&mut self) -> Result<i16, String> {
+        self.only(|of| {
+            of.i32()?;
+            let error = of.i16()?;
+            of.take(8 + 8)?;
+            Ok(error)
+        })
+    }
+
+    /// Whether the broker knows the mechanism.
+    pub fn agreed(&mut self) -> Result<(), String> {
+        failure(self.i16()?)
+    }
+
+    /// The mechanism's message of the broker.
+    pub fn authenticated(&mut self) -> Result<&'a [u8], String> {
+        let (error, said) = (self.i16()?, self.text()?);
+        failure(error).map_err(|reason| format!("{reason}: {}", shown(said)))?;
+        self.bytes()
+    }
+}
+
+/// A topic's partitions.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Topic {
+    /// What is wrong with it; 0 for nothing.
+    pub error: i16,
+    /// Number, host and port.
+    pub brokers: Vec<(i32, String, i32)>,
+    /// Their numbers, and those of the brokers that lead them; in order.
+    pub partitions: Vec<(i32, i32)>,
+}
+
+/// Something that a broker says, for the error log: it must not look like a line of its own.
+fn shown(text: &str) -> String {
+    text.chars().take(200).flat_map(char::escape_debug).collect()
+}
+
+/// Codes that say that another attempt may succeed, once the partitions are known again.
+pub fn may_pass(code: i16) -> bool {
+    matches!(code, 2 | 3 | 5 | 6 | 7 | 8 | 9 | 13 | 19 | 20 | 56 | 74 | 75 | 78)
+}
+
+/// What a code means, if it is not success.
+pub fn failure(code: i16) -> Result<(), String> {
+    let name = match code {
+        0 => return Ok(()),
+        1 => "OFFSET_OUT_OF_RANGE",
+        2 => "CORRUPT_MESSAGE",
+        3 => "UNKNOWN_TOPIC_OR_PARTITION",
+        5 => "LEADER_NOT_AVAILABLE",
+        6 => "NOT_LEADER_OR_FOLLOWER",
+        7 => "REQUEST_TIMED_OUT",
+        8 => "BROKER_NOT_AVAILABLE",
+        9 => "REPLICA_NOT_AVAILABLE",
+        10 => "MESSAGE_TOO_LARGE",
+        13 => "NETWORK_EXCEPTION",
+        17 => "INVALID_TOPIC_EXCEPTION",
+        18 => "RECORD_LIST_TOO_LARGE",
+        19 => "NOT_ENOUGH_REPLICAS",
+        20 => "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        21 => "INVALID_REQUIRED_ACKS",
+        29 => "TOPIC_AUTHORIZATION_FAILED",
+        31 => "CLUSTER_AUTHORIZATION_FAILED",
+        33 => "UNSUPPORTED_SASL_MECHANISM",
+        34 => "ILLEGAL_SASL_STATE",
+        35 => "UNSUPPORTED_VERSION",
+        42 => "INVALID_REQUEST",
+        43 => "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        56 => "KAFKA_STORAGE_ERROR",
+        58 => "SASL_AUTHENTICATION_FAILED",
+        74 => "FENCED_LEADER_EPOCH",
+        75 => "UNKNOWN_LEADER_EPOCH",
+        76 => "UNSUPPORTED_COMPRESSION_TYPE",
+        78 => "OFFSET_NOT_AVAILABLE",
+        _ => return Err(format!("the broker answered with error {code}")),
+    };
+    Err(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_read() {
+        let mut answer = Vec::new();
+        answer.put_i32(CORRELATION);
+        answer.put_i32(0);
+        answer.put_i32(1);
+        answer.put_i32(7);
+        put_text(&mut answer, "127.0.0.1");
+        answer.put_i32(9092);
+        answer.put_i16(-1);
+        put_text(&mut answer, "cluster");
+        answer.put_i32(7);
+        answer.put_i32(1);
+        answer.put_i16(0);
+        put_text(&mut answer, "logs");
+        answer.put_u8(0);
+        answer.put_i32(2);
+        for number in [1, 0] {
+            answer.put_i16(0);
+            answer.put_i32(number);
+            answer.put_i32(7);
+            for _ in 0..2 {
+                answer.put_i32(1);
+                answer.put_i32(7);
+            }
+        }
+        let topic = Answer::new(&answer).unwrap().partitions().unwrap();
+        let brokers = vec![(7, "127.0.0.1".to_owned(), 9092)];
+        assert_eq!(topic, Topic { error: 0, brokers, partitions: vec![(0, 7), (1, 7)] });
+        for length in 0..answer.len() {
+            let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.partitions());
+            assert!(cut.is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn offsets_and_records_are_read() {
+        let around = |inner: &dyn Fn(&mut Vec<u8>), held_back: bool| {
+            let mut answer = CORRELATION.to_be_bytes().to_vec();
+            if held_back {
+                answer.put_i32(0);
+            }
+            answer.put_i32(1);
+            put_text(&mut answer, "logs");
+            answer.put_i32(1);
+            answer.put_i32(3);
+            inner(&mut answer);
+            answer
+        };
+        let offset = |error: i16| {
+            around(
+                &|answer| {
+                    answer.put_i16(error);
+                    answer.put_i64(-1);
+                    answer.put_i64(42);
+                },
+                false,
+            )
+        };
+        let fetched = |error: i16, aborted: i32| {
+            around(
+                &|answer| {
+                    answer.put_i16(error);
+                    answer.put_slice(&[0; 16]);
+                    answer.put_i32(aborted);
+                    answer.put_slice(&[0; 16].repeat(aborted.max(0) as usize));
+                    put_bytes(answer, b"batches");
+                },
+                true,
+            )
+        };
+        assert_eq!(Answer::new(&offset(0)).unwrap().offset(), Ok(Ok(42)));
+        assert_eq!(Answer::new(&offset(6)).unwrap().offset(), Ok(Err(6)));
+        for aborted in [-1, 0, 2] {
+            let answer = fetched(0, aborted);
+            assert_eq!(Answer::new(&answer).unwrap().fetched(), Ok(Ok(&b"batches"[..])), "{aborted}");
+            for length in 0..answer.len() {
+                let cut = Answer::new(&answer[..length]).and_then(|mut answer| answer.fetched().map(drop));
+                assert!(cut.is_err(), "{length}");
+            }
+        }
+        assert_eq!(Answer::new(&fetched(1, 0)).unwrap().fetched(), Ok(Err(1)));
+        assert_eq!(failure(1), Err("OFFSET_OUT_OF_RANGE".to_owned()));
+    }
+
+    #[test]
+    fn questions_are_those_of_the_protocol() {
+        let head =
+            |key: u8, version: u8| [0, key, 0, version, 0, 0, 0, 1, 0, 5, b's', b'i', b'g', b'm', b'a'];
+        let place = [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 2];
+        let last = (-1_i64).to_be_bytes();
+        let expected = [&head(2, 1)[..], &[0xff; 4], &place, &last].concat();
+        assert_eq!(list_offsets(("t", 2), -1), expected);
+        let wish = [&100_i32.to_be_bytes()[..], &1_i32.to_be_bytes(), &4096_i32.to_be_bytes(), &[0]].concat();
+        let expected =
+            [&head(1, 4)[..], &[0xff; 4], &wish, &place, &7_i64.to_be_bytes(), &4096_i32.to_be_bytes()];
+        assert_eq!(fetch(("t", 2), 7, Wish { wait_ms: 100, bytes: 4096 }), expected.concat());
+        let topic = [&head(3, 4)[..], &[0, 0, 0, 1, 0, 1, b't']].concat();
+        assert_eq!(metadata("t", Absent::Made), [&topic[..], &[1]].concat());
+        assert_eq!(metadata("t", Absent::Missing), [&topic[..], &[0]].concat());
+    }
+
+    /// A count that is larger than what follows takes no memory, and no time.
+    #[test]
+    fn garbage_is_refused() {
+        for answer in [
+            &[0, 0, 0, 1, 0x7f, 0xff, 0xff, 0xff, 0, 0][..],
+            &[0, 0, 0, 2, 0, 0, 0, 0],
+            &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
+            &[],
+        ] {
+            let read = Answer::new(answer).and_then(|mut answer| answer.outcome());
+            assert_eq!(read, Err(GARBAGE.to_owned()), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_broker_says_forges_no_line() {
+        let mut answer = Vec::new();
+        answer.put_i32(CORRELATION);
+        answer.put_i16(58);
+        put_text(&mut answer, "no\nERROR forged");
+        let said = Answer::new(&answer).unwrap().authenticated().unwrap_err();
+        assert_eq!(said, "SASL_AUTHENTICATION_FAILED: no\\nERROR forged");
+    }
+}

@@ -1,0 +1,134 @@
+//! What a connection leads to.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::resources::Confidential;
+use sigma_plugin::Node;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Place {
+    /// Host of a sentinel.
+    #[schemars(length(min = 2))]
+    pub host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+}
+
+/// Who the gateway says it is. Nothing is said without a password.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Login {
+    pub username: Option<String>,
+    pub password: Confidential,
+}
+
+/// How servers are put together.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Deployment {
+    /// One server.
+    Single(Place),
+    /// A cluster that these nodes know.
+    Cluster(Vec<Place>),
+    /// The master, or a replica of it, that sentinels know.
+    Sentinel { sentinels: Vec<Place>, master: String, role: Role, login: Login },
+}
+
+/// Which of the servers behind sentinels is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum Role {
+    #[serde(rename = "master")]
+    Master,
+    #[serde(rename = "slave")]
+    Replica,
+}
+
+/// Whether the connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encryption {
+    Off,
+    /// The certificate may be anybody's.
+    Unverified,
+    /// The certificate must be valid in the eyes of the system.
+    Verified,
+}
+
+/// All that tells one connection from another.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The servers, and how they belong together.
+    pub deployment: Deployment,
+    /// The user and password.
+    pub login: Login,
+    /// The number of the database.
+    pub database: i64,
+    /// The encryption of connections.
+    pub encryption: Encryption,
+    /// The longest time to connect.
+    pub connect_timeout: Duration,
+    /// The longest time to wait for a response.
+    pub answer_timeout: Duration,
+    /// A connection that was silent for longer is made anew.
+    pub idle_timeout: Duration,
+}
+
+impl std::fmt::Display for Target {
+    /// The places alone: logins are secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, places) = match &self.deployment {
+            Deployment::Single(place) => return write!(f, "redis {}:{}", place.host, place.port),
+            Deployment::Cluster(places) => ("redis cluster", places),
+            Deployment::Sentinel { sentinels, .. } => ("redis sentinels", sentinels),
+        };
+        f.write_str(kind)?;
+        places.iter().try_for_each(|place| write!(f, " {}:{}", place.host, place.port))
+    }
+}
+
+/// One server, by the usual times: `(encrypted, verified)` says how it is reached.
+pub fn single_server(
+    place: Place,
+    username: Option<String>,
+    password: Option<Confidential>,
+    (encrypted, verified): (bool, bool),
+) -> Target {
+    Target {
+        deployment: Deployment::Single(place),
+        login: Login { username, password: password.unwrap_or_default() },
+        database: 0,
+        encryption: match (encrypted, verified) {
+            (false, _) => Encryption::Off,
+            (true, false) => Encryption::Unverified,
+            (true, true) => Encryption::Verified,
+        },
+        connect_timeout: Duration::from_secs(1),
+        answer_timeout: Duration::from_secs(1),
+        idle_timeout: Duration::from_secs(10),
+    }
+}
+
+/// The targets in use, so that equal ones are one object with one connection per worker.
+#[derive(Default)]
+struct Targets {
+    known: Mutex<Vec<Weak<Target>>>,
+}
+
+impl Target {
+    /// The one object for this target.
+    pub fn shared(self, node: &Node) -> Arc<Target> {
+        let targets = node.part(Targets::default);
+        // A panic elsewhere leaves at worst a target that is not shared.
+        let mut known = targets.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|target| target.strong_count() > 0);
+        if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|target| **target == self) {
+            return same;
+        }
+        let target = Arc::new(self);
+        known.push(Arc::downgrade(&target));
+        target
+    }
+}

@@ -1,0 +1,64 @@
+//! Texts and fields that depend on the request.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sigma_config::template::Template;
+use sigma_plugin::{Context, Reply};
+
+use crate::fields::{frames, is_name};
+
+/// Header fields of an answer, whose values may hold variables.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "Map<String, Value>")]
+#[schemars(
+    with = "Value",
+    extend(
+        "type" = "object",
+        "minProperties" = 1,
+        "additionalProperties" = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+    )
+)]
+pub struct Fields(Vec<(String, Template)>);
+
+impl TryFrom<Map<String, Value>> for Fields {
+    type Error = String;
+
+    fn try_from(fields: Map<String, Value>) -> Result<Fields, String> {
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Fields::new(fields.into_iter().map(|(name, value)| (name, Template::parse(&text(value)))))
+    }
+}
+
+impl Fields {
+    /// These fields. Those that frame the answer are left to the gateway.
+    ///
+    /// # Errors
+    /// Returns an error if a name is none: it would tear the answer apart.
+    pub fn new(fields: impl Iterator<Item = (String, Template)>) -> Result<Fields, String> {
+        let checked = fields.map(|(name, value)| match is_name(&name) {
+            true => Ok((name, value)),
+            false => Err(format!("`{name}` is no name of a header field")),
+        });
+        let all: Vec<_> = checked.collect::<Result<_, _>>()?;
+        Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))
+    }
+
+    /// Whether a field of this name is among them.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Sets them in the response, in place of those of the same name.
+    pub fn set_in(&self, ctx: &mut Context) {
+        for (name, value) in &self.0 {
+            let value = value.rendered(&*ctx);
+            ctx.response.headers.replace(name, &value);
+        }
+    }
+
+    /// The answer with these fields.
+    pub fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
+        self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), value.rendered(ctx)))
+    }
+}

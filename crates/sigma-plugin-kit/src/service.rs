@@ -1,0 +1,63 @@
+//! Services that plugins ask: how connections to them are kept, and what is warned of.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_plugin::outbound::Service;
+
+/// The fields by which APISIX's plugins keep connections to a service.
+#[derive(Deserialize, JsonSchema)]
+pub struct Keepalive {
+    /// Whether connections are kept.
+    #[schemars(extend("default" = true))]
+    keepalive: bool,
+    /// Milliseconds that a kept connection may idle.
+    #[schemars(range(min = 1000), extend("default" = 60_000))]
+    keepalive_timeout: u64,
+    /// Connections that each worker keeps.
+    #[schemars(range(min = 1), extend("default" = 5))]
+    keepalive_pool: u64,
+}
+
+impl Keepalive {
+    /// How many connections are kept, and for how long; None if none are.
+    pub fn kept(&self) -> Option<(usize, Duration)> {
+        let most = usize::try_from(self.keepalive_pool).unwrap_or(usize::MAX);
+        self.keepalive.then_some((most, Duration::from_millis(self.keepalive_timeout)))
+    }
+
+    /// A service as an upstream, whose connections are kept like this.
+    pub fn upstream(&self, service: &Service, verify: bool, timeout_ms: u64) -> Value {
+        let mut upstream = service.upstream(verify, timeout_ms);
+        let idle_s = self.keepalive_timeout as f64 / 1000.0;
+        let mut pool = json!({ "size": self.keepalive_pool, "idle_timeout": idle_s });
+        if !self.keepalive {
+            pool["requests"] = 1.into();
+        }
+        upstream["keepalive_pool"] = pool;
+        upstream
+    }
+}
+
+/// What lets others read or answer what `whom` is asked, such as `the agent`, whose URLs stand in `fields`.
+pub fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
+    let asked = format!("{whom} is asked in cleartext");
+    let clear = fields.iter().filter_map(|field| cleartext(conf, field, &asked));
+    clear.chain(unverified(conf, &format!("anybody may answer in {whom}'s place"))).collect()
+}
+
+/// A warning if the URL in a field is one without TLS.
+pub fn cleartext(conf: &Value, field: &str, message: &str) -> Option<Problem> {
+    let url = conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    let problem = || Problem::new(field, "cleartext", message).hint("use https where others may listen");
+    url.starts_with("http://").then(problem)
+}
+
+/// A warning if the certificate of a service is not verified.
+pub fn unverified(conf: &Value, message: &str) -> Option<Problem> {
+    let is_off = conf.get("ssl_verify") == Some(&Value::Bool(false));
+    is_off.then(|| Problem::new("ssl_verify", "unverified", message).hint("leave it out"))
+}

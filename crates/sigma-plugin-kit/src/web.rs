@@ -1,0 +1,304 @@
+//! How documents are fetched, from issuers of tokens for instance, and questions put to them: beside the traffic, on
+//! the control thread's runtime. A worker waits for the answer as a task.
+//!
+//! Where they are is known from the configuration and from what the provider says of itself, and so no earlier
+//! than a request needs it: that is why these calls are none to an upstream of the gateway.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sigma_config::resources::Confidential;
+use sigma_plugin::Node;
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::json_body;
+
+/// Most bytes of an answer unless more are wanted. Sets of keys and documents of providers have a few thousand.
+const ANSWER_BYTES: usize = 256 << 10;
+
+/// A URL with `http` or `https`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+pub struct Address(#[schemars(with = "String")] reqwest::Url);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("the scheme of `{text}` is neither http nor https"));
+        }
+        if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+            return Err(format!("`{text}` has a user, a password or a fragment: remove it"));
+        }
+        Ok(Address(url))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Address {
+    /// Whether nobody can listen or answer in its place.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.scheme() == "https"
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.0.path()
+    }
+
+    /// The address without arguments.
+    pub fn without_arguments(&self) -> String {
+        let mut url = self.0.clone();
+        url.set_query(None);
+        url.into()
+    }
+
+    /// The address with further arguments.
+    pub fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
+        let mut url = self.0.clone();
+        url.query_pairs_mut().extend_pairs(pairs);
+        url.into()
+    }
+}
+
+/// A question to a provider.
+#[derive(Default)]
+pub struct Question {
+    /// The body; a GET without.
+    pub form: Option<String>,
+    /// Fields besides.
+    pub fields: Vec<(String, Vec<u8>)>,
+}
+
+/// How an issuer is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WebSettings {
+    /// For all of an exchange.
+    pub timeout: Duration,
+    /// Whether its certificate is verified.
+    pub verify: bool,
+    /// Through what it is reached.
+    pub proxies: Vec<Proxy>,
+    /// Most bytes of an answer; one with more is an error.
+    pub answer_bytes: usize,
+}
+
+/// A proxy on the way to an issuer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Proxy {
+    /// The address of the proxy.
+    pub address: Address,
+    /// Whether it is for addresses with `https`; else for those with `http`.
+    pub is_for_tls: bool,
+    /// What it is shown in `Proxy-Authorization`.
+    pub authorization: Option<Confidential>,
+    /// Hosts that are reached without it, with commas between them: names with all that end in them, addresses and
+    /// networks; `*` for all.
+    pub except: Option<String>,
+}
+
+impl WebSettings {
+    /// Without proxies.
+    pub fn new(timeout: Duration, verify: bool) -> WebSettings {
+        WebSettings { timeout, verify, proxies: Vec::new(), answer_bytes: ANSWER_BYTES }
+    }
+}
+
+impl Proxy {
+    fn made(&self) -> Result<reqwest::Proxy, String> {
+        let failed = |error: &dyn fmt::Display| format!("the proxy {} cannot be used: {error}", self.address);
+        let url = self.address.0.clone();
+        let proxy = if self.is_for_tls { reqwest::Proxy::https(url) } else { reqwest::Proxy::http(url) };
+        let mut proxy = proxy.map_err(|error| failed(&causes(error)))?;
+        if let Some(value) = &self.authorization {
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|error| failed(&error))?;
+            value.set_sensitive(true);
+            proxy = proxy.custom_http_auth(value);
+        }
+        Ok(proxy.no_proxy(self.except.as_deref().and_then(reqwest::NoProxy::from_string)))
+    }
+}
+
+/// The way to an issuer: it keeps connections.
+pub struct Web {
+    settings: WebSettings,
+    /// Made when first needed: it reads the system's certificates.
+    client: OnceCell<reqwest::Client>,
+}
+
+/// An answer that came whole.
+pub struct Reply {
+    /// The status code.
+    pub status: u16,
+    /// The body, complete.
+    pub body: Vec<u8>,
+}
+
+impl Web {
+    /// A client with these settings.
+    pub fn new(settings: WebSettings) -> Web {
+        Web { settings, client: OnceCell::new() }
+    }
+
+    async fn client(&self) -> Result<&reqwest::Client, String> {
+        let make = || async {
+            let settings = &self.settings;
+            let builder = reqwest::Client::builder()
+                .connect_timeout(settings.timeout)
+                .timeout(settings.timeout)
+                // Who answers must not choose whom the gateway asks next.
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .pool_idle_timeout(Duration::from_secs(15))
+                .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")))
+                .tls_danger_accept_invalid_certs(!settings.verify);
+            let proxies: Result<Vec<_>, _> = settings.proxies.iter().map(Proxy::made).collect();
+            let builder = proxies?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
+            builder.build().map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
+        };
+        self.client.get_or_try_init(make).await
+    }
+
+    /// Fetches a document.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
+    pub async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
+        let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
+        match self.send(address, request).await?.0 {
+            Reply { status: 200, body } => Ok(body),
+            Reply { status, .. } => Err(format!("{address} answered {status}")),
+        }
+    }
+
+    /// Puts a question.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    pub async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
+        self.put_with_fields(address, question).await.map(|(reply, _)| reply)
+    }
+
+    /// As [`Web::put`], with the fields of the answer.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    pub async fn put_with_fields(
+        &self,
+        address: &Address,
+        question: Question,
+    ) -> Result<(Reply, HeaderMap), String> {
+        let (client, url) = (self.client().await?, address.0.clone());
+        let mut request = match question.form {
+            Some(form) => {
+                client.post(url).header("Content-Type", "application/x-www-form-urlencoded").body(form)
+            }
+            None => client.get(url),
+        };
+        request = request.header("Accept", "application/json");
+        for (name, value) in question.fields {
+            request = request.header(name, value);
+        }
+        self.send(address, request).await
+    }
+
+    async fn send(
+        &self,
+        address: &Address,
+        request: reqwest::RequestBuilder,
+    ) -> Result<(Reply, HeaderMap), String> {
+        let failed = |error: reqwest::Error| format!("{address}: {}", causes(error));
+        let mut response = request.send().await.map_err(failed)?;
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(failed)? {
+            let most = self.settings.answer_bytes;
+            if body.len() + piece.len() > most {
+                return Err(format!("{address} answered more than {most} bytes"));
+            }
+            body.extend_from_slice(&piece);
+        }
+        let fields = std::mem::take(response.headers_mut());
+        Ok((Reply { status: response.status().as_u16(), body }, fields))
+    }
+}
+
+/// An error with everything that led to it, without the address, which the message names already.
+fn causes(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(deeper) = cause {
+        text.push_str(&format!(": {deeper}"));
+        cause = deeper.source();
+    }
+    text
+}
+
+/// Runs something beside the traffic and waits for it; None if nothing runs there.
+pub fn beside<W>(node: &Node, work: W) -> impl Future<Output = Option<W::Output>> + use<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    node.spawn(async move {
+        // Who asked may have left.
+        let _ = sender.send(work.await);
+    });
+    async move { receiver.await.ok() }
+}
+
+/// The members of a JSON object; None if the text is anything else, or has a name twice in one object:
+/// readers of such a text differ in what they see.
+pub fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
+    match json_body::unambiguous(text).ok()? {
+        Value::Object(members) => Some(members),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_has_each_name_once() {
+        assert!(object_of(br#"{"a":1,"b":{"a":[true,null,1.5,"x",-1]}}"#).is_some());
+        for text in [r#"{"a":1,"a":2}"#, r#"{"a":{"b":1,"b":1}}"#, r#"[{"a":1}]"#, "{}x", "", "7", "{"] {
+            assert!(object_of(text.as_bytes()).is_none(), "{text}");
+        }
+        // Too deep to be read by recursion.
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(object_of(deep.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn addresses() {
+        let check = |text: &str, fault: &str| {
+            let address = Address::try_from(text.to_owned());
+            let told = address.as_ref().err().cloned().unwrap_or_default();
+            assert!(told.contains(fault) && told.is_empty() == fault.is_empty(), "{text}: {told}");
+        };
+        check("https://login.example/keys?x=1", "");
+        check("http://127.0.0.1:8080/", "");
+        check("file:///etc/passwd", "neither http nor https");
+        check("login.example", "is no URL");
+        check("https://user:secret@login.example/", "has a user");
+    }
+}

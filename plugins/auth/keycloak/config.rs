@@ -1,0 +1,162 @@
+//! What an operator may say of a Keycloak and of what it protects.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::resources::Confidential;
+use sigma_plugin::Configuration;
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::outbound::Service;
+
+use sigma_plugin_kit::service::{self, Keepalive};
+
+/// Lets a request pass if Keycloak grants the permission for it (UMA).
+///
+/// The token in `Authorization` goes to Keycloak with the permissions that the request needs: those of
+/// `permissions`, or with `lazy_load_paths` the resources at Keycloak whose URI fits the path. Only a clear grant
+/// lets the request pass; where Keycloak is away nobody passes.
+///
+/// Endpoints come from the discovery document, which has to be at the same host as they are, or are written here. Each
+/// worker keeps the document and the token of the gateway's own account; several requests that need one at the
+/// same time fetch it once. A POST of a form with `username` and `password` to
+/// `password_grant_token_generation_incoming_uri` is answered with tokens.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Config {
+    /// The client at Keycloak whose resources are protected.
+    #[schemars(length(min = 1, max = 100))]
+    pub(super) client_id: String,
+    /// Its secret.
+    #[schemars(length(min = 1, max = 100))]
+    pub(super) client_secret: Option<Confidential>,
+    /// The URL of the realm's UMA document, `…/.well-known/uma2-configuration`.
+    #[schemars(length(min = 1, max = 4096))]
+    pub(super) discovery: Option<Service>,
+    /// The URL of the token endpoint, if not what the document says.
+    #[schemars(length(min = 1, max = 4096))]
+    pub(super) token_endpoint: Option<Service>,
+    /// The URL of the resource registration endpoint, if not what the document says.
+    #[schemars(length(min = 1, max = 4096))]
+    pub(super) resource_registration_endpoint: Option<Service>,
+    /// The grant that is asked for.
+    #[schemars(extend("default" = "urn:ietf:params:oauth:grant-type:uma-ticket"))]
+    pub(super) grant_type: GrantType,
+    /// Whether a request that needs no permission is refused, or Keycloak is asked about it all the same.
+    #[schemars(extend("default" = "ENFORCING"))]
+    pub(super) policy_enforcement_mode: EnforcementMode,
+    /// What each request needs: `resource` or `resource#scope`.
+    #[schemars(inner(length(min = 1, max = 100)), extend("uniqueItems" = true, "default" = []))]
+    pub(super) permissions: Vec<String>,
+    /// Whether the resources are those at Keycloak whose URI fits the path.
+    #[schemars(extend("default" = false))]
+    pub(super) lazy_load_paths: bool,
+    /// Whether the method is the scope that a request needs.
+    #[schemars(extend("default" = false))]
+    pub(super) http_method_as_scope: bool,
+    /// Milliseconds for each call.
+    #[schemars(range(min = 1000), extend("default" = 3000))]
+    pub(super) timeout: u64,
+    /// Whether Keycloak's certificate is verified.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
+    /// Seconds for which the document and the gateway's own token are kept at most.
+    #[schemars(range(min = 1), extend("default" = 86_400))]
+    pub(super) cache_ttl_seconds: u64,
+    #[serde(flatten)]
+    keepalive: Keepalive,
+    /// Where a client is sent that may not pass.
+    #[schemars(length(min = 1, max = 2048))]
+    pub(super) access_denied_redirect_uri: Option<String>,
+    /// Seconds for which a token of the gateway lives that does not say so.
+    #[schemars(range(min = 1), extend("default" = 300))]
+    pub(super) access_token_expires_in: u64,
+    /// Seconds before its end from which on it is not used.
+    #[schemars(extend("default" = 0))]
+    pub(super) access_token_expires_leeway: u64,
+    /// Not used: an account asks for a token anew by its secret (RFC 6749 §4.4.3).
+    #[serde(rename = "refresh_token_expires_in")]
+    #[schemars(range(min = 1), extend("default" = 3600))]
+    _refresh_token_expires_in: u64,
+    /// Not used, as `refresh_token_expires_in`.
+    #[serde(rename = "refresh_token_expires_leeway")]
+    #[schemars(extend("default" = 0))]
+    _refresh_token_expires_leeway: u64,
+    /// The path, with its query if there is one, at which clients get tokens for a name and a password.
+    #[schemars(length(min = 1, max = 4096))]
+    pub(super) password_grant_token_generation_incoming_uri: Option<String>,
+    /// Most bytes of such a form.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    pub(super) max_req_body_size: usize,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(super) enum GrantType {
+    #[serde(rename = "urn:ietf:params:oauth:grant-type:uma-ticket")]
+    UmaTicket,
+}
+
+impl GrantType {
+    pub(super) fn as_str(&self) -> &'static str {
+        match self {
+            GrantType::UmaTicket => "urn:ietf:params:oauth:grant-type:uma-ticket",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum EnforcementMode {
+    Enforcing,
+    Permissive,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.discovery.is_some() {
+            return Ok(());
+        }
+        if self.token_endpoint.is_none() {
+            return Err(
+                r#"object matches none of the required: ["discovery"] or ["token_endpoint"]"#.to_owned()
+            );
+        }
+        if self.lazy_load_paths && self.resource_registration_endpoint.is_none() {
+            let required = r#"["discovery"] or ["resource_registration_endpoint"]"#;
+            return Err(format!("with lazy_load_paths the object matches none of the required: {required}"));
+        }
+        Ok(())
+    }
+}
+
+/// Names of the fields with a URL, which are those of the upstreams as well.
+pub(super) const DISCOVERY: &str = "discovery";
+pub(super) const TOKEN_ENDPOINT: &str = "token_endpoint";
+pub(super) const RESOURCES_ENDPOINT: &str = "resource_registration_endpoint";
+
+/// The URLs of a configuration as upstreams.
+pub(super) fn upstreams(conf: &Value) -> Vec<InlineUpstream> {
+    let Ok(config) = Config::deserialize(conf) else { return Vec::new() };
+    let urls = [
+        (DISCOVERY, &config.discovery),
+        (TOKEN_ENDPOINT, &config.token_endpoint),
+        (RESOURCES_ENDPOINT, &config.resource_registration_endpoint),
+    ];
+    let found = urls.into_iter().filter_map(|(name, service)| Some((name, service.as_ref()?)));
+    let found = found.map(|(name, service)| InlineUpstream {
+        name: name.to_owned(),
+        upstream: config.keepalive.upstream(service, config.ssl_verify, config.timeout),
+    });
+    found.collect()
+}
+
+pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
+    let urls = [DISCOVERY, TOKEN_ENDPOINT, RESOURCES_ENDPOINT];
+    let mut found = service::warnings(conf, &urls, "Keycloak");
+    for name in ["refresh_token_expires_in", "refresh_token_expires_leeway"] {
+        if conf.get(name).is_some() {
+            let message = format!("`{name}` has no effect: no refresh tokens are used");
+            found.push(Problem::new(name, "no_effect", message).hint("remove it"));
+        }
+    }
+    found
+}

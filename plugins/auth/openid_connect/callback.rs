@@ -1,0 +1,389 @@
+//! How a browser comes back from the provider.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use serde_json::{Map, Value};
+use sigma_http::Method;
+use sigma_plugin::counter::Shared;
+use sigma_plugin::variables::pairs;
+use sigma_plugin::{Context, Env, Legacy, Reply, Step, legacy};
+
+use super::super::seal::only_cookie;
+use super::super::tokens::{Algorithm, Key, Lookup, Metadata, Token, beside, is_for};
+use super::Party;
+use super::login::{LOGIN_S, Pending, Reason, cookie_name};
+use super::questions::{Tokens, user_of};
+use super::random::unguessable;
+use super::session::Session;
+use super::session_config::SameSite;
+use super::store::login_cookie;
+use sigma_plugin_kit::log_throttle::LogThrottle;
+
+/// How often the provider may ask to try again.
+const MOST_RETRIES: u8 = 3;
+
+/// Errors by which a provider says that it would have to ask the user (OpenID Connect Core §3.1.2.6).
+const WOULD_ASK: [&str; 4] =
+    ["login_required", "interaction_required", "consent_required", "account_selection_required"];
+
+/// Logins that came back, for as long as they might once more: for the whole gateway.
+pub(super) struct Returned(Shared<bool>);
+
+impl Legacy for Returned {
+    const NAME: &'static str = "openid-connect";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
+
+impl Default for Returned {
+    fn default() -> Self {
+        Returned(Shared::with_limit(8 << 20))
+    }
+}
+
+/// What a provider sends a browser back with.
+#[derive(Default)]
+struct Returning {
+    code: Option<String>,
+    state: Option<String>,
+    error: Option<String>,
+    iss: Option<String>,
+    client_id: Option<String>,
+}
+
+impl Returning {
+    /// None if an argument is there twice, or is no text.
+    fn of(query: &[u8]) -> Option<Returning> {
+        let mut found = Returning::default();
+        for (name, value) in pairs(query) {
+            let place = match &*name {
+                b"code" => &mut found.code,
+                b"state" => &mut found.state,
+                b"error" => &mut found.error,
+                b"iss" => &mut found.iss,
+                b"client_id" => &mut found.client_id,
+                _ => continue,
+            };
+            if place.is_some() {
+                return None;
+            }
+            *place = Some(String::from_utf8(value?.into_owned()).ok()?);
+        }
+        Some(found)
+    }
+}
+
+impl Party {
+    /// Takes a login to its end, or says why it has none in the log.
+    pub(super) fn call_back(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>) -> Step {
+        if ctx.request.method != Method::Get {
+            return refuse("the callback was not asked for by GET");
+        }
+        let Some(returning) = Returning::of(ctx.request.query().unwrap_or_default()) else {
+            return refuse("the callback has an argument twice");
+        };
+        let pending = match self.pending(&returning, ctx, env) {
+            Ok(pending) => pending,
+            Err(reason) => return refuse(reason),
+        };
+        self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
+            let Some(metadata) = metadata else {
+                return Reply::new(503).because("the provider cannot be reached").into();
+            };
+            // From another provider, which wants its code to be sent to this one (RFC 9207).
+            let is_ours = returning.iss.as_ref().is_none_or(|iss| *iss == metadata.issuer)
+                && returning.client_id.as_ref().is_none_or(|id| *id == party.config.client_id);
+            if !is_ours {
+                return refuse("the callback is of another provider or client");
+            }
+            match (&returning.error, &returning.code) {
+                (Some(error), _) => party.provider_failed(error, &pending, ctx, env),
+                (None, Some(code)) => party.exchange(code.clone(), pending, metadata, env),
+                (None, None) => refuse("the callback has no code"),
+            }
+        })
+    }
+
+    /// The login that a browser comes back from. Each comes back once.
+    fn pending(&self, returning: &Returning, ctx: &Context, env: &Env<'_>) -> Result<Pending, &'static str> {
+        let sessions = self.sessions.as_ref().ok_or("there are no sessions")?;
+        let state = returning.state.as_deref().ok_or("the callback has no state")?;
+        let cookie = only_cookie(&ctx.request.headers, &cookie_name(sessions, state));
+        let cookie = cookie.ok_or("the browser did not begin this login here")?;
+        let pending = sessions.pending(cookie).ok_or("the cookie of the login is not one of this gateway")?;
+        if verify_slices_are_equal(pending.state.as_bytes(), state.as_bytes()).is_err() {
+            return Err("the state is that of another login");
+        }
+        if env.unix_time().as_secs().saturating_sub(pending.began) > LOGIN_S {
+            return Err("the login took too long");
+        }
+        let key = self.digest("returned", &[state.as_bytes()]);
+        let now_ms = u64::try_from(env.machine.uptime().as_millis()).unwrap_or(u64::MAX);
+        let is_second = self.returned.0.with(&key, now_ms, |slot| {
+            slot.expires_ms = now_ms.saturating_add((LOGIN_S + 60) * 1000);
+            std::mem::replace(&mut slot.value, true)
+        });
+        if is_second { Err("the login has come back before") } else { Ok(pending) }
+    }
+
+    /// What becomes of a login that the provider did not let happen.
+    fn provider_failed(
+        self: &Arc<Self>,
+        error: &str,
+        pending: &Pending,
+        ctx: &mut Context,
+        env: &Env<'_>,
+    ) -> Step {
+        if pending.silent && WOULD_ASK.contains(&error) {
+            return self.log_in(Reason::Retry(pending.target.clone(), pending.retries), ctx, env);
+        }
+        if error == "temporarily_unavailable" && pending.retries < MOST_RETRIES {
+            return self.log_in(Reason::Retry(pending.target.clone(), pending.retries + 1), ctx, env);
+        }
+        let error: String = error.chars().take(64).flat_map(char::escape_debug).collect();
+        static REFUSED: LogThrottle = LogThrottle::new();
+        if let Some(left_out) = REFUSED.due() {
+            tracing::warn!(left_out, error, "openid-connect: the provider let nobody in");
+        }
+        deny("the provider let nobody in")
+    }
+
+    /// Exchanges the code.
+    fn exchange(
+        self: &Arc<Self>,
+        code: String,
+        pending: Pending,
+        metadata: Arc<Metadata>,
+        env: &Env<'_>,
+    ) -> Step {
+        let Some(endpoint) = metadata.token_endpoint.clone() else {
+            return fail("there is no token_endpoint");
+        };
+        let (client, provider) = (self.client.clone(), Arc::clone(&self.provider));
+        let (verifier, redirect_uri) = (pending.verifier.clone(), pending.redirect_uri.clone());
+        let use_pkce = self.config.use_pkce;
+        let exchanged = beside(env.node, async move {
+            let mut pairs = vec![
+                ("grant_type", "authorization_code"),
+                ("code", &*code),
+                ("redirect_uri", &*redirect_uri),
+            ];
+            if use_pkce {
+                pairs.push(("code_verifier", &*verifier));
+            }
+            client.tokens(&provider, &endpoint, &pairs).await
+        });
+        let party = Arc::clone(self);
+        Step::wait(exchanged, move |exchanged, ctx, env| {
+            let tokens = match exchanged {
+                Some(Ok(tokens)) => tokens,
+                Some(Err(error)) => {
+                    let (is_of_client, error) = (error.is_of_client, error.reason);
+                    tracing::error!(error, "openid-connect: a code is not exchanged");
+                    return match is_of_client {
+                        true => refuse("the provider does not know the code"),
+                        false => fail("a code is not exchanged"),
+                    };
+                }
+                None => return fail("a code is not exchanged"),
+            };
+            let Some(id_token) = tokens.id_token.clone() else {
+                return fail("the provider gave no ID token");
+            };
+            match Token::parse(id_token.into_bytes()) {
+                Ok(token) => party.verify(Rc::new(token), (tokens, pending, metadata), false, ctx, env),
+                Err(reason) => fail(reason),
+            }
+        })
+    }
+
+    /// Verifies the ID token (OpenID Connect Core §3.1.3.7).
+    fn verify(
+        self: &Arc<Self>,
+        token: Rc<Token>,
+        (tokens, pending, metadata): (Tokens, Pending, Arc<Metadata>),
+        is_last: bool,
+        ctx: &mut Context,
+        env: &Env<'_>,
+    ) -> Step {
+        match self.signature(&token, &metadata, is_last, env) {
+            Lookup::Verified => {}
+            Lookup::Refused(reason) | Lookup::Unavailable(reason) => return fail(reason),
+            Lookup::Waits(fetched) => {
+                let party = Arc::clone(self);
+                return Step::wait(fetched, move |(), ctx, env| {
+                    party.verify(token, (tokens, pending, metadata), true, ctx, env)
+                });
+            }
+        }
+        // A client may bring the code of another login.
+        if self.config.use_nonce && token.text_claim("nonce") != Some(&pending.nonce) {
+            return refuse("the ID token is of another login");
+        }
+        if let Err(reason) = self.check_id_claims(&token, &metadata, env) {
+            return fail(reason);
+        }
+        let claims = token.claims.clone();
+        let wants_user = self.config.session_contents.is_none_or(|contents| contents.user);
+        let Some(endpoint) = metadata.userinfo_endpoint.clone().filter(|_| wants_user) else {
+            return self.begin(claims, None, (tokens, pending), ctx, env);
+        };
+        let (provider, access_token) = (Arc::clone(&self.provider), tokens.access_token.clone());
+        let dpop = self.client.dpop.clone();
+        let user =
+            beside(
+                env.node,
+                async move { user_of(&provider, &endpoint, &access_token, dpop.as_deref()).await },
+            );
+        let party = Arc::clone(self);
+        Step::wait(user, move |user, ctx, env| match user {
+            // Of somebody else it says nothing of this user (OpenID Connect Core §5.3.2).
+            Some(Ok(user)) if user.get("sub") == claims.get("sub") => {
+                party.begin(claims, Some(user), (tokens, pending), ctx, env)
+            }
+            Some(Ok(_)) => fail("the provider speaks of another user"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "openid-connect: the provider says nothing of a user");
+                fail("the provider says nothing of the user")
+            }
+            None => fail("the provider says nothing of the user"),
+        })
+    }
+
+    fn signature(&self, token: &Token, metadata: &Metadata, is_last: bool, env: &Env<'_>) -> Lookup {
+        let config = &self.config;
+        let expected = config.token_signing_alg_values_expected;
+        if let Some(algorithm) = expected.filter(|algorithm| algorithm.shared().is_some()) {
+            let secret = config.client_secret.as_ref().map(|secret| secret.reveal().as_bytes());
+            let key = secret.and_then(|secret| Key::secret(algorithm, secret));
+            return match key.ok_or("there is no client secret").and_then(|key| key.verify(token)) {
+                Ok(()) => Lookup::Verified,
+                Err(reason) => Lookup::Refused(reason),
+            };
+        }
+        // What came from the provider over TLS needs no signature to be the provider's.
+        let is_direct = config.ssl_verify
+            && expected.is_none()
+            && metadata.token_endpoint.as_ref().is_some_and(|endpoint| endpoint.is_encrypted());
+        let named = token.header.get("alg").and_then(Value::as_str).unwrap_or_default();
+        let is_unsigned = match named {
+            "none" => config.accept_none_alg,
+            other => config.accept_unsupported_alg && Algorithm::of(other).is_none(),
+        };
+        if is_direct && is_unsigned {
+            return Lookup::Verified;
+        }
+        match &metadata.keys {
+            Some(keys) => keys.verify(token, &self.algorithms, env, is_last),
+            None => Lookup::Refused("the provider publishes no keys"),
+        }
+    }
+
+    fn check_id_claims(&self, token: &Token, metadata: &Metadata, env: &Env<'_>) -> Result<(), &'static str> {
+        let config = &self.config;
+        if !metadata.has_issued(&token.claims) {
+            return Err("the ID token is of another issuer");
+        }
+        if !is_for(&token.claims, std::slice::from_ref(&config.client_id)) {
+            return Err("the ID token is for another client");
+        }
+        if token.claims.get("azp").is_some_and(|party| party != &*config.client_id) {
+            return Err("the ID token was asked for by another client");
+        }
+        if token.text_claim("sub").is_none_or(str::is_empty) {
+            return Err("the ID token names no user");
+        }
+        if !token.claims.contains_key("iat") {
+            return Err("the ID token does not say when it was made");
+        }
+        token.in_time_of_issuer(env.unix_time().as_secs_f64(), config.iat_slack as f64)
+    }
+
+    /// Begins a session, and sends the browser to what it asked for.
+    fn begin(
+        self: &Arc<Self>,
+        claims: Map<String, Value>,
+        user: Option<Map<String, Value>>,
+        (tokens, pending): (Tokens, Pending),
+        ctx: &mut Context,
+        env: &Env<'_>,
+    ) -> Step {
+        let Some(sessions) = &self.sessions else { return fail("there are no sessions") };
+        let Ok(id) = unguessable(env.machine) else { return fail("there are no random bytes") };
+        let now = env.unix_time().as_secs();
+        let mut session = Session {
+            // A new one with each login: who knew the browser's old one does not know this.
+            id,
+            began: now,
+            renewed: now,
+            used: now,
+            sub: claims.get("sub").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            sid: claims.get("sid").and_then(Value::as_str).map(str::to_owned),
+            id_claims: Some(claims),
+            id_token: tokens.id_token.clone(),
+            user,
+            access_token: None,
+            access_ends: None,
+            refresh_token: None,
+            has_served: false,
+        };
+        session.take(tokens, &self.config, now);
+        let session = session.reduced(&self.config);
+        let config = sessions.config.clone();
+        let name = cookie_name(sessions, &pending.state);
+        self.store.write(sessions, &session, ctx, env, move |written, ctx, _| {
+            let Ok(cookies) = written else { return fail("the session cannot be kept") };
+            let mut reply = sent_on(&pending.target, config.cookie_same_site);
+            for cookie in cookies {
+                reply = reply.header("Set-Cookie", cookie);
+            }
+            reply.header("Set-Cookie", login_cookie(&config, &name, None, ctx)).into()
+        })
+    }
+}
+
+/// Sends a browser to what it asked for.
+fn sent_on(target: &str, same_site: SameSite) -> Reply {
+    let reply = match same_site {
+        // Browsers send such a cookie only with requests of the gateway's own pages, and a redirection that began at
+        // the provider is none.
+        SameSite::Strict => {
+            let escaped = target.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+            let page = format!("<meta http-equiv=\"refresh\" content=\"0;url={escaped}\">");
+            Reply::new(200).header("Content-Type", "text/html; charset=utf-8").text(page)
+        }
+        _ => Reply::new(302).header("Location", target),
+    };
+    reply.header("Cache-Control", "no-cache, no-store, max-age=0")
+}
+
+/// 400 for a callback that is no return from a login under way; the reason is in the log alone.
+fn refuse(reason: &'static str) -> Step {
+    static REFUSED: LogThrottle = LogThrottle::new();
+    if let Some(left_out) = REFUSED.due() {
+        tracing::info!(left_out, reason, "openid-connect: a callback is refused");
+    }
+    Reply::new(400).header("Cache-Control", "no-store").because(reason).into()
+}
+
+/// 403 for a user whom the provider did not let in, or who did not want to.
+fn deny(reason: &'static str) -> Step {
+    Reply::new(403).header("Cache-Control", "no-store").because(reason).into()
+}
+
+/// 500 for a fault of the provider or of the configuration; the reason is in the log alone.
+fn fail(reason: &'static str) -> Step {
+    static REFUSED: LogThrottle = LogThrottle::new();
+    if let Some(left_out) = REFUSED.due() {
+        tracing::warn!(left_out, reason, "openid-connect: a login fails");
+    }
+    Reply::new(500).because(reason).into()
+}

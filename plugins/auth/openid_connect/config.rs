@@ -1,0 +1,494 @@
+//! What an operator may say of a provider and its clients.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::resources::Confidential;
+use sigma_config::wording;
+use sigma_plugin::Configuration;
+
+use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
+use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, ParConfig, ProxyConfig};
+use super::session_config::{SessionConfig, Storage};
+use sigma_plugin_kit::service::{cleartext, unverified};
+
+/// Knows users and programs by an OpenID provider.
+///
+/// A request with a token (`Authorization: Bearer`) is let in if the token is good: by the keys that the provider
+/// publishes (`use_jwks`), by a key (`public_key`), or because the provider says so when it is asked
+/// (introspection). A browser without one is sent to the provider to log in, and comes back with a session
+/// (the authorization code flow); `bearer_only` leaves that out.
+///
+/// The node learns who it is from `X-Access-Token`, `X-ID-Token` and `X-Userinfo`; what clients send in
+/// those fields never reaches it, and neither do the cookies of the session.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Config {
+    /// The name under which the provider knows the gateway.
+    pub(super) client_id: String,
+    /// The secret that goes with it.
+    pub(super) client_secret: Option<Confidential>,
+    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`. Needed unless tokens
+    /// alone are taken (`bearer_only`), which `public_key` verifies.
+    #[serde(default, deserialize_with = "address_or_none")]
+    #[schemars(with = "Option<String>")]
+    pub(super) discovery: Option<Address>,
+    /// The issuer that the document must name, if that is not the beginning of its URL: where the gateway
+    /// reaches the provider by another name than browsers do. A slash at the end makes no difference. For all tenants of
+    /// Entra ID it is `https://login.microsoftonline.com/{tenantid}/v2.0`.
+    #[schemars(length(min = 1))]
+    pub(super) issuer: Option<String>,
+    /// What is asked for when a user logs in.
+    #[schemars(extend("default" = "openid"))]
+    pub(super) scope: String,
+    /// Whether the provider's certificate is verified, by the authorities of the system.
+    #[schemars(extend("default" = true))]
+    pub(super) ssl_verify: bool,
+    /// Seconds for each question to the provider; thousands are milliseconds.
+    #[schemars(range(min = 1), extend("default" = 3))]
+    pub(super) timeout: u64,
+    /// Where the provider is asked about tokens, if not where its document says.
+    pub(super) introspection_endpoint: Option<Address>,
+    /// How the gateway says who it is when it asks about a token.
+    #[schemars(extend("default" = "client_secret_basic"))]
+    pub(super) introspection_endpoint_auth_method: AuthMethod,
+    /// How the gateway says who it is when it asks for tokens.
+    #[schemars(extend("default" = "client_secret_basic"))]
+    pub(super) token_endpoint_auth_method: AuthMethod,
+    /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
+    /// elliptic; PEM.
+    pub(super) client_rsa_private_key: Option<Confidential>,
+    /// What the provider calls that key (`kid`).
+    #[schemars(length(min = 1))]
+    pub(super) client_rsa_private_key_id: Option<String>,
+    /// With what the gateway signs who it is. RS256 or HS256, if left out, as the method wants it.
+    pub(super) client_jwt_assertion_alg: Option<AssertionAlgorithm>,
+    /// For whom it is signed; for the endpoint that is asked, if left out.
+    #[schemars(length(min = 1))]
+    pub(super) client_jwt_assertion_audience: Option<String>,
+    /// Seconds that it is good for.
+    #[schemars(range(min = 1), extend("default" = 60))]
+    pub(super) client_jwt_assertion_expires_in: u64,
+    /// How the question with which a browser is sent to log in reaches the provider.
+    pub(super) par: Option<ParConfig>,
+    /// How tokens are bound to the gateway.
+    pub(super) dpop: Option<DpopConfig>,
+    /// Through what the provider is reached.
+    pub(super) proxy_opts: Option<ProxyConfig>,
+    /// Gateways and routes of different segments do not know what the provider said to the others of a token.
+    #[schemars(length(min = 1))]
+    pub(super) cache_segment: Option<String>,
+    /// The realm of the challenge in `WWW-Authenticate`.
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "apisix"))]
+    pub(super) realm: String,
+    /// The path that ends a session. A browser's request for a page of another site is answered 403. A copy of a
+    /// session in cookies stays good until it idles out; one in Redis ends.
+    #[schemars(extend("default" = "/logout"))]
+    pub(super) logout_path: String,
+    /// Where the provider sends browsers back to: a URL or a path, which must lead to this route. If left out, the
+    /// path that was asked for with `/.apisix/redirect` behind it.
+    #[schemars(length(min = 1))]
+    pub(super) redirect_uri: Option<String>,
+    /// What becomes of a request without a session: it is sent to log in, refused, or let pass without a user.
+    #[schemars(extend("default" = "auth"))]
+    pub(super) unauth_action: UnauthAction,
+    /// The key that tokens are verified with, PEM.
+    #[schemars(length(min = 1))]
+    pub(super) public_key: Option<String>,
+    /// Whether only tokens are taken, and nobody is sent to log in.
+    #[schemars(extend("default" = false))]
+    pub(super) bearer_only: bool,
+    /// Whether tokens are verified with the keys that the provider publishes.
+    #[schemars(extend("default" = false))]
+    pub(super) use_jwks: bool,
+    /// The algorithm that tokens must be signed with. If left out, any with a public key.
+    pub(super) token_signing_alg_values_expected: Option<Algorithm>,
+    /// The path to which the provider posts logout tokens, by which it ends sessions itself (OpenID Connect
+    /// Back-Channel Logout). For sessions in Redis.
+    pub(super) backchannel_logout_path: Option<String>,
+    /// Where the browser goes after it has logged out.
+    #[schemars(length(min = 1))]
+    pub(super) post_logout_redirect_uri: Option<String>,
+    /// Whether a code can only be exchanged by who asked for it (RFC 7636).
+    #[schemars(extend("default" = false))]
+    pub(super) use_pkce: bool,
+    /// Whether an ID token must be of the very login that it comes from (`nonce`).
+    #[schemars(extend("default" = false))]
+    pub(super) use_nonce: bool,
+    /// Whether a login is good for one request: the next one is sent to the provider again, which may ask the user or
+    /// not.
+    #[schemars(extend("default" = false))]
+    pub(super) force_reauthorize: bool,
+    /// Whether tokens are given back at the provider when the user logs out (RFC 7009).
+    #[schemars(extend("default" = false))]
+    pub(super) revoke_tokens_on_logout: bool,
+    /// Whether an ID token without a signature is taken, if it comes from the provider itself over verified TLS.
+    #[schemars(extend("default" = false))]
+    pub(super) accept_none_alg: bool,
+    /// Whether an ID token with an algorithm that is not known here is taken, if it comes from the provider itself
+    /// over verified TLS (OpenID Connect Core §3.1.3.7).
+    #[schemars(extend("default" = true))]
+    pub(super) accept_unsupported_alg: bool,
+    /// Without effect: what a worker remembers of a token is that its signature holds, and only as long as the
+    /// key is in use.
+    #[serde(rename = "jwt_verification_cache_ignore")]
+    #[schemars(extend("default" = false))]
+    pub(super) _jwt_verification_cache_ignore: bool,
+    /// Whether an access token that has ended is exchanged for a new one, if the provider gave a refresh token.
+    #[schemars(extend("default" = true))]
+    pub(super) renew_access_token_on_expiry: bool,
+    /// Whether the node gets the access token, in `X-Access-Token`.
+    #[schemars(extend("default" = true))]
+    pub(super) set_access_token_header: bool,
+    /// Whether the node gets the claims of the ID token, in `X-ID-Token` as JSON in Base64.
+    #[schemars(extend("default" = true))]
+    pub(super) set_id_token_header: bool,
+    /// Whether the node gets what is known of the user, in `X-Userinfo` as JSON in Base64.
+    #[schemars(extend("default" = true))]
+    pub(super) set_userinfo_header: bool,
+    /// Whether the access token stands in `Authorization` in place of `X-Access-Token`.
+    #[schemars(extend("default" = false))]
+    pub(super) access_token_in_authorization_header: bool,
+    /// Whether the node gets the ID token as it is, in `X-Raw-ID-Token`.
+    #[schemars(extend("default" = false))]
+    pub(super) set_raw_id_token_header: bool,
+    /// Whether the node gets the refresh token, in `X-Refresh-Token`.
+    #[schemars(extend("default" = false))]
+    pub(super) set_refresh_token_header: bool,
+    /// What a token must claim.
+    pub(super) claim_validator: Option<ClaimValidator>,
+    /// A JSON Schema for the claims of a token; for those who have logged in, for an object with `user`,
+    /// `access_token` and `id_token`.
+    #[serde(default)]
+    #[schemars(schema_with = "object_schema")]
+    pub(super) claim_schema: Option<Value>,
+    /// Scopes that a token must all have.
+    pub(super) required_scopes: Option<Vec<String>>,
+    /// Further arguments of the question with which a browser is sent to log in.
+    #[serde(default)]
+    #[schemars(schema_with = "texts_schema")]
+    pub(super) authorization_params: Option<BTreeMap<String, Value>>,
+    /// Seconds that an access token is good for where the provider does not say.
+    #[schemars(range(min = 1), extend("default" = 3600, "own_default" = true))]
+    pub(super) access_token_expires_in: u64,
+    /// Seconds after which a browser is sent to the provider again, which does not ask the user (`prompt=none`).
+    #[schemars(range(min = 1))]
+    pub(super) refresh_session_interval: Option<u64>,
+    /// Seconds before its end at which an access token counts as ended.
+    #[schemars(extend("default" = 0))]
+    pub(super) access_token_expires_leeway: u64,
+    /// Seconds that the provider's word on a token is believed at most; 0 for as long as the token is good.
+    #[schemars(extend("default" = 0))]
+    pub(super) introspection_interval: u64,
+    /// What the provider's word on a token calls its end: `exp`, or a member that has seconds from now.
+    #[schemars(length(min = 1), extend("default" = "exp", "own_default" = true))]
+    pub(super) introspection_expiry_claim: String,
+    /// Fields of the request that go along when the provider is asked about a token.
+    #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
+    pub(super) introspection_addon_headers: Option<Vec<String>>,
+    /// Seconds by which clocks may differ.
+    #[schemars(extend("default" = 120))]
+    pub(super) iat_slack: u64,
+    /// Seconds after which the provider's keys are fetched anew.
+    #[schemars(range(min = 1), extend("default" = 86400))]
+    pub(super) jwk_expires_in: u64,
+    /// Seconds that the keys are used beyond that where the provider gives no new ones.
+    #[schemars(extend("default" = 86400, "own_default" = true))]
+    pub(super) jwk_stale_if_error: u64,
+    /// Seconds between two fetches of the keys or of the document, at least, whatever clients send.
+    #[schemars(range(min = 1), extend("default" = 5, "own_default" = true))]
+    pub(super) jwk_cooldown: u64,
+    /// How those who have logged in are known again.
+    pub(super) session: Option<SessionConfig>,
+    /// What a session holds. All of it if left out; less makes a smaller cookie.
+    #[schemars(extend("own_default" = true))]
+    pub(super) session_contents: Option<SessionContents>,
+}
+
+/// Parts of a session.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct SessionContents {
+    /// The claims of the ID token.
+    #[schemars(extend("default" = false))]
+    pub(super) id_token: bool,
+    /// The ID token as it is: the provider is told it when the user logs out.
+    #[schemars(extend("default" = false))]
+    pub(super) enc_id_token: bool,
+    /// What the provider says of the user.
+    #[schemars(extend("default" = false))]
+    pub(super) user: bool,
+    /// The access token, and the one that it is renewed with.
+    #[schemars(extend("default" = false))]
+    pub(super) access_token: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum UnauthAction {
+    Auth,
+    Deny,
+    Pass,
+}
+
+/// What a token must claim.
+#[derive(Clone, Deserialize, JsonSchema)]
+pub(super) struct ClaimValidator {
+    /// Who may have issued it.
+    pub(super) issuer: Option<IssuerValidator>,
+    /// Whom it must be for.
+    pub(super) audience: Option<AudienceValidator>,
+}
+
+#[derive(Clone, Deserialize, JsonSchema)]
+pub(super) struct IssuerValidator {
+    /// The issuers. If left out, the one of the document.
+    #[schemars(length(min = 1))]
+    pub(super) valid_issuers: Option<Vec<String>>,
+}
+
+#[derive(Clone, Deserialize, JsonSchema)]
+pub(super) struct AudienceValidator {
+    /// The claim that says so.
+    #[schemars(extend("default" = "aud"))]
+    pub(super) claim: String,
+    /// Whether it must be there.
+    #[schemars(extend("default" = false))]
+    pub(super) required: bool,
+    /// Whether it must name `client_id`.
+    #[schemars(extend("default" = false))]
+    pub(super) match_with_client_id: bool,
+}
+
+/// An address; an empty text is none.
+fn address_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    text.map(Address::try_from).transpose().map_err(serde::de::Error::custom)
+}
+
+fn object_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object"})
+}
+
+fn texts_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}})
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.discovery.is_none() && !(self.bearer_only && self.public_key.is_some()) {
+            return Err("property \"discovery\" is required".to_owned());
+        }
+        if self.session.is_none() && !self.bearer_only {
+            return Err("property \"session.secret\" is required when \"bearer_only\" is false".to_owned());
+        }
+        let signs = |method| method == AuthMethod::PrivateKeyJwt;
+        let needs_no_secret = match self.bearer_only {
+            true => self.verifies_signatures() || signs(self.introspection_endpoint_auth_method),
+            false => self.use_pkce || signs(self.token_endpoint_auth_method),
+        };
+        if self.client_secret.is_none() && !needs_no_secret {
+            return Err("property \"client_secret\" is required".to_owned());
+        }
+        if let Some(schema) = &self.claim_schema {
+            wording::Schema::compile(schema)
+                .map_err(|error| format!("check claim_schema failed: {error}"))?;
+        }
+        if let Some(discovery) = &self.discovery
+            && self.issuer.is_none()
+            && Provider::issuer_of(discovery).is_none()
+        {
+            return Err(format!(
+                "discovery: `{discovery}` does not end with /.well-known/openid-configuration, so that its issuer is \
+                not known; set `issuer` to it"
+            ));
+        }
+        if let Some(proxies) = &self.proxy_opts {
+            proxies.proxies()?;
+        }
+        self.check_bearer()?;
+        self.check_login()
+    }
+}
+
+impl Config {
+    /// Whether tokens are verified here, and not by a question.
+    pub(super) fn verifies_signatures(&self) -> bool {
+        self.public_key.is_some() || self.use_jwks
+    }
+
+    /// Whether requests may bring a token of their own.
+    pub(super) fn takes_tokens(&self) -> bool {
+        self.bearer_only || self.introspection_endpoint.is_some() || self.verifies_signatures()
+    }
+
+    fn check_bearer(&self) -> Result<(), String> {
+        if self.public_key.is_some() && self.use_jwks {
+            return Err(
+                "public_key, use_jwks: only one of them can verify tokens; remove the other".to_owned()
+            );
+        }
+        if let Some(pem) = &self.public_key {
+            KeyRing::of_pem(pem, &self.algorithms()).map_err(|error| format!("public_key: {error}"))?;
+        }
+        let is_shared = self.token_signing_alg_values_expected.is_some_and(|name| name.shared().is_some());
+        if is_shared && self.verifies_signatures() {
+            return Err("token_signing_alg_values_expected: a published key is no secret; \
+                name an algorithm such as RS256 or ES256"
+                .to_owned());
+        }
+        let fields = self.introspection_addon_headers.iter().flatten();
+        match fields.into_iter().find(|name| !sigma_plugin_kit::fields::is_name(name)) {
+            Some(name) => Err(format!("introspection_addon_headers: `{name}` is no name of a header field")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_login(&self) -> Result<(), String> {
+        let Some(session) = self.session.as_ref().filter(|_| !self.bearer_only) else {
+            return match self.backchannel_logout_path {
+                Some(_) => {
+                    Err("backchannel_logout_path: with `bearer_only` there are no sessions".to_owned())
+                }
+                None => Ok(()),
+            };
+        };
+        session.check()?;
+        let is_path = |text: &str| text.starts_with('/') && !text.starts_with("//");
+        if let Some(uri) = &self.redirect_uri
+            && !is_path(uri)
+        {
+            Address::try_from(uri.clone()).map_err(|fault| format!("redirect_uri: {fault}, nor a path"))?;
+        }
+        if !is_path(&self.logout_path) {
+            return Err(format!("logout_path: `{}` is no path", self.logout_path));
+        }
+        if let Some(path) = &self.backchannel_logout_path {
+            if !is_path(path) {
+                return Err(format!("backchannel_logout_path: `{path}` is no path"));
+            }
+            if session.storage == Storage::Cookie {
+                return Err("backchannel_logout_path: a session in cookies cannot be ended from elsewhere; \
+                    set `session.storage` to redis"
+                    .to_owned());
+            }
+        }
+        let reserved = self.authorization_params.iter().flat_map(BTreeMap::keys);
+        match reserved.into_iter().find(|name| RESERVED.contains(&name.as_str())) {
+            Some(name) => Err(format!("authorization_params: the gateway itself sets `{name}`: remove it")),
+            None => Ok(()),
+        }
+    }
+
+    /// The algorithms of tokens with a public key.
+    pub(super) fn algorithms(&self) -> Vec<Algorithm> {
+        match self.token_signing_alg_values_expected {
+            Some(algorithm) => vec![algorithm],
+            None => Algorithm::PUBLIC.to_vec(),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        match self.timeout {
+            ms if ms >= 1000 && ms % 1000 == 0 => Duration::from_millis(ms),
+            seconds => Duration::from_secs(seconds),
+        }
+    }
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// Returns an error if its issuer is not known.
+    pub(super) fn provider(&self) -> Result<ProviderSettings, String> {
+        let issuer = self.issuer.as_deref();
+        let issuer = match &self.discovery {
+            Some(discovery) => issuer.or_else(|| Provider::issuer_of(discovery)),
+            None => Some(issuer.unwrap_or_default()),
+        };
+        let proxies = self.proxy_opts.as_ref().map(ProxyConfig::proxies).transpose()?.unwrap_or_default();
+        Ok(ProviderSettings {
+            issuer: issuer.ok_or("discovery: the issuer is not known")?.to_owned(),
+            discovery: self.discovery.clone(),
+            web: WebSettings { proxies, ..WebSettings::new(self.timeout(), self.ssl_verify) },
+            keys: Ages {
+                max_age: Duration::from_secs(self.jwk_expires_in),
+                stale_if_error: Duration::from_secs(self.jwk_stale_if_error),
+                cooldown: Duration::from_secs(self.jwk_cooldown),
+            },
+        })
+    }
+}
+
+/// Arguments of the question with which a browser is sent to log in that are not the operator's.
+const RESERVED: [&str; 11] = [
+    "client_id",
+    "response_type",
+    "response_mode",
+    "scope",
+    "redirect_uri",
+    "state",
+    "nonce",
+    "code_challenge",
+    "code_challenge_method",
+    "request",
+    "request_uri",
+];
+
+/// What is to be said of a configuration as it is written.
+pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
+    let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
+    let message = "the provider is asked in cleartext: whoever is on the way can let anybody in";
+    let clear = ["discovery", "introspection_endpoint"].iter();
+    let clear = clear.filter_map(|field| cleartext(conf, field, message));
+    let mut found: Vec<_> =
+        clear.chain(unverified(conf, "anybody may answer in the provider's place")).collect();
+    if on("jwt_verification_cache_ignore") {
+        let message = "`jwt_verification_cache_ignore` has no effect: only signatures are remembered";
+        found.push(Problem::new("jwt_verification_cache_ignore", "no_effect", message).hint("remove it"));
+    }
+    if conf.get("session").and_then(|session| session.get("cookie")).is_some() {
+        let message = "`session.cookie` is what APISIX had before `session.absolute_timeout`";
+        found.push(Problem::new("session.cookie", "deprecated", message).hint("write `absolute_timeout`"));
+    }
+    found.extend(client_config::warnings(conf));
+    if on("bearer_only") && conf.get("session").is_some() {
+        let message = "`session` has no effect with `bearer_only`: nobody logs in";
+        found.push(Problem::new("session", "no_effect", message).hint("remove it"));
+    }
+    found.extend(for_other_applications(conf));
+    let has_text = |field: &str| conf.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    let names_issuers = conf.pointer("/claim_validator/issuer/valid_issuers").is_some();
+    if !has_text("discovery") && !has_text("issuer") && !names_issuers {
+        let message =
+            "without a provider every token is accepted that `public_key` verifies, whatever its `iss`";
+        found.push(Problem::new("issuer", "any_issuer", message).hint("set `issuer`"));
+    }
+    if !on("bearer_only") && !on("use_pkce") && !on("use_nonce") {
+        let message = "a stolen code or ID token can be used in another login (RFC 9700 §2.1.1)";
+        found
+            .push(Problem::new("use_pkce", "no_pkce", message).hint("set `use_pkce` or `use_nonce` to true"));
+    }
+    found
+}
+
+/// The warning that bearer tokens of the issuer for other applications are accepted.
+fn for_other_applications(conf: &Value) -> Option<Problem> {
+    let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
+    let has = |field: &str| conf.get(field).is_some_and(|value| !value.is_null());
+    let takes_tokens =
+        ["public_key", "introspection_endpoint"].into_iter().any(has) || on("bearer_only") || on("use_jwks");
+    let is_limited = has("claim_schema")
+        || conf.get("required_scopes").and_then(Value::as_array).is_some_and(|scopes| !scopes.is_empty());
+    let audience = conf.get("claim_validator").and_then(|claims| claims.get("audience"));
+    let demands = |field: &str| audience.and_then(|audience| audience.get(field)) == Some(&Value::Bool(true));
+    if !takes_tokens || is_limited || demands("required") && demands("match_with_client_id") {
+        return None;
+    }
+    let message = "a bearer token for another application of the issuer is accepted (RFC 8725 §3.9)";
+    let hint = "set `claim_validator: { audience: { required: true, match_with_client_id: true } }`, or \
+                `required_scopes`, or `claim_schema`";
+    Some(Problem::new("claim_validator", "any_audience", message).hint(hint))
+}

@@ -1,0 +1,153 @@
+//! What an operator may say of sessions.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::resources::Confidential;
+
+use sigma_plugin_kit::redis::{Place, Target, single_server};
+
+/// How those who have logged in are known again.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct SessionConfig {
+    /// What sessions are encrypted with; gateways with the same secret know each other's sessions.
+    #[schemars(length(min = 16))]
+    pub(super) secret: Confidential,
+    /// The name of the cookie. One that is too large is split: `session`, `session2` …
+    #[schemars(regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$"), extend("default" = "session", "own_default" = true))]
+    pub(super) cookie_name: String,
+    /// The paths for which browsers send it.
+    #[schemars(regex(pattern = r"^/[!-:<-~]*$"), extend("default" = "/", "own_default" = true))]
+    pub(super) cookie_path: String,
+    /// The domain for whose hosts browsers send it; only for the host that set it, if left out.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9.-]+$"))]
+    pub(super) cookie_domain: Option<String>,
+    /// Whether browsers send it over TLS alone; if left out, where the request came over TLS.
+    pub(super) cookie_secure: Option<bool>,
+    /// Whether scripts cannot read it.
+    #[schemars(extend("default" = true, "own_default" = true))]
+    pub(super) cookie_http_only: bool,
+    /// Whether browsers send it with requests that pages of others make. With `Strict` whoever follows a link from
+    /// elsewhere has to log in.
+    #[schemars(extend("default" = "Lax", "own_default" = true))]
+    pub(super) cookie_same_site: SameSite,
+    /// Seconds without a request after which a session ends; 0 for never.
+    #[schemars(extend("default" = 900, "own_default" = true))]
+    pub(super) idling_timeout: u64,
+    /// Seconds after which a session that nobody uses is not renewed any more; 0 for never.
+    #[schemars(extend("default" = 3600, "own_default" = true))]
+    pub(super) rolling_timeout: u64,
+    /// Seconds after which a session ends, whatever happens; 0 for never. A day, if left out.
+    absolute_timeout: Option<u64>,
+    /// What APISIX had in place of `absolute_timeout`.
+    cookie: Option<CookieConfig>,
+    /// Where sessions are kept: in the cookie itself, or in Redis.
+    #[schemars(extend("default" = "cookie"))]
+    pub(super) storage: Storage,
+    /// The Redis server that keeps them.
+    pub(super) redis: Option<RedisConfig>,
+}
+
+/// What APISIX had in place of `absolute_timeout`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct CookieConfig {
+    /// Seconds after which a session ends, where `absolute_timeout` is left out.
+    lifetime: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(super) enum SameSite {
+    Strict,
+    Lax,
+    None,
+    /// The browser decides.
+    Default,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Storage {
+    Cookie,
+    Redis,
+}
+
+/// The Redis server that keeps sessions.
+#[derive(Clone, Deserialize, JsonSchema)]
+pub(super) struct RedisConfig {
+    /// Its host.
+    #[schemars(length(min = 2), extend("default" = "127.0.0.1"))]
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1), extend("default" = 6379))]
+    port: u16,
+    /// User; without it the default user.
+    #[schemars(length(min = 1))]
+    username: Option<String>,
+    /// Password; empty for none.
+    password: Option<Confidential>,
+    /// Number of the database.
+    #[schemars(range(min = 0), extend("default" = 0))]
+    database: i64,
+    /// What the keys of sessions begin with.
+    #[schemars(extend("default" = "sessions"))]
+    pub(super) prefix: String,
+    /// Whether the connection is encrypted.
+    #[schemars(extend("default" = false))]
+    ssl: bool,
+    /// Whether the server's certificate must be valid.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
+    /// Milliseconds to connect.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    connect_timeout: u64,
+    /// Milliseconds to send; the longer one of this and `read_timeout` is for question and answer.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    send_timeout: u64,
+    /// Milliseconds to wait for an answer.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    read_timeout: u64,
+    /// Milliseconds of silence after which a connection is made anew.
+    #[schemars(range(min = 1000), extend("default" = 10000))]
+    keepalive_timeout: u64,
+}
+
+impl SessionConfig {
+    /// Seconds after which a session ends, whatever happens; 0 for never.
+    pub(super) fn absolute_s(&self) -> u64 {
+        let former = self.cookie.as_ref().and_then(|cookie| cookie.lifetime);
+        self.absolute_timeout.or(former).unwrap_or(86_400)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        match (self.storage, &self.redis) {
+            (Storage::Redis, None) => Err("session: property \"redis\" is required".to_owned()),
+            (Storage::Cookie, Some(_)) => {
+                Err("session: `redis` has no effect while `storage` is cookie; set it to redis".to_owned())
+            }
+            _ if self.cookie_same_site == SameSite::None && self.cookie_secure == Some(false) => {
+                Err("session: browsers take cookies with `cookie_same_site: None` over TLS alone; \
+                    set `cookie_secure` to true"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RedisConfig {
+    /// What a connection leads to.
+    pub(super) fn target(&self) -> Target {
+        let place = Place { host: self.host.clone(), port: self.port };
+        let ms = Duration::from_millis;
+        Target {
+            connect_timeout: ms(self.connect_timeout),
+            answer_timeout: ms(self.send_timeout.max(self.read_timeout)),
+            idle_timeout: ms(self.keepalive_timeout),
+            database: self.database,
+            ..single_server(place, self.username.clone(), self.password.clone(), (self.ssl, self.ssl_verify))
+        }
+    }
+}

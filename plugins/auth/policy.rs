@@ -1,0 +1,224 @@
+//! What all authenticating plugins do once a credential was read: let its owner in, take the one
+//! who stands for everybody, or refuse with a challenge (RFC 9110 §11.6.1).
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use sigma_http::{HeaderId, Headers};
+use sigma_plugin::variables::pairs;
+use sigma_plugin::{Context, Env, Identity, Reply, Step};
+
+use sigma_plugin_kit::log_throttle::LogThrottle;
+
+/// An authentication scheme (RFC 9110 §11.1).
+pub(super) trait Scheme {
+    /// The plugin that offers it, under whose name consumers are found.
+    const PLUGIN: &'static str;
+    /// Begins the challenge.
+    const NAME: &'static str;
+    /// The realm, unless the configuration names another one.
+    const REALM: &'static str;
+}
+
+/// What an authenticating plugin does with a request, whatever its credential is: the fields that the
+/// configurations of all of them have.
+#[derive(Deserialize, JsonSchema)]
+#[serde(bound = "S: Scheme")]
+#[schemars(bound = "S: Scheme")]
+pub(super) struct AuthPolicy<S> {
+    /// Whether the node must not see the credential: it is taken out of every place that the plugin
+    /// reads.
+    #[schemars(extend("default" = false))]
+    pub(super) hide_credentials: bool,
+    /// The realm of the challenge in `WWW-Authenticate`.
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = S::REALM))]
+    pub(super) realm: String,
+    /// The consumer that stands for everybody who is not authenticated.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<Box<str>>,
+    #[serde(skip)]
+    scheme: PhantomData<fn() -> S>,
+}
+
+/// Why a request is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// What the client is told.
+    pub(super) message: &'static str,
+    /// What the log is told. Never holds anything that the client sent.
+    pub(super) detail: &'static str,
+    /// The cause in terms of the credential.
+    pub(super) cause: Cause,
+}
+
+/// Why a credential does not authenticate a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The request has no credential of the plugin's kind.
+    Absent,
+    /// The credential is wrong.
+    Wrong,
+    /// The credential was not judged: a directory does not respond, or a nonce is stale.
+    Unjudged,
+}
+
+impl Refusal {
+    /// A wrong credential.
+    pub(super) const fn new(message: &'static str, detail: &'static str) -> Refusal {
+        Refusal { message, detail, cause: Cause::Wrong }
+    }
+
+    /// A wrong credential, with the same text for client and log.
+    pub(super) const fn plain(message: &'static str) -> Refusal {
+        Refusal::new(message, message)
+    }
+
+    /// No credential, with the same text for client and log.
+    pub(super) const fn absent(message: &'static str) -> Refusal {
+        Refusal::plain(message).with(Cause::Absent)
+    }
+
+    /// The same refusal for another cause.
+    pub(super) const fn with(self, cause: Cause) -> Refusal {
+        Refusal { cause, ..self }
+    }
+}
+
+impl<S: Scheme> AuthPolicy<S> {
+    /// Who is recognised by `key`; the text for the log if nobody is. An empty key is nobody's,
+    /// whatever a consumer's configuration came to.
+    pub(super) fn find<'e>(
+        &self,
+        env: &Env<'e>,
+        key: &[u8],
+        unknown: &'static str,
+    ) -> Result<&'e Arc<Identity>, &'static str> {
+        // Keys are text: bytes that are not belong to nobody.
+        let key = std::str::from_utf8(key).ok().filter(|key| !key.is_empty());
+        match key.and_then(|key| env.consumers.find(S::PLUGIN, key)) {
+            Some(identity) => Ok(identity),
+            None if env.consumers.has_any(S::PLUGIN) => Err(unknown),
+            None => Err("Missing related consumer"),
+        }
+    }
+
+    /// Lets the owner of the credential in, or refuses.
+    pub(super) fn conclude(
+        &self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        found: Result<&Arc<Identity>, Refusal>,
+    ) -> Step {
+        match found {
+            Ok(identity) => {
+                ctx.attach(identity);
+                Step::Next
+            }
+            Err(refusal) => self.refuse(ctx, env, refusal),
+        }
+    }
+
+    fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
+        static REFUSED: LogThrottle = LogThrottle::new();
+        static ABSENT: LogThrottle = LogThrottle::new();
+        match refusal.cause {
+            Cause::Absent => {}
+            Cause::Wrong => ctx.mark_wrong_credential(),
+            Cause::Unjudged => ctx.mark_unjudged_credential(),
+        }
+        let (plugin, reason) = (S::PLUGIN, refusal.detail);
+        if let Some(left_out) = REFUSED.due() {
+            tracing::info!(plugin, reason, left_out, "a request is not authenticated");
+        }
+        let Some(name) = &self.anonymous_consumer else { return self.challenge(refusal) };
+        let Some(consumer) = env.consumers.get(name) else {
+            if let Some(left_out) = ABSENT.due() {
+                let consumer = &**name;
+                tracing::warn!(plugin, consumer, left_out, "the anonymous consumer does not exist");
+            }
+            let detail = "the anonymous consumer does not exist";
+            return self.challenge(Refusal { message: "Invalid user authorization", detail, ..refusal });
+        };
+        ctx.attach_anonymous(consumer);
+        Step::Next
+    }
+
+    fn challenge(&self, Refusal { message, detail, .. }: Refusal) -> Step {
+        let challenge = format!("{} realm=\"{}\"", S::NAME, self.realm);
+        let reply = Reply::new(401).header("WWW-Authenticate", challenge.as_bytes());
+        reply.json(&json!({ "message": message })).because(detail).into()
+    }
+}
+
+/// A field of the request that a configuration names. As in APISIX an underscore in the name also
+/// stands for a hyphen; a field that is spelt as the name is goes first.
+#[derive(Deserialize, JsonSchema)]
+#[serde(from = "String")]
+pub(super) struct FieldName {
+    name: String,
+    hyphenated: String,
+}
+
+impl From<String> for FieldName {
+    fn from(name: String) -> FieldName {
+        FieldName { hyphenated: name.replace('_', "-"), name }
+    }
+}
+
+impl FieldName {
+    /// The first value of the field.
+    pub(super) fn find<'h>(&self, headers: &'h Headers) -> Option<&'h [u8]> {
+        headers.find(self.name.as_bytes()).or_else(|| headers.find(self.hyphenated.as_bytes()))
+    }
+
+    /// Takes all such fields out of the request.
+    pub(super) fn remove(&self, headers: &mut Headers) {
+        headers.remove_name(self.name.as_bytes());
+        headers.remove_name(self.hyphenated.as_bytes());
+    }
+}
+
+/// The only argument of this name in the query; empty if it is repeated or has no value, so that
+/// it is found and is nobody's.
+pub(super) fn only_argument(ctx: &Context, name: &str) -> Option<Vec<u8>> {
+    let mut values = pairs(ctx.outgoing_query()?).filter(|(key, _)| **key == *name.as_bytes());
+    Some(match (values.next()?, values.next()) {
+        ((_, Some(value)), None) => value.into_owned(),
+        _ => Vec::new(),
+    })
+}
+
+/// Whether two secrets are equal, in a time that says nothing about where they differ.
+pub(super) fn same_secret(a: &[u8], b: &[u8]) -> bool {
+    verify_slices_are_equal(a, b).is_ok()
+}
+
+/// The value of `Authorization`; the first one.
+pub(super) fn authorization(ctx: &Context) -> Option<&[u8]> {
+    ctx.request.headers.get(HeaderId::Authorization)
+}
+
+/// Takes a cookie out of the request. The others stay as they are, in one field.
+pub(super) fn remove_cookie(headers: &mut Headers, name: &str) {
+    let is_named = |pair: &&[u8]| {
+        let key = pair.split(|b| *b == b'=').next().unwrap_or_default();
+        key.trim_ascii() == name.as_bytes()
+    };
+    let pairs = || headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
+    if !pairs().any(|pair| is_named(&pair)) {
+        return;
+    }
+    let kept: Vec<&[u8]> = pairs()
+        .filter(|pair| !is_named(pair))
+        .map(<[u8]>::trim_ascii)
+        .filter(|pair| !pair.is_empty())
+        .collect();
+    match kept.join(&b"; "[..]) {
+        kept if kept.is_empty() => headers.remove(HeaderId::Cookie),
+        kept => headers.set(HeaderId::Cookie, &kept),
+    }
+}

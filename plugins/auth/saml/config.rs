@@ -1,0 +1,194 @@
+//! What an operator may say of a provider of SAML.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::resources::Confidential;
+use sigma_plugin::Configuration;
+use sigma_plugin::outbound::Service;
+
+use super::super::pages::{PagePath, STOLEN_LOGIN};
+use super::keys::{OwnKey, ProviderKeys};
+use sigma_plugin_kit::service::cleartext;
+
+/// Has browsers log in at a provider of SAML 2.0.
+///
+/// A browser without a session is sent to `idp_uri` with a signed request, and comes back to `login_callback_uri` with
+/// an answer, by a redirect or by a form. Its assertion has to be signed, with one of the keys of `idp_cert`; for this
+/// gateway, this login and this moment; and is taken once. Then the browser goes back to where it wanted to go; what
+/// it posted is lost. A login has ten minutes.
+///
+/// Taken are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or P-384 and
+/// SHA-384, in the form that SAML has: of the response or the assertion by its ID, with exclusive canonicalisation; or of
+/// the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
+///
+/// A session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration take it.
+/// It ends 900 s after its last request, noted once a minute, a day after the login, when the provider wants it to end,
+/// with `logout_uri`, and when the provider says so. The node does not get the cookie. `acl` finds the user as external
+/// user, whose attributes are in `attrs`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Config {
+    /// The name of the gateway at the provider (entity ID).
+    #[schemars(length(min = 1))]
+    pub(super) sp_issuer: String,
+    /// The URL at the provider to which browsers are sent, to log in and out; without a query.
+    pub(super) idp_uri: ProviderUrl,
+    /// The name of the provider (entity ID). If it is left out, everybody who signs with the key of `idp_cert` is the provider.
+    #[schemars(length(min = 1))]
+    pub(super) idp_issuer: Option<String>,
+    /// The certificate with the key that the provider signs with, PEM; or several, while it changes its key. What messages
+    /// say of keys never counts, nor does when the certificate ends.
+    pub(super) idp_cert: String,
+    /// The certificate of `sp_private_key` that the provider has, PEM.
+    pub(super) sp_cert: String,
+    /// The RSA key that requests are signed with, with SHA-512; PEM.
+    pub(super) sp_private_key: Confidential,
+    /// Where browsers come back with the provider's answer: a path on this route, or a whole URL.
+    pub(super) login_callback_uri: Callback,
+    /// The path that ends a session.
+    pub(super) logout_uri: PagePath,
+    /// The path to which browsers come back from a logout, and where the provider ends sessions.
+    pub(super) logout_callback_uri: PagePath,
+    /// Where browsers are sent after a logout.
+    #[schemars(length(min = 1))]
+    pub(super) logout_redirect_uri: String,
+    /// How the provider is to send its answer. A form (`HTTP-POST`) needs a cookie that browsers send from other
+    /// sites too, and therefore over TLS alone.
+    #[schemars(extend("default" = "HTTP-Redirect"))]
+    pub(super) auth_protocol_binding_method: Binding,
+    /// What sessions are encrypted with.
+    #[schemars(length(min = 8, max = 32))]
+    pub(super) secret: Confidential,
+    /// Former values of `secret`, whose sessions still hold.
+    #[serde(default)]
+    #[schemars(inner(length(min = 8, max = 32)))]
+    #[schemars(extend("own_default" = true))]
+    pub(super) secret_fallbacks: Vec<Confidential>,
+}
+
+/// How a message travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(super) enum Binding {
+    /// In the query of a redirect.
+    #[serde(rename = "HTTP-Redirect")]
+    Redirect,
+    /// In a form.
+    #[serde(rename = "HTTP-POST")]
+    Post,
+}
+
+impl Binding {
+    /// Its name in messages.
+    pub(super) fn urn(self) -> &'static str {
+        match self {
+            Binding::Redirect => "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect",
+            Binding::Post => "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-POST",
+        }
+    }
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        let paths = [
+            ("login_callback_uri", &self.login_callback_uri.path),
+            ("logout_uri", &self.logout_uri.0),
+            ("logout_callback_uri", &self.logout_callback_uri.0),
+        ];
+        for (at, (name, path)) in paths.iter().enumerate() {
+            if let Some((other, _)) = paths[..at].iter().find(|(_, other)| other == path) {
+                return Err(format!("`{name}` is the path of `{other}`: give each a path of its own"));
+            }
+        }
+        if !self.logout_redirect_uri.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("`logout_redirect_uri` has characters that are not encoded".to_owned());
+        }
+        let names = [Some(&self.sp_issuer), self.idp_issuer.as_ref()];
+        if names.into_iter().flatten().any(|name| name.chars().any(char::is_control)) {
+            return Err("`sp_issuer` and `idp_issuer` have no control characters".to_owned());
+        }
+        self.keys().map(drop)
+    }
+}
+
+impl Config {
+    /// The keys of both sides.
+    ///
+    /// # Errors
+    /// Returns an error, which names the field, if one of them cannot be used.
+    pub(super) fn keys(&self) -> Result<(ProviderKeys, OwnKey), String> {
+        let provider = ProviderKeys::of_pem(&self.idp_cert).map_err(|fault| format!("idp_cert: {fault}"))?;
+        Ok((provider, OwnKey::of_pem(self.sp_private_key.reveal(), &self.sp_cert)?))
+    }
+}
+
+/// The URL of the provider.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+pub(super) struct ProviderUrl(#[schemars(skip)] pub(super) String);
+
+impl TryFrom<String> for ProviderUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ProviderUrl, String> {
+        let service = Service::parse(&text)?;
+        if service.target.contains('?') || text.contains('#') {
+            return Err(format!("`{text}` has a query: write the URL without it"));
+        }
+        Ok(ProviderUrl(text))
+    }
+}
+
+/// Where browsers come back.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+pub(super) struct Callback {
+    /// The whole URL without its path, if it was written.
+    #[schemars(skip)]
+    pub(super) origin: Option<String>,
+    #[schemars(skip)]
+    pub(super) path: String,
+}
+
+impl TryFrom<String> for Callback {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Callback, String> {
+        if text.starts_with('/') {
+            return Ok(Callback { origin: None, path: PagePath::try_from(text)?.0 });
+        }
+        Service::parse(&text)?;
+        let authority = text.find("://").map_or(0, |at| at + 3);
+        let at = text[authority..].find('/').map(|at| authority + at);
+        let at = at.ok_or_else(|| format!("`{text}` has no path: browsers could not come back to it"))?;
+        Ok(Callback {
+            origin: Some(text[..at].to_owned()),
+            path: PagePath::try_from(text[at..].to_owned())?.0,
+        })
+    }
+}
+
+/// What `plugin_attr` may tell the plugin.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Attributes {
+    /// Most bytes of a message of the provider, once it is decoded and inflated. An answer with a hundred groups has about 20,000.
+    #[schemars(range(min = 4096, max = 4_194_304))]
+    pub(super) message_bytes: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes { message_bytes: 128 << 10 }
+    }
+}
+
+pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
+    let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
+    let message = match conf.get("auth_protocol_binding_method").and_then(Value::as_str) {
+        Some("HTTP-POST") => "browsers keep the cookie of a login over TLS alone, so that nobody can log in",
+        _ => STOLEN_LOGIN,
+    };
+    found.extend(cleartext(conf, "login_callback_uri", message));
+    found
+}

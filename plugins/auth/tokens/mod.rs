@@ -1,0 +1,44 @@
+//! JSON Web Tokens (RFC 7519), for all who verify them.
+//!
+//! | file | question |
+//! |---|---|
+//! | `algorithm` | which algorithms there are |
+//! | `token` | text to header, claims and signature; the claims that have a time |
+//! | `claims` | whether what a token claims is what was asked for |
+//! | `key` | a key that signatures are verified with, from a secret or PEM |
+//! | `signing_key` | a key that the gateway itself signs tokens with |
+//! | `key_set` | the keys of an issuer (RFC 7517) |
+//! | `discovery` | what an OpenID provider says of itself |
+//! | `source` | where the keys of an issuer come from, and who holds them |
+//! | `verdicts` | signatures that a worker has found good already |
+//!
+//! How documents are fetched beside the traffic is in [`sigma_plugin_kit::web`], for how long they are used in
+//! [`sigma_plugin_kit::fetched`], and what equal settings share in [`sigma_plugin_kit::registry`].
+
+mod algorithm;
+mod claims;
+mod discovery;
+mod key;
+mod key_set;
+mod signing_key;
+mod source;
+mod token;
+mod verdicts;
+
+pub(super) use algorithm::Algorithm;
+pub(super) use claims::is_for;
+pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
+pub(super) use key::{Key, KeyRing, element, short_rsa_bits};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use key_set::{Found, KeySet};
+pub(super) use sigma_plugin_kit::web::{
+    Address, Proxy, Question, Reply, Web, WebSettings, beside, object_of,
+};
+pub(super) use signing_key::SigningKey;
+pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};
+pub(super) use token::{Claim, Token};
+
+#[cfg(test)]
+pub(super) mod signing;
+#[cfg(test)]
+mod tests;

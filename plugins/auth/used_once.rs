@@ -1,0 +1,66 @@
+//! What may be used once, such as the state of a login: remembered until nobody would take it anyway. For the
+//! whole gateway, not for others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use sigma_plugin::counter::Shared;
+use sigma_plugin::machine::Machine;
+use sigma_plugin::{Legacy, Node, legacy};
+
+use sigma_plugin_kit::decisions;
+
+/// Most bytes of it: some 40,000 logins within their lifetime. Beyond that the first to end are forgotten.
+const LIMIT_BYTES: usize = 8 << 20;
+
+/// What was used.
+pub(super) struct Used(Shared<bool>);
+
+impl Legacy for Used {
+    const NAME: &'static str = "used-once";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
+
+impl Used {
+    /// That of the gateway. For instances to keep.
+    pub(super) fn of(node: &Node) -> Arc<Used> {
+        node.legacy(|| Used(Shared::with_limit(LIMIT_BYTES)))
+    }
+
+    /// Uses something; false if it was used before. `lives`: it would not be taken after that time anyway.
+    pub(super) fn take(&self, parts: &[&str], lives: Duration, machine: &dyn Machine) -> bool {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = ms(machine.uptime());
+        let key = decisions::key(parts.iter().map(|part| part.as_bytes()));
+        self.0.with(&key, now_ms, |slot| {
+            let was_used = std::mem::replace(&mut slot.value, true);
+            slot.expires_ms = now_ms.saturating_add(ms(lives));
+            !was_used
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sigma_plugin::machine::Host;
+
+    use super::*;
+
+    #[test]
+    fn once_is_once() {
+        let used = Used::of(&Node::default());
+        let hour = Duration::from_secs(3600);
+        assert!(used.take(&["casdoor", "1"], hour, &Host));
+        assert!(!used.take(&["casdoor", "1"], hour, &Host));
+        assert!(used.take(&["casdoor", "2"], hour, &Host));
+        assert!(used.take(&["casdoo", "r1"], hour, &Host));
+    }
+}

@@ -1,0 +1,103 @@
+//! Where lines of StatsD go: an agent, over UDP, in datagrams that are no longer than it reads.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::{UdpSocket, lookup_host};
+
+use sigma_plugin_kit::batch::{Destination, Refusal, Sending};
+
+/// How long the agent's name may take to be found.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An agent.
+pub(super) struct Agent {
+    /// What it is called in the error log.
+    pub(super) what: &'static str,
+    /// A name or an address.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The longest datagram.
+    pub(super) datagram_bytes: usize,
+}
+
+impl Agent {
+    /// Sends all of it from one socket. The number is that of the entries before the one that failed.
+    async fn tell(&self, entries: &[Vec<u8>]) -> Result<(), (usize, String)> {
+        let socket = self.socket().await.map_err(|reason| (0, reason))?;
+        for (taken, lines) in entries.iter().enumerate() {
+            for datagram in datagrams(lines, self.datagram_bytes) {
+                socket.send(datagram).await.map_err(|error| (taken, error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn socket(&self) -> Result<UdpSocket, String> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let found = tokio::time::timeout(TIMEOUT, lookup_host((host, self.port))).await;
+        let found = found.map_err(|_| "the name is not answered for".to_owned())?;
+        let mut found = found.map_err(|error| error.to_string())?;
+        let agent = found.next().ok_or("the name has no address")?;
+        let own: IpAddr = match agent {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((own, 0)).await.map_err(|error| error.to_string())?;
+        socket.connect(agent).await.map_err(|error| error.to_string())?;
+        Ok(socket)
+    }
+}
+
+impl Destination for Agent {
+    fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s> {
+        Box::pin(async move {
+            let (what, host, port) = (self.what, &self.host, self.port);
+            self.tell(entries).await.map_err(|(taken, reason)| Refusal {
+                reason: format!(
+                    "failed to send metrics to {what} server: host[{host}] port[{port}] err: {reason}"
+                ),
+                taken,
+            })
+        })
+    }
+}
+
+/// Lines as few datagrams of at most this many bytes. A line that is longer by itself is one: half of it would be
+/// another metric.
+fn datagrams(lines: &[u8], most: usize) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(lines);
+    std::iter::from_fn(move || {
+        let left = rest?;
+        let room = left.len().min(most.saturating_add(1));
+        let last_end = left[..room].iter().rposition(|byte| *byte == b'\n');
+        let end = match last_end {
+            _ if left.len() <= most => None,
+            Some(end) => Some(end),
+            None => left.iter().position(|byte| *byte == b'\n'),
+        };
+        rest = end.map(|end| &left[end + 1..]);
+        Some(&left[..end.unwrap_or(left.len())])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_packed_and_never_cut() {
+        let check = |lines: &str, most: usize, expected: &[&str]| {
+            let found: Vec<&[u8]> = datagrams(lines.as_bytes(), most).collect();
+            let expected: Vec<&[u8]> = expected.iter().map(|one| one.as_bytes()).collect();
+            assert_eq!(found, expected, "{lines:?} {most}");
+        };
+        check("aa\nbb\ncc", 8, &["aa\nbb\ncc"]);
+        check("aa\nbb\ncc", 7, &["aa\nbb", "cc"]);
+        check("aa\nbb\ncc", 5, &["aa\nbb", "cc"]);
+        check("aa\nbb\ncc", 4, &["aa", "bb", "cc"]);
+        check("a\nbbbb\nc", 2, &["a", "bbbb", "c"]);
+        check("bbbb", 2, &["bbbb"]);
+        check("a\nb", usize::MAX, &["a\nb"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Who is told of the metrics, and how often.
+
+use reqwest::Url;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::Way;
+use crate::trace::call::Callee;
+use crate::trace::otlp::Protocol;
+use crate::trace::post::{self, Collector};
+use sigma_plugin_kit::batch::seconds;
+
+/// `plugin_attr.prometheus.otlp`.
+#[derive(Clone, Deserialize, JsonSchema)]
+pub(in crate::metrics::prometheus) struct PushSettings {
+    /// The collector, a URL; one without a path is asked at `/v1/metrics`. The certificate of one with `https` is
+    /// verified.
+    #[schemars(regex(pattern = "^https?://."))]
+    endpoint: String,
+    /// What the collector speaks. For `grpc` the endpoint has no path.
+    #[serde(default)]
+    protocol: Protocol,
+    /// Seconds between two pushes.
+    #[serde(default = "usual_interval")]
+    #[schemars(range(min = 1))]
+    pub(super) interval: u64,
+    /// Seconds that each request may take.
+    #[serde(default = "usual_timeout")]
+    #[schemars(range(min = 1))]
+    pub(super) timeout: u64,
+    /// Seconds that the last push may take, when the gateway stops; 0: there is none.
+    #[serde(default = "usual_last_timeout")]
+    #[schemars(range(max = 4))]
+    pub(super) last_timeout: u64,
+    /// Fields that are sent with each request.
+    #[schemars(extend("additionalProperties" = {"type": ["boolean", "number", "string"]}))]
+    pub(super) headers: Option<Map<String, Value>>,
+    /// What the metrics are of: attributes of the gateway, such as `service.name`.
+    #[schemars(extend("additionalProperties" = {"type": ["boolean", "number", "string"]}))]
+    pub(super) resource: Option<Map<String, Value>>,
+}
+
+/// That of the SDKs.
+fn usual_interval() -> u64 {
+    60
+}
+
+fn usual_timeout() -> u64 {
+    10
+}
+
+/// Of the five seconds that all plugins have together: logs have to leave as well.
+fn usual_last_timeout() -> u64 {
+    2
+}
+
+impl std::fmt::Debug for PushSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The fields may be secret.
+        f.debug_struct("PushSettings").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl PushSettings {
+    /// How the collector is told.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be told so.
+    pub(super) fn way(&self) -> Result<Way, String> {
+        let url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("endpoint: a user in it is not sent; set `headers`".to_owned());
+        }
+        let headers = post::fields("headers", self.headers.as_ref())?;
+        if url.scheme() == "http" {
+            tracing::warn!("prometheus: metrics are sent to {url} in the clear");
+        }
+        let timeout = seconds(self.timeout);
+        match self.protocol {
+            Protocol::Http => Ok(Way::Http(Collector::new(headers, timeout), asked_at(url))),
+            Protocol::Grpc => Callee::new(&url, headers, timeout)
+                .map(Way::Grpc)
+                .ok_or_else(|| "endpoint: it has a path, which gRPC has no use for; remove it".to_owned()),
+        }
+    }
+}
+
+/// An endpoint with the path that metrics have, if it has none.
+fn asked_at(mut endpoint: Url) -> Url {
+    if endpoint.path() == "/" {
+        endpoint.set_path("/v1/metrics");
+    }
+    endpoint
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn where_a_collector_is_asked() {
+        let of = |settings: serde_json::Value, expected: Result<&str, &str>| {
+            let read: PushSettings = serde_json::from_value(settings.clone()).unwrap();
+            assert_eq!((read.interval, read.timeout, read.last_timeout), (60, 10, 2));
+            match (read.way(), expected) {
+                (Ok(Way::Http(_, url)), Ok(expected)) => assert_eq!(url.as_str(), expected),
+                (Ok(Way::Grpc(callee)), Ok(expected)) => assert_eq!(callee.endpoint(), expected),
+                (Err(told), Err(expected)) => assert!(told.contains(expected), "{told}"),
+                _ => panic!("{settings}"),
+            }
+        };
+        let check = |endpoint: &str, expected| of(json!({ "endpoint": endpoint }), expected);
+        check("http://127.0.0.1:4318", Ok("http://127.0.0.1:4318/v1/metrics"));
+        check("https://otel.test/", Ok("https://otel.test/v1/metrics"));
+        check("https://otel.test/api/otlp", Ok("https://otel.test/api/otlp"));
+        check("http://user:pass@otel.test", Err("a user in it is not sent"));
+        check("http://:1", Err("endpoint: "));
+        let check =
+            |endpoint: &str, expected| of(json!({ "endpoint": endpoint, "protocol": "grpc" }), expected);
+        check("http://127.0.0.1:4317/", Ok("http://127.0.0.1:4317"));
+        check("https://otel.test:4317", Ok("https://otel.test:4317"));
+        check("http://otel.test/v1/metrics", Err("has a path"));
+    }
+}

@@ -1,0 +1,202 @@
+//! What `chaitin-waf` is told: by its plugin metadata where the detectors are, by each route what is asked of them.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::Expr;
+use sigma_plugin::Configuration;
+use sigma_plugin::descriptor::InlineUpstream;
+
+use super::DETECTORS;
+use sigma_plugin_kit::condition;
+
+/// Asks a detector of Chaitin's SafeLine WAF whether a request is an attack, over its protocol T1K.
+///
+/// The detectors stand in the plugin metadata, and are asked in turn; one that cannot be reached is passed over.
+/// `monitor`, the default, lets every request pass and says in the error log whom it would have refused. `block`
+/// answers an attack in the detector's place, and a request for which there is no verdict with 500. A detector sees
+/// the head as it stands when the plugin runs, with the path and query that the client sent, and the first
+/// `req_body_size` KB of the body. A refusal counts whatever its status is and whether its event has an id; a
+/// status that is none for a refusal becomes 403. Of one verdict at most 64 KiB are read.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Config {
+    /// What becomes of attacks; unset: what the plugin metadata say, or else `monitor`.
+    mode: Option<Mode>,
+    /// Which requests a detector is asked about: those for which one of these holds. Unset or empty: all.
+    #[serde(rename = "match")]
+    pub(super) matching: Option<Vec<Match>>,
+    /// Whether the client's answer tells what became of the request, in `X-APISIX-CHAITIN-WAF` and its like.
+    #[schemars(extend("default" = true))]
+    pub(super) append_waf_resp_header: bool,
+    /// Whether it also names the detector, and what went wrong.
+    #[schemars(extend("default" = false))]
+    pub(super) append_waf_debug_header: bool,
+    /// How detectors are asked, in place of what the plugin metadata say. Numbers that are left out are the
+    /// defaults, and not those of the metadata.
+    config: Option<Own>,
+}
+
+/// Where the detectors are.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Metadata {
+    /// The detectors.
+    #[schemars(length(min = 1))]
+    nodes: Vec<Node>,
+    /// What becomes of attacks where a route does not say it.
+    mode: Option<Mode>,
+    /// How they are asked.
+    config: Option<Shared>,
+}
+
+/// What becomes of attacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    /// Nobody is asked.
+    Off,
+    /// They are told in the error log, and pass.
+    Monitor,
+    /// They are refused.
+    Block,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Node {
+    /// An address, a name, or `unix:/path`.
+    #[schemars(regex(pattern = r"^\*?[0-9a-zA-Z-._\[\]:/]+$"))]
+    host: String,
+    /// Its port.
+    #[schemars(range(min = 1, max = 65_535), extend("default" = 80))]
+    port: u16,
+}
+
+/// A condition.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "MatchFields")]
+#[schemars(with = "MatchFields")]
+pub(super) struct Match(pub(super) Expr);
+
+#[derive(Deserialize, JsonSchema)]
+struct MatchFields {
+    /// An expression on variables.
+    #[schemars(with = "Option<Vec<Value>>")]
+    vars: Option<Value>,
+}
+
+impl TryFrom<MatchFields> for Match {
+    type Error = String;
+
+    fn try_from(fields: MatchFields) -> Result<Match, String> {
+        let parsed = condition::parse::<serde_json::Error>("vars", &fields.vars.unwrap_or_default());
+        let rule = parsed.map_err(|error| error.to_string())?;
+        match rule.needs_body() {
+            Some(variable) => Err(format!(
+                "failed to validate the 'vars' expression: `{variable}` is read from the request body, which has not \
+                 arrived when this is decided"
+            )),
+            None => Ok(Match(rule)),
+        }
+    }
+}
+
+/// How detectors are asked, by one route.
+#[derive(Deserialize, JsonSchema)]
+struct Own {
+    #[serde(flatten)]
+    numbers: Numbers,
+    /// Whether a detector is told the client's address that the gateway has found, and not that of the connection.
+    real_client_ip: Option<bool>,
+}
+
+/// How detectors are asked, by all.
+#[derive(Deserialize, JsonSchema)]
+struct Shared {
+    #[serde(flatten)]
+    numbers: Numbers,
+    /// Whether a detector is told the client's address that the gateway has found, and not that of the connection.
+    #[schemars(extend("default" = true))]
+    real_client_ip: Option<bool>,
+}
+
+/// Times in milliseconds, and sizes.
+#[derive(Default, Clone, Copy, Deserialize, JsonSchema)]
+struct Numbers {
+    /// Milliseconds for a connection; 1000 if unset.
+    #[schemars(range(min = 1, max = 600_000))]
+    connect_timeout: Option<u64>,
+    /// Milliseconds until the question has left; 1000 if unset.
+    #[schemars(range(min = 1, max = 600_000))]
+    send_timeout: Option<u64>,
+    /// Milliseconds until the verdict has come; 1000 if unset.
+    #[schemars(range(min = 1, max = 600_000))]
+    read_timeout: Option<u64>,
+    /// Most KB of a body that a detector sees; 1024 if unset.
+    #[schemars(range(min = 1, max = 65_536))]
+    req_body_size: Option<usize>,
+    /// Connections to a detector that each worker keeps; 256 if unset.
+    #[schemars(range(min = 1))]
+    keepalive_size: Option<u32>,
+    /// Milliseconds that a kept connection may idle; 60000 if unset.
+    #[schemars(range(min = 1))]
+    keepalive_timeout: Option<u64>,
+}
+
+/// What holds for a route, of its own and of the metadata.
+pub(super) struct Settings {
+    pub(super) mode: Mode,
+    /// Most bytes of a body that a detector sees.
+    pub(super) body_bytes: usize,
+    /// Milliseconds for all of a question.
+    pub(super) timeout_ms: u64,
+    pub(super) real_client_ip: bool,
+    numbers: Numbers,
+}
+
+impl Configuration for Config {}
+
+impl Settings {
+    pub(super) fn of(config: &Config, metadata: &Metadata) -> Settings {
+        let shared = metadata.config.as_ref();
+        let numbers = match (&config.config, shared) {
+            (Some(own), _) => own.numbers,
+            (None, Some(shared)) => shared.numbers,
+            (None, None) => Numbers::default(),
+        };
+        let own = config.config.as_ref().and_then(|own| own.real_client_ip);
+        let Numbers { connect_timeout, send_timeout, read_timeout, .. } = numbers;
+        let all = [connect_timeout, send_timeout, read_timeout].map(|ms| ms.unwrap_or(TIMEOUT_MS));
+        Settings {
+            mode: config.mode.or(metadata.mode).unwrap_or(Mode::Monitor),
+            body_bytes: numbers.req_body_size.unwrap_or(1024) << 10,
+            timeout_ms: all.iter().sum(),
+            real_client_ip: own.or(shared.and_then(|shared| shared.real_client_ip)).unwrap_or(true),
+            numbers,
+        }
+    }
+}
+
+const TIMEOUT_MS: u64 = 1000;
+
+/// The detectors as an upstream, asked as a route wants it.
+pub(super) fn upstream(conf: &Value, metadata: &Value) -> Option<InlineUpstream> {
+    let metadata = Metadata::deserialize(metadata).ok()?;
+    let Numbers { connect_timeout, send_timeout, read_timeout, keepalive_size, keepalive_timeout, .. } =
+        Settings::of(&Config::deserialize(conf).ok()?, &metadata).numbers;
+    let seconds = |ms: Option<u64>, default: u64| ms.unwrap_or(default) as f64 / 1000.0;
+    let nodes = metadata.nodes.iter();
+    // The scheme of connections in cleartext, each for one exchange at a time.
+    let upstream = json!({
+        "scheme": "http",
+        "nodes": nodes.map(|Node { host, port }| json!({"host": host, "port": port, "weight": 1})).collect::<Value>(),
+        "timeout": {
+            "connect": seconds(connect_timeout, TIMEOUT_MS),
+            "send": seconds(send_timeout, TIMEOUT_MS),
+            "read": seconds(read_timeout, TIMEOUT_MS),
+        },
+        "keepalive_pool": {
+            "size": keepalive_size.unwrap_or(256),
+            "idle_timeout": seconds(keepalive_timeout, 60_000),
+        },
+    });
+    Some(InlineUpstream { name: DETECTORS.to_owned(), upstream })
+}

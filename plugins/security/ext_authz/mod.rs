@@ -1,0 +1,447 @@
+//! `ext-authz`: a service that speaks Envoy's protocol of authorisation says who may pass.
+
+mod messages;
+mod names;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::described::schema_of;
+use sigma_config::template::Template;
+use sigma_http::{HeaderId, Headers, Method};
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::owned::texts;
+use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::step::{BodyRead, BodyStart};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Slot, Step,
+};
+
+use super::inquiry::{self, Cache, Inquiry, Memory};
+use super::person::Person;
+use messages::{
+    Address, Attributes, CHECK, CheckRequest, HeaderMap, HeaderValue, HttpRequest, Peer, Request,
+    SocketAddress, Timestamp, TlsSession,
+};
+use names::Names;
+use sigma_plugin_kit::decisions::{Bound, KeyOf};
+use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::service::warnings;
+use verdict::{Field, Verdict, framed};
+
+/// The plugin.
+pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
+    name: "ext-authz",
+    priority: 2003,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
+    guards: true,
+    warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
+    variables: &[
+        VariablePlace::guard("context_extensions.*", VariableForm::Template),
+        VariablePlace::guard("cache.key.*", VariableForm::Template),
+    ],
+    upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    attributes: Some(schema_of::<Bound>),
+    identifies: true,
+    owned_fields: Some(|conf| {
+        [ALLOWED].into_iter().chain(texts(conf, "upstream_headers")).map(OwnedField::sole).collect()
+    }),
+    build: |build| Ok(Arc::new(ExtAuthz::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"Authorisers that were written for Envoy work as they are. Here none is there, and nobody passes; on
+`/open` the operator has decided otherwise.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      ext-authz: { uri: http://127.0.0.1:9999, context_extensions: { route: $route_id }, status_on_error: 503 }
+    upstream: http://127.0.0.1:9000
+  - uri: /open/*
+    plugins:
+      ext-authz: { uri: http://127.0.0.1:9999, failure_mode_allow: true, upstream_headers: [X-User] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 503 Service Unavailable
+…
+$ curl -s -H 'X-User: root' http://127.0.0.1:9080/open/orders | grep -c x-user
+0
+```
+"#;
+
+/// The name of the service among the plugin's upstreams.
+const SERVICE: &str = "service";
+
+/// Tells a node that a request passed without a decision; nothing that a client may say.
+const ALLOWED: &str = "x-envoy-auth-failure-mode-allowed";
+
+/// Tells the authoriser whether it sees the beginning of the body alone; nothing that a client may say.
+const PARTIAL: &str = "x-envoy-auth-partial-body";
+
+/// Most bytes of the authoriser's answer: a page for a person, or a list of fields.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// Asks an authoriser by Envoy's gRPC protocol (`envoy.service.auth.v3.Authorization/Check`) whether a
+/// request may pass.
+///
+/// It passes where the status of the answer is 0, and what `ok_response` says is done to the request and later to its
+/// answer; else `denied_response` is the answer, 403 if there is none. Metadata become variables: `ext_authz_user`
+/// for the member `user`. The path that the authoriser gets is the target as the client wrote it, or its canonical
+/// form with `router.forward_path: canonical`; fields of several values are joined by commas. It is an upstream of
+/// the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB, one
+/// without a decision, and one that sets a field that cannot be set count as none.
+///
+/// With `cache` each worker remembers what the authoriser has said, with all that it changes of a request, 8192
+/// decisions at most or `plugin_attr.ext-authz.worker_decisions`, and requests that ask the same at the same time
+/// ask once. Without a `key` a decision is for the requests of which the authoriser is told the same, but for
+/// their times and ids: that includes the client's port, and so its connection. Decisions of more than 8 KiB are
+/// not remembered, nor those that set a cookie, nor refusals with another status than 401, 403, 404 and 429, nor
+/// that there was no decision.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// The authoriser: `http://host:port` for gRPC in plain text, `https://…` over TLS.
+    uri: Service,
+    /// Milliseconds for the call.
+    #[schemars(range(min = 1, max = 60000), extend("default" = 200))]
+    timeout: u64,
+    /// Whether the authoriser's certificate is verified.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
+    /// Whether requests pass where the authoriser gives no decision.
+    #[schemars(extend("default" = false))]
+    failure_mode_allow: bool,
+    /// Whether the node is told by `x-envoy-auth-failure-mode-allowed: true` that a request passed so.
+    #[schemars(extend("default" = false))]
+    failure_mode_allow_header_add: bool,
+    /// The answer where the authoriser gives no decision.
+    #[schemars(range(min = 200, max = 599), extend("default" = 403))]
+    status_on_error: u16,
+    /// Has the authoriser see the request's body, which is read before it is asked.
+    with_request_body: Option<BodyRules>,
+    /// Values that the authoriser gets beside the request, with variables.
+    context_extensions: Option<BTreeMap<String, Template>>,
+    /// Fields that the authoriser alone sets. What the client sent under these names never reaches the node,
+    /// nor the authoriser.
+    #[schemars(extend("default" = []))]
+    upstream_headers: Vec<String>,
+    /// Whether the authoriser gets the client's certificate.
+    #[schemars(extend("default" = false))]
+    include_peer_certificate: bool,
+    /// The fields that the authoriser is shown, `:path` and its like among them; unset: all.
+    allowed_headers: Option<Names>,
+    /// Fields that it is not shown, also if they are allowed.
+    disallowed_headers: Option<Names>,
+    /// Whether it gets the fields one by one and as bytes, in `header_map`, and not as texts in `headers`.
+    #[schemars(extend("default" = false))]
+    encode_raw_headers: bool,
+    /// Remembering what the authoriser has said; unset: it is asked about each request.
+    cache: Option<Cache>,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+struct BodyRules {
+    /// Most bytes of a body that the authoriser sees; a larger one is answered 413.
+    #[schemars(range(min = 1, max = 67_108_864))]
+    max_request_bytes: usize,
+    /// Whether it is shown the beginning of a larger one instead. By `x-envoy-auth-partial-body` it learns whether
+    /// that is all.
+    #[schemars(extend("default" = false))]
+    #[serde(default)]
+    allow_partial_message: bool,
+    /// Whether it goes as bytes and not as text, in which what is no UTF-8 is replaced.
+    #[schemars(extend("default" = false))]
+    #[serde(default)]
+    pack_as_bytes: bool,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if &*self.uri.target != "/" {
+            return Err(format!("uri: the method has its own path: leave `{}` out", self.uri.target));
+        }
+        if self.cache.is_some() && self.with_request_body.is_some() {
+            let hint = "leave with_request_body or cache out";
+            return Err(format!("cache: with the body the authoriser decides about each request; {hint}"));
+        }
+        let mut names = self.upstream_headers.iter();
+        match names.find(|name| !sigma_plugin_kit::fields::is_name(name) || verdict::is_reserved(name)) {
+            Some(name) => Err(format!("upstream_headers: `{name}` is no field that an authoriser may set")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The authoriser as an upstream.
+fn upstream(conf: &Value) -> Option<InlineUpstream> {
+    let config = Config::deserialize(conf).ok()?;
+    let mut upstream = config.uri.upstream(config.ssl_verify, config.timeout);
+    upstream["scheme"] = json!(if &*config.uri.scheme == "https" { "grpcs" } else { "grpc" });
+    Some(InlineUpstream { name: SERVICE.to_owned(), upstream })
+}
+
+struct ExtAuthz(Arc<Authoriser>);
+
+/// What is asked, and what becomes of the answer.
+struct Authoriser {
+    /// The key of the authoriser's upstream.
+    upstream: Box<str>,
+    config: Config,
+    memory: Option<Memory>,
+}
+
+/// Fields for the client's answer, kept until it comes.
+struct ForClient(Vec<Field>);
+
+impl ExtAuthz {
+    fn new(build: &Build<'_>) -> Result<ExtAuthz, String> {
+        let upstream = build.upstream_key(SERVICE).into();
+        let mut config: Config = build.config()?;
+        let memory = config.cache.take().map(|cache| Memory::new(build, cache)).transpose()?;
+        Ok(ExtAuthz(Arc::new(Authoriser { upstream, config, memory })))
+    }
+}
+
+/// Text of the protocol, which is UTF-8.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Authoriser {
+    fn ask(
+        self: &Arc<Authoriser>,
+        slot: Slot,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        body: Option<BodyStart>,
+    ) -> Step {
+        inquiry::ask(self, slot, ctx, env, body)
+    }
+
+    /// What the authoriser is told, but for the time and the request's id.
+    fn attributes(&self, ctx: &Context, body: Option<BodyStart>) -> Attributes {
+        let client = &ctx.client;
+        let address = |address: String, port: u16| {
+            let port_value = Some(port.into());
+            Some(Address { socket_address: Some(SocketAddress { address, port_value }) })
+        };
+        let tls = client.tls.as_deref();
+        let verified = tls.filter(|tls| tls.client_verify == "SUCCESS");
+        let certificate = verified.filter(|_| self.config.include_peer_certificate);
+        let certificate = certificate.and_then(|tls| tls.client_cert.as_deref()).map(|pem| {
+            let mut encoded = Vec::new();
+            verdict::encode(pem, &mut encoded);
+            text(&encoded)
+        });
+        let extensions = self.config.context_extensions.iter().flatten();
+        Attributes {
+            source: Some(Peer {
+                address: address(ctx.remote_addr(), client.port),
+                principal: verified.and_then(|tls| tls.client_subject.clone()).unwrap_or_default(),
+                certificate: certificate.unwrap_or_default(),
+            }),
+            destination: client.local.map(|local| Peer {
+                address: address(local.ip().to_canonical().to_string(), local.port()),
+                ..Peer::default()
+            }),
+            request: Some(Request { time: None, http: Some(self.http(ctx, body)) }),
+            context_extensions: extensions
+                .map(|(name, value)| (name.clone(), text(&value.rendered(ctx))))
+                .collect(),
+            tls_session: tls.and_then(|tls| Some(TlsSession { sni: tls.server_name.clone()? })),
+        }
+    }
+
+    fn http(&self, ctx: &Context, body: Option<BodyStart>) -> HttpRequest {
+        let request = &ctx.request;
+        let path = text(request.path_and_query());
+        let (method, host) = (text(request.method_token()), text(request.authority()));
+        let pseudo =
+            [(":method", &*method), (":authority", &host), (":path", &path), (":scheme", ctx.scheme())];
+        let mut shown = self.shown(pseudo, ctx);
+        if let Some(body) = &body {
+            let is_partial = if body.is_whole { "false" } else { "true" };
+            shown.retain(|(name, _)| name != PARTIAL);
+            shown.push((PARTIAL.to_owned(), is_partial.into()));
+        }
+        let (headers, header_map) = if self.config.encode_raw_headers {
+            let raw = |(key, raw_value)| HeaderValue { key, raw_value, ..HeaderValue::default() };
+            (BTreeMap::new(), Some(HeaderMap { headers: shown.into_iter().map(raw).collect() }))
+        } else {
+            (joined(shown), None)
+        };
+        let length =
+            request.headers.get(HeaderId::ContentLength).map(text).and_then(|length| length.parse().ok());
+        let whole = body.as_ref().filter(|body| body.is_whole).map(|body| body.bytes.len() as i64);
+        let as_bytes = self.config.with_request_body.is_some_and(|rules| rules.pack_as_bytes);
+        let (body, raw_body) = match body {
+            Some(BodyStart { bytes, .. }) if as_bytes => (String::new(), bytes),
+            Some(BodyStart { bytes, .. }) => (text(&bytes), Vec::new()),
+            None => Default::default(),
+        };
+        HttpRequest {
+            id: String::new(),
+            method,
+            headers,
+            path,
+            host,
+            scheme: ctx.scheme().to_owned(),
+            size: whole.or(length).unwrap_or(-1),
+            protocol: request.version.as_str().to_owned(),
+            body,
+            raw_body,
+            header_map,
+        }
+    }
+
+    /// The fields that the authoriser may see, their names in lower case.
+    fn shown(&self, pseudo: [(&str, &str); 4], ctx: &Context) -> Vec<(String, Vec<u8>)> {
+        let pseudo = pseudo.into_iter().map(|(name, value)| (name.to_owned(), value.as_bytes()));
+        let fields =
+            ctx.request.headers.iter().map(|(name, value)| (text(&name.to_ascii_lowercase()), value));
+        let Config { allowed_headers: allowed, disallowed_headers: disallowed, .. } = &self.config;
+        let may_see = |name: &str| {
+            allowed.as_ref().is_none_or(|names| names.contain(name))
+                && !disallowed.as_ref().is_some_and(|names| names.contain(name))
+        };
+        pseudo
+            .chain(fields)
+            .filter(|(name, _)| may_see(name))
+            .map(|(name, value)| (name, value.to_vec()))
+            .collect()
+    }
+}
+
+/// Fields as texts, those of one name joined by commas.
+fn joined(fields: Vec<(String, Vec<u8>)>) -> BTreeMap<String, String> {
+    let mut joined: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in fields {
+        let value = text(&value);
+        joined.entry(name).and_modify(|all| *all = format!("{all},{value}")).or_insert(value);
+    }
+    joined
+}
+
+impl Inquiry for Authoriser {
+    type Body = BodyStart;
+    type Verdict = Verdict;
+
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    fn told(&self, ctx: &Context, _: &Env<'_>, told: &mut KeyOf) {
+        told.part(&self.attributes(ctx, None).encode_to_vec());
+    }
+
+    fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<BodyStart>) -> Call {
+        let (mut attributes, now) = (self.attributes(ctx, body), env.unix_time());
+        if let Some(request) = &mut attributes.request {
+            let (seconds, nanos) = (now.as_secs().cast_signed(), now.subsec_nanos().cast_signed());
+            request.time = Some(Timestamp { seconds, nanos });
+            if let Some(http) = &mut request.http {
+                ctx.request_id().clone_into(&mut http.id);
+            }
+        }
+        let mut headers = Headers::default();
+        headers.append("Content-Type", b"application/grpc");
+        headers.append("TE", b"trailers");
+        headers.append("grpc-timeout", format!("{}m", self.config.timeout).as_bytes());
+        Call {
+            upstream: self.upstream.clone(),
+            method: Method::Post,
+            target: CHECK.as_bytes().to_vec(),
+            host: self.config.uri.host.clone(),
+            headers,
+            passes: ctx.passes(),
+            body: Some(framed(&CheckRequest { attributes: Some(attributes) })),
+            timeout_ms: self.config.timeout,
+            limit: ANSWER_BYTES,
+        }
+    }
+
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+        let read = answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer));
+        read.unwrap_or_else(|error| {
+            static COMPLAINT: LogThrottle = LogThrottle::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, error, "ext-authz: the authoriser gave no decision");
+            }
+            Verdict::None
+        })
+    }
+
+    fn follow(&self, verdict: &Verdict, slot: Slot, ctx: &mut Context) -> Step {
+        match verdict {
+            Verdict::Refuse(reply) => Step::Reply(reply.clone()),
+            Verdict::Pass(changes) => {
+                let mut person = Person::of(ctx);
+                person.add_request(ctx);
+                changes.granted().for_each(|part| person.add(part));
+                person.mark("ext-authz", ctx);
+                changes.apply(ctx);
+                if !changes.response.is_empty() {
+                    ctx.keep(slot, ForClient(changes.response.clone()));
+                }
+                Step::Next
+            }
+            Verdict::None if !self.config.failure_mode_allow => {
+                Reply::new(self.config.status_on_error).text(Vec::new()).into()
+            }
+            Verdict::None => {
+                // The node may know the person by a cookie.
+                ctx.mark_personal("ext-authz", None);
+                if self.config.failure_mode_allow_header_add {
+                    ctx.request.headers.append(ALLOWED, b"true");
+                }
+                Step::Next
+            }
+        }
+    }
+}
+
+impl Plugin for ExtAuthz {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let (authoriser, slot) = (Arc::clone(&self.0), Slot::from(self));
+        let Some(rules) = authoriser.config.with_request_body else {
+            return authoriser.ask(slot, ctx, env, None);
+        };
+        let limit = rules.max_request_bytes;
+        if rules.allow_partial_message {
+            let then = move |ctx: &mut Context, env: &Env<'_>, start: BodyStart| {
+                authoriser.ask(slot, ctx, env, Some(start))
+            };
+            return Step::ReadStart { limit, then: Box::new(then) };
+        }
+        let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
+            BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
+            BodyRead::Whole => {
+                let bytes = ctx.body.clone().unwrap_or_default();
+                authoriser.ask(slot, ctx, env, Some(BodyStart { bytes, is_whole: true }))
+            }
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
+    }
+
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        if let Some(ForClient(fields)) = ctx.take_kept(self) {
+            verdict::apply(&fields, &mut ctx.response.headers);
+        }
+        ResponseStep::Next
+    }
+}

@@ -1,0 +1,272 @@
+//! How a service is asked whether a request may pass, and how what it said is remembered for requests like it.
+
+use std::sync::Arc;
+
+use aws_lc_rs::rand;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::template::Template;
+use sigma_http::Headers;
+use sigma_plugin::outbound::{Answer, Call, CallError};
+use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
+
+use sigma_plugin_kit::asked_once::Question;
+use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};
+
+/// Most bytes of a decision that is remembered.
+const REMEMBERED_BYTES: usize = 8 << 10;
+
+/// How long what the service has said is remembered. `no-store`, `no-cache`, `private` and `max-age` in the
+/// `Cache-Control` of its answer shorten it.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Cache {
+    /// Seconds for which a request that may pass is not asked about again: so long it passes after the service
+    /// has changed its mind.
+    #[schemars(range(min = 1, max = 86_400))]
+    ttl: u64,
+    /// The same for one that may not pass; 0: such a request is asked about each time.
+    #[schemars(range(max = 86_400), extend("default" = 0))]
+    refusal_ttl: u64,
+    /// What the decision depends on, texts with variables such as `$http_authorization` and `$request_method`;
+    /// unset: all that the service gets to know of a request. Requests that agree in it share a decision,
+    /// whatever else differs.
+    #[serde(default)]
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = 16))]
+    key: Option<Vec<Template>>,
+}
+
+/// What one instance remembers decisions by.
+pub(super) struct Memory {
+    cache: Cache,
+    /// No other instance has it, nor had it before: what that was told is not for this one.
+    number: [u8; 16],
+    bound: Bound,
+}
+
+/// What a service has decided, as far as remembering it depends on that.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Outcome {
+    /// The request passes.
+    Passes,
+    /// It is answered with this status.
+    Refused(u16),
+    /// It is for this request alone: the service has not decided, or sets a cookie, which is for one client.
+    Alone,
+}
+
+impl Outcome {
+    /// That of a reply to the client.
+    pub(super) fn of(reply: &Reply) -> Outcome {
+        let names = reply.headers.iter().map(|(name, _)| &**name);
+        if sets_cookie(names) { Outcome::Alone } else { Outcome::Refused(reply.status) }
+    }
+}
+
+/// What a service has decided.
+pub(super) trait Verdict: 'static {
+    /// What it comes to.
+    fn outcome(&self) -> Outcome;
+
+    /// About how many bytes it takes to remember it.
+    fn bytes(&self) -> usize;
+}
+
+/// A plugin's way to ask its service.
+pub(super) trait Inquiry: Sized + 'static {
+    /// What the service is shown of the request's body.
+    type Body: 'static;
+    /// What the service decides.
+    type Verdict: Verdict;
+
+    /// What remembers decisions; None if each request is asked about.
+    fn memory(&self) -> Option<&Memory>;
+
+    /// All that the service gets to know of a request and that its decision may depend on. It is looked at for each
+    /// request, also where nobody is asked then.
+    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
+
+    /// The call, with the request's body if the service is to see that.
+    fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Self::Body>) -> Call;
+
+    /// The verdict in an answer.
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
+
+    /// Does what a verdict says with a request. `slot` is the plugin's, to keep something until the response.
+    fn follow(&self, verdict: &Self::Verdict, slot: Slot, ctx: &mut Context) -> Step;
+}
+
+/// Asks about a request, or goes on with what is remembered of one like it. Several requests that would ask
+/// the same at the same time ask once.
+pub(super) fn ask<I: Inquiry + Send + Sync>(
+    inquiry: &Arc<I>,
+    slot: Slot,
+    ctx: &mut Context,
+    env: &Env<'_>,
+    body: Option<I::Body>,
+) -> Step {
+    let following = Arc::clone(inquiry);
+    let Some(memory) = inquiry.memory() else {
+        let calling = env.outbound.call(inquiry.call(ctx, env, body));
+        return Step::wait(calling, move |answer, ctx, _| {
+            following.follow(&following.verdict(answer), slot, ctx)
+        });
+    };
+    let (asking, reading) = (Arc::clone(inquiry), Arc::clone(inquiry));
+    let question = Question {
+        key: memory.key(ctx, |told| inquiry.told(ctx, env, told)),
+        call: move |ctx: &Context, env: &Env<'_>| asking.call(ctx, env, body),
+        read: Box::new(move |answer: Result<Answer, CallError>| {
+            let allowed_s = answer.as_ref().map_or(0, |answer| allowed_s(&answer.headers));
+            let verdict = reading.verdict(answer);
+            let kept_s = reading.memory().map_or(0, |memory| memory.kept_s(&verdict)).min(allowed_s);
+            (verdict, (kept_s > 0).then(|| kept_s.saturating_mul(1_000)))
+        }),
+    };
+    question.ask_within(memory.bound, ctx, env, move |verdict, ctx, _| following.follow(verdict, slot, ctx))
+}
+
+impl Memory {
+    /// That of a new instance.
+    ///
+    /// # Errors
+    /// Returns an error if `plugin_attr` tells the plugin what cannot be, or the machine has no random numbers.
+    pub(super) fn new(build: &Build<'_>, cache: Cache) -> Result<Memory, String> {
+        let mut number = [0; 16];
+        rand::fill(&mut number).map_err(|_| "this machine has no random numbers")?;
+        Ok(Memory { cache, number, bound: Bound::of(build)? })
+    }
+
+    /// What the decision about a request is remembered by: what the operator says, or else all that is `told`.
+    pub(super) fn key(&self, ctx: &Context, told: impl FnOnce(&mut KeyOf)) -> Key {
+        let mut key = KeyOf::default();
+        key.part(&self.number);
+        match &self.cache.key {
+            Some(templates) => templates.iter().for_each(|template| key.part(&template.rendered(ctx))),
+            None => told(&mut key),
+        }
+        key.finish()
+    }
+
+    /// Seconds for which a decision is remembered.
+    pub(super) fn kept_s(&self, verdict: &impl Verdict) -> u64 {
+        let ttl = match verdict.outcome() {
+            Outcome::Passes => self.cache.ttl,
+            Outcome::Refused(401 | 403 | 404 | 429) => self.cache.refusal_ttl,
+            Outcome::Refused(_) | Outcome::Alone => 0,
+        };
+        if verdict.bytes() > REMEMBERED_BYTES { 0 } else { ttl }
+    }
+}
+
+/// What the decision about a request is remembered by if all counts that the service gets to know.
+#[cfg(test)]
+pub(super) fn told_by(inquiry: &impl Inquiry, case: &crate::testing::Case) -> Key {
+    let mut key = KeyOf::default();
+    inquiry.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers), &mut key);
+    key.finish()
+}
+
+/// About how many bytes a reply takes.
+pub(super) fn bytes_of(reply: &Reply) -> usize {
+    let fields = reply.headers.iter().map(|(name, value)| name.len() + value.len());
+    fields.sum::<usize>() + reply.body.as_ref().map_or(0, Vec::len)
+}
+
+/// Whether there is a cookie among the names of fields.
+pub(super) fn sets_cookie<'f>(names: impl IntoIterator<Item = &'f str>) -> bool {
+    names.into_iter().any(|name| name.eq_ignore_ascii_case("Set-Cookie"))
+}
+
+/// The most seconds for which an answer allows itself to be remembered by `Cache-Control`.
+pub(super) fn allowed_s(fields: &Headers) -> u64 {
+    let fields = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
+    let directives = fields.flat_map(|(_, value)| value.split(|byte| *byte == b','));
+    directives.fold(u64::MAX, |allowed_s, directive| {
+        // What is no text names no directive that is known.
+        let directive = str::from_utf8(directive).unwrap_or_default().trim().to_ascii_lowercase();
+        match directive.split_once('=').map_or((&*directive, ""), |(name, value)| (name.trim(), value.trim()))
+        {
+            ("no-store" | "no-cache" | "private", _) => 0,
+            // An age that cannot be read is none.
+            ("max-age", age) => allowed_s.min(age.trim_matches('"').parse().unwrap_or(0)),
+            _ => allowed_s,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use sigma_plugin::Node;
+
+    use super::*;
+    use crate::testing::Case;
+
+    struct Said(Outcome, usize);
+
+    impl Verdict for Said {
+        fn outcome(&self) -> Outcome {
+            self.0
+        }
+
+        fn bytes(&self) -> usize {
+            self.1
+        }
+    }
+
+    fn memory(conf: Value) -> Memory {
+        let node = Arc::new(Node::default());
+        let cache = Cache::deserialize(conf).unwrap();
+        Memory::new(&Build::new("opa", &Value::Null, "r", &Value::Null, &node), cache).unwrap()
+    }
+
+    #[test]
+    fn what_is_remembered() {
+        let memory = memory(json!({"ttl": 60, "refusal_ttl": 5}));
+        let check = |outcome, bytes, expected| {
+            assert_eq!(memory.kept_s(&Said(outcome, bytes)), expected, "{outcome:?} {bytes}");
+        };
+        check(Outcome::Passes, 0, 60);
+        check(Outcome::Passes, REMEMBERED_BYTES, 60);
+        check(Outcome::Passes, REMEMBERED_BYTES + 1, 0);
+        check(Outcome::Alone, 0, 0);
+        for (status, expected) in [(401, 5), (403, 5), (404, 5), (429, 5), (302, 0), (500, 0), (503, 0)] {
+            check(Outcome::Refused(status), 0, expected);
+        }
+    }
+
+    #[test]
+    fn the_service_may_shorten_it() {
+        let check = |fields: &[&str], expected| {
+            let mut headers = Headers::default();
+            fields.iter().for_each(|value| headers.append("cache-CONTROL", value.as_bytes()));
+            assert_eq!(allowed_s(&headers), expected, "{fields:?}");
+        };
+        check(&[], u64::MAX);
+        check(&["public"], u64::MAX);
+        check(&["max-age=10, public"], 10);
+        check(&["MAX-AGE = 90"], 90);
+        check(&["max-age=10", "max-age=3"], 3);
+        for private in ["no-store", "No-Cache=\"x\"", "private", "max-age=x", "max-age=-1", "max-age=0"] {
+            check(&[private], 0);
+        }
+    }
+
+    #[test]
+    fn requests_share_what_the_operator_says() {
+        let key = |memory: &Memory, head: &str| {
+            let ctx = &Case::new(&format!("{head} HTTP/1.1\nHost: h")).ctx;
+            memory.key(ctx, |told| told.part(head.as_bytes()))
+        };
+        let whole = memory(json!({"ttl": 60, "refusal_ttl": 0}));
+        assert_eq!(key(&whole, "GET /a"), key(&whole, "GET /a"));
+        assert_ne!(key(&whole, "GET /a"), key(&whole, "GET /b"));
+        assert_ne!(key(&whole, "GET /a"), key(&whole, "PUT /a"));
+        let by = memory(json!({"ttl": 60, "refusal_ttl": 0, "key": ["$arg_a", "$arg_b"]}));
+        assert_eq!(key(&by, "GET /a?a=1"), key(&by, "PUT /b?a=1&c=2"));
+        assert_ne!(key(&by, "GET /?a=1"), key(&by, "GET /?b=1"));
+        let other = memory(json!({"ttl": 60, "refusal_ttl": 0}));
+        assert_ne!(key(&whole, "GET /a"), key(&other, "GET /a"), "instances share nothing");
+    }
+}

@@ -1,0 +1,230 @@
+//! Answers that are looked at on their way: the head when it is there, the body once it is whole.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use sigma_config::wording::SchemaId;
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Headers};
+use sigma_plugin::record::Source;
+use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, ResponseStep, Slot, Transform};
+
+use super::Validator;
+use super::answers::{Fate, Kind, Unfit, Wrong};
+use super::specification::Specification;
+use sigma_plugin_kit::budget::{Held, Share};
+use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::response_body::{Encoding, Undecoded, ask_for_readable};
+use sigma_plugin_kit::tallies::Tally;
+
+/// What becomes of answers that the document does not describe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    // They are errors in the log, and pass.
+    Report,
+    // The client gets a 502 in their place.
+    Refuse,
+}
+
+/// The operation that a request was of, for its answer.
+pub(super) struct Asked {
+    specification: Arc<Specification>,
+    operation: usize,
+    /// What its body is looked at by, once the head is known.
+    look: Option<(SchemaId, Encoding)>,
+}
+
+/// The bodies that one worker holds.
+#[derive(Default)]
+struct Bodies(Rc<Held>);
+
+/// Never told where a reply takes the answer's place.
+const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer is not what the document says");
+
+impl Validator {
+    /// Remembers the operation of a request that goes on, if its answer is to be looked at.
+    pub(super) fn expect(
+        &self,
+        slot: Slot,
+        ctx: &mut Context,
+        specification: &Arc<Specification>,
+        operation: usize,
+    ) {
+        let Some(answers) = specification.answers(operation).filter(|_| self.answers.is_some()) else {
+            return;
+        };
+        if answers.look_at_bodies() {
+            ask_for_readable(&mut ctx.request.headers);
+        }
+        ctx.keep(slot, Asked { specification: Arc::clone(specification), operation, look: None });
+    }
+
+    /// Looks at the head of an answer.
+    pub(super) fn look(&self, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        let Some(verdict) = self.answers else { return ResponseStep::Next };
+        let Some(mut asked) = ctx.take_kept::<_, Asked>(slot) else { return ResponseStep::Next };
+        if !is_of_node(ctx) {
+            return ResponseStep::Next;
+        }
+        let looked = asked.specification.look(asked.operation, ctx, self.limits());
+        for wrong in &looked.wrong {
+            self.note(verdict, wrong, &self.problems.tally(env.local));
+        }
+        if verdict == Verdict::Refuse && !looked.wrong.is_empty() {
+            let told: Vec<&str> = looked.wrong.iter().map(|wrong| wrong.told.as_str()).collect();
+            return ResponseStep::Replace(Box::new(self.refusal(&told.join("\n"))));
+        }
+        asked.look = looked.schema.map(|schema| (schema, Encoding::of(&ctx.response.headers)));
+        ctx.keep(slot, asked);
+        ResponseStep::Next
+    }
+
+    /// The filter that looks at the body of an answer whose head was looked at.
+    pub(super) fn inspection(
+        self: &Arc<Self>,
+        slot: Slot,
+        ctx: &mut Context,
+        env: &Env<'_>,
+    ) -> Option<Box<dyn BodyFilter>> {
+        let verdict = self.answers?;
+        let asked = ctx.kept::<_, Asked>(slot)?;
+        let (schema, encoding) = asked.look.take()?;
+        let inspection = Inspection {
+            validator: Arc::clone(self),
+            specification: Arc::clone(&asked.specification),
+            verdict,
+            schema,
+            encoding,
+            slot,
+            tally: self.problems.tally(env.local),
+            held: Vec::new(),
+            share: self.budget.share(Rc::clone(&env.local.part(Bodies::default).0)),
+            is_over: false,
+        };
+        Some(inspection.filter())
+    }
+
+    /// Logs and counts something that is wrong with an answer.
+    fn note(&self, verdict: Verdict, wrong: &Wrong, tally: &Tally<Unfit>) {
+        static COMPLAINT: LogThrottle = LogThrottle::new();
+        let fate = match verdict {
+            Verdict::Report => Fate::Reported,
+            Verdict::Refuse => Fate::Refused,
+        };
+        tally.count(Unfit { kind: wrong.kind, fate });
+        if let Some(left_out) = COMPLAINT.due() {
+            let Wrong { told, details, .. } = wrong;
+            tracing::error!(left_out, ?told, ?details, "oas-validator: failed to validate response");
+        }
+    }
+
+    /// What the client gets in place of an answer.
+    fn refusal(&self, told: &str) -> Reply {
+        let details = if self.config.verbose_errors { told } else { "" };
+        let message = format!("failed to validate response. {details}");
+        Reply::new(502)
+            .json(&json!({ "message": message }))
+            .because("the node's answer is not what the document says")
+    }
+}
+
+/// Whether an answer is a node's: from it right now, or kept by the cache.
+fn is_of_node(ctx: &Context) -> bool {
+    ctx.record.source == Source::Upstream || ctx.set_by_plugin("upstream_cache_status").is_some()
+}
+
+/// A body that is looked at once it is whole. One that may be refused is held back until then, with its head.
+struct Inspection {
+    validator: Arc<Validator>,
+    specification: Arc<Specification>,
+    verdict: Verdict,
+    schema: SchemaId,
+    encoding: Encoding,
+    slot: Slot,
+    tally: Tally<Unfit>,
+    held: Vec<u8>,
+    /// Of the memory that all such bodies of a worker have.
+    share: Share,
+    /// What is wrong was told; the rest is not looked at.
+    is_over: bool,
+}
+
+impl Inspection {
+    /// What is wrong with the body; it is all there.
+    fn verdict(&self) -> Result<(), Wrong> {
+        let limit = self.validator.config.max_resp_body_size.min(self.share.room());
+        let decoded = match self.encoding {
+            Encoding::Identity => None,
+            encoding => Some(encoding.decoded(&self.held, limit).map_err(|reason| {
+                unread(match reason {
+                    Undecoded::TooLong => "the decoded body is over max_resp_body_size",
+                    Undecoded::Broken => "the body is not encoded as its Content-Encoding says",
+                    Undecoded::Unknown => "the body has a Content-Encoding other than gzip and br",
+                })
+            })?),
+        };
+        let body = decoded.as_deref().unwrap_or(&self.held);
+        let outcome = self.specification.answer(self.schema, body, self.validator.limits());
+        let told = || "body does not fit".to_owned();
+        outcome.map_err(|details| Wrong { kind: Kind::Body, told: told(), details })
+    }
+
+    /// Something is wrong.
+    fn end_with(&mut self, wrong: &Wrong, ctx: &mut Context, out: &mut Pieces) {
+        self.validator.note(self.verdict, wrong, &self.tally);
+        self.is_over = true;
+        if self.verdict == Verdict::Refuse {
+            // What takes the place of the answer is not of a node.
+            let _ = ctx.take_kept::<_, Asked>(self.slot);
+            ctx.instead = Some(Box::new(self.validator.refusal(&wrong.told)));
+            out.fail(REFUSED);
+        }
+        self.share.shrink(self.held.len());
+        self.held = Vec::new();
+    }
+}
+
+fn unread(told: &str) -> Wrong {
+    Wrong { kind: Kind::Unread, told: told.to_owned(), details: String::new() }
+}
+
+impl Transform for Inspection {
+    fn length(&self, length: BodyLength) -> BodyLength {
+        length
+    }
+
+    fn holds_head(&self) -> bool {
+        self.verdict == Verdict::Refuse
+    }
+
+    fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces) {
+        if !self.is_over {
+            if data.len() > self.validator.config.max_resp_body_size - self.held.len() {
+                self.end_with(&unread("the body is over max_resp_body_size"), ctx, out);
+            } else if data.len() > self.share.room() {
+                let told = "the bodies that oas-validator holds are over their limit";
+                self.end_with(&unread(told), ctx, out);
+            } else {
+                self.share.grow(data.len());
+                self.held.extend_from_slice(&data);
+            }
+        }
+        if self.verdict == Verdict::Report {
+            out.piece(data);
+        }
+    }
+
+    fn end(&mut self, ctx: &mut Context, _: Option<&mut Headers>, out: &mut Pieces) {
+        if self.is_over {
+            return;
+        }
+        match self.verdict() {
+            Err(wrong) => self.end_with(&wrong, ctx, out),
+            Ok(()) if self.verdict == Verdict::Refuse => out.bytes(&self.held),
+            Ok(()) => {}
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! `oas-validator`: requests that an OpenAPI document does not describe go no further, nor do answers if that is wanted.
+//!
+//! | file | question |
+//! |---|---|
+//! | [`specification`] | what a document demands of requests and answers |
+//! | [`tree`] | which operation a request is of |
+//! | [`media_type`] | which media types are meant |
+//! | [`parameter`] | how parameters are written, and what they have to be |
+//! | [`body`] | which bodies an operation takes |
+//! | [`answers`] | which answers an operation gives |
+//! | [`inspection`] | what becomes of answers |
+//! | [`shape`] | which values the texts of a request are |
+//! | [`remote`] | documents that are fetched |
+
+mod answers;
+mod body;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
+mod inspection;
+mod media_type;
+mod parameter;
+mod remote;
+mod shape;
+mod specification;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_config::described::schema_of;
+use sigma_config::wording::is_secret_reference;
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::{
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
+    Slot, Step,
+};
+
+use self::answers::Unfit;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use self::fuzzing::oas_validator;
+use self::inspection::Verdict;
+use self::parameter::Limits;
+use self::remote::{Asked, Remote, Settings};
+use self::specification::{Scope, Skipped, Specification};
+use sigma_plugin_kit::budget::Budget;
+use sigma_plugin_kit::decisions::{Key, key};
+use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::registry::Registry;
+use sigma_plugin_kit::tallies::{Counted, counted};
+use sigma_plugin_kit::web::Address;
+
+/// The plugin.
+pub(crate) static OAS_VALIDATOR: Descriptor = Descriptor {
+    name: "oas-validator",
+    priority: 512,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter]),
+    metadata_schema: Some(schema_of::<Metadata>),
+    attributes: Some(schema_of::<Budget>),
+    warnings: Some(|_, conf| warnings(conf)),
+    build: |build| Ok(Arc::new(OasValidator(Arc::new(Validator::new(build)?)))),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r##"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      oas-validator:
+        verbose_errors: true
+        validate_responses: refuse
+        spec: |
+          openapi: 3.1.0
+          info: { title: Pets, version: "1" }
+          paths:
+            /pets/{id}:
+              get:
+                parameters:
+                  - { name: id, in: path, required: true, schema: { type: integer, minimum: 1 } }
+            /pets:
+              post:
+                requestBody:
+                  required: true
+                  content:
+                    application/json:
+                      schema: { $ref: "#/components/schemas/Pet" }
+            /pets/sold:
+              get:
+                responses:
+                  "200": { content: { application/json: { schema: { required: [total] } } } }
+          components:
+            schemas:
+              Pet:
+                type: object
+                required: [name]
+                properties: { name: { type: string, maxLength: 20 } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/pets/7
+200
+$ curl -i http://127.0.0.1:9080/pets/0
+HTTP/1.1 400 Bad Request
+…
+{"message":"failed to validate request. path parameter 'id': expected 0 to be at least 1"}
+$ curl -s http://127.0.0.1:9080/pets -H 'Content-Type: application/json' -d '{"name": 7}'
+{"message":"failed to validate request. body: property \"name\" validation failed: wrong type: expected string, got number"}
+$ curl -s -X DELETE http://127.0.0.1:9080/pets/7
+{"message":"failed to validate request. no matching operation found for DELETE /pets/7"}
+$ curl -s http://127.0.0.1:9080/pets/sold
+{"message":"failed to validate response. body does not fit"}
+```
+"##;
+
+/// Refuses requests that an OpenAPI document (3.0 or 3.1, in JSON or YAML) does not describe.
+///
+/// The operation is found by the method and the normalised path, with the path of a server of the document before it.
+/// A slash at the end does not matter. Of several paths that fit the one counts that is literal further to the left. Then the
+/// parameters in path, query, fields and cookies are checked in the styles that they have, and the body by its media
+/// type: JSON (also `+json`), forms and multipart against their schema, others by their type alone. An operation
+/// without a `requestBody` takes any body. `readOnly` properties are refused, and so are values of a discriminator
+/// that name no schema; defaults are not filled in.
+///
+/// What could be read in two ways is refused: a name that stands twice in an object of JSON, a parameter that is given
+/// twice and is no list, several `Content-Type`, one with another charset than UTF-8, a body with `Content-Encoding`.
+///
+/// Everything that a document refers to has to stand in it. Patterns are matched in linear time. A document from
+/// `spec_url` has at most 16 MiB. It is fetched when a request needs it, and anew once it is older than `spec_url_ttl`
+/// of the plugin's metadata, while the old one is used; until it came for the first time requests get a 500.
+///
+/// With `validate_responses`, answers of nodes to requests that the document describes are validated too, also those
+/// that the cache has kept: the status (itself, then its class such as `4XX`, then `default`), the fields,
+/// `Content-Type`, and bodies of JSON, in which `writeOnly` properties are refused. An operation without `responses`
+/// may have any answer, and one without `content` any body. Bodies of other types are not looked into. A 502 takes the
+/// place of what is refused, and tells nothing of its values; the log does. A body that may be refused is held back,
+/// and the head with it; one that is reported passes meanwhile, as it came. Where bodies are looked at, nodes are asked
+/// for whole ones, in gzip and brotli at most. One that cannot be looked at, as it is over a limit or has another
+/// coding, is as one that does not fit. The answer is as plugins of higher priority have left it; what the gateway and
+/// plugins answer themselves is not looked at.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
+struct Config {
+    /// The document: JSON or YAML.
+    #[schemars(length(min = 1))]
+    spec: Option<String>,
+    /// Where the document is: a URL.
+    #[schemars(regex(pattern = "^https?://"))]
+    spec_url: Option<Address>,
+    /// Fields of the request for it.
+    spec_url_request_headers: Option<BTreeMap<String, String>>,
+    /// Whether the certificate of its server is verified.
+    #[schemars(extend("default" = false))]
+    ssl_verify: bool,
+    /// Milliseconds to wait for it.
+    #[schemars(range(min = 1000, max = 60_000), extend("default" = 10_000))]
+    timeout: u64,
+    /// Whether a refusal says what does not fit.
+    #[schemars(extend("default" = false))]
+    verbose_errors: bool,
+    /// Whether bodies are left alone.
+    #[schemars(extend("default" = false))]
+    skip_request_body_validation: bool,
+    /// Whether header fields are left alone.
+    #[schemars(extend("default" = false))]
+    skip_request_header_validation: bool,
+    /// Whether the query is left alone.
+    #[schemars(extend("default" = false))]
+    skip_query_param_validation: bool,
+    /// Whether parameters in the path are left alone.
+    #[schemars(extend("default" = false))]
+    skip_path_params_validation: bool,
+    /// Whether cookies are left alone.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    skip_cookie_params_validation: bool,
+    /// Whether a request that does not fit is refused; otherwise it is an error in the log, and passes.
+    #[schemars(extend("default" = true))]
+    reject_if_not_match: bool,
+    /// The status of a refusal.
+    #[schemars(range(min = 400, max = 599), extend("default" = 400))]
+    rejection_status_code: u16,
+    /// Largest body, in bytes; it is held in memory.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_req_body_size: u64,
+    /// Validates answers too. One that does not fit is an error in the log (`report`), or replaced by a 502 (`refuse`);
+    /// both are in the metric `oas_validator_answer_problems_total`. Sigma's own.
+    validate_responses: Option<Verdict>,
+    /// Largest body of an answer that is looked at, in bytes, also when it is decoded; it is held in memory.
+    #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
+    max_resp_body_size: usize,
+    /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory.
+    #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
+    max_body_values: usize,
+    /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of text.
+    /// Ten million take a worker in the order of a second.
+    #[schemars(range(min = 1), extend("default" = 4_000_000, "own_default" = true))]
+    max_steps: u64,
+}
+
+/// What stands in a configuration that is in order and does not do what somebody may think.
+fn warnings(conf: &Value) -> Vec<Problem> {
+    let url = conf.get("spec_url").and_then(Value::as_str);
+    let idle = |fields: &[&str], reason: &str| -> Vec<Problem> {
+        let written = fields.iter().filter(|field| conf.get(**field).is_some());
+        let problem =
+            |field: &&str| Problem::new(*field, "no_effect", format!("`{field}` has no effect {reason}"));
+        written.map(problem).map(|problem| problem.hint("remove it")).collect()
+    };
+    let mut found = Vec::new();
+    if url.is_none() {
+        found.extend(idle(&["spec_url_request_headers", "ssl_verify", "timeout"], "without `spec_url`"));
+    }
+    let answers = conf.get("validate_responses").and_then(Value::as_str);
+    if answers.is_none() {
+        found.extend(idle(&["max_resp_body_size"], "without `validate_responses`"));
+    }
+    if conf.get("reject_if_not_match") == Some(&Value::Bool(false)) {
+        found.extend(idle(&["rejection_status_code"], "where no request is refused"));
+        if answers != Some("refuse") {
+            found.extend(idle(&["verbose_errors"], "where nothing is refused"));
+        }
+    }
+    let is_tls = url.is_some_and(|url| url.starts_with("https://"));
+    if is_tls && conf.get("ssl_verify") != Some(&Value::Bool(true)) {
+        let message = "anybody may give another document in the server's place";
+        found.push(Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`"));
+    }
+    found.extend(sigma_plugin_kit::service::cleartext(
+        conf,
+        "spec_url",
+        "the document is fetched in cleartext",
+    ));
+    found
+}
+
+/// What all instances are told.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Metadata {
+    /// Seconds after which a document from `spec_url` is fetched anew.
+    #[schemars(range(min = 1), extend("default" = 3600))]
+    spec_url_ttl: Option<u64>,
+}
+
+const TTL_S: u64 = 3_600;
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        match self.spec.as_deref() {
+            Some(text) if !is_secret_reference(text) => Specification::read(text, self.scope()).map(drop),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    fn scope(&self) -> Scope {
+        match self.validate_responses {
+            Some(_) => Scope::RequestsAndAnswers,
+            None => Scope::Requests,
+        }
+    }
+}
+
+/// What instances of one configuration share.
+struct Validator {
+    config: Config,
+    source: Source,
+    /// What becomes of answers; None if nobody looks at them.
+    answers: Option<Verdict>,
+    /// Of the memory for their bodies.
+    budget: Budget,
+    problems: Counted<Unfit>,
+}
+
+enum Source {
+    Written(Arc<Specification>),
+    Fetched(Arc<Remote>),
+}
+
+/// Documents that stand in configurations, each once.
+#[derive(Default)]
+struct Documents(Registry<Key, Result<Arc<Specification>, String>>);
+
+impl Validator {
+    fn new(build: &Build<'_>) -> Result<Validator, String> {
+        let config: Config = build.config()?;
+        let source = match (&config.spec, &config.spec_url) {
+            (Some(text), _) => {
+                let scope = config.scope();
+                let read = |_| Specification::read(text, scope).map(Arc::new);
+                let name = key([text.as_bytes(), &[scope as u8]]);
+                let written = build.node.part(Documents::default).0.get(name, read);
+                Source::Written(Result::clone(&written)?)
+            }
+            (None, Some(address)) => {
+                let metadata: Metadata = build.metadata_as()?;
+                let settings = Settings {
+                    address: address.clone(),
+                    fields: config.spec_url_request_headers.clone().unwrap_or_default(),
+                    verify: config.ssl_verify,
+                    timeout_ms: config.timeout,
+                    ttl_s: metadata.spec_url_ttl.unwrap_or(TTL_S),
+                    scope: config.scope(),
+                };
+                Source::Fetched(Remote::of(settings, build.node))
+            }
+            (None, None) => return Err("there is neither spec nor spec_url".to_owned()),
+        };
+        let problems = counted(build.node, build.resource);
+        Ok(Validator {
+            answers: config.validate_responses,
+            budget: Budget::of(build)?,
+            config,
+            source,
+            problems,
+        })
+    }
+
+    fn skipped(&self) -> Skipped {
+        Skipped {
+            path: self.config.skip_path_params_validation,
+            query: self.config.skip_query_param_validation,
+            header: self.config.skip_request_header_validation,
+            cookie: self.config.skip_cookie_params_validation,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { values: self.config.max_body_values, steps: self.config.max_steps }
+    }
+
+    /// Validates by the document, once that is there.
+    fn begin(self: Arc<Self>, slot: Slot, ctx: &mut Context, env: &Env<'_>, is_last: bool) -> Step {
+        let specification = match &self.source {
+            Source::Written(specification) => Arc::clone(specification),
+            Source::Fetched(remote) => match remote.ask(is_last, env) {
+                Asked::Known(specification) => specification,
+                Asked::Waits(fetched) => {
+                    return Step::wait(fetched, move |(), ctx, env| self.begin(slot, ctx, env, true));
+                }
+                Asked::Nothing => return broken("failed to parse openapi spec"),
+            },
+        };
+        let Some(found) = specification.find(ctx.request.method_token(), &ctx.uri) else {
+            let method = String::from_utf8_lossy(ctx.request.method_token()).into_owned();
+            let path = String::from_utf8_lossy(&ctx.uri);
+            return self.verdict(vec![format!("no matching operation found for {method} {path}")]);
+        };
+        let problems = found.parameters(ctx, self.skipped(), self.limits());
+        let (has_body, number) = (found.operation.body.is_some(), found.number);
+        drop(found);
+        self.expect(slot, ctx, &specification, number);
+        if !has_body || self.config.skip_request_body_validation {
+            return self.verdict(problems);
+        }
+        let limit = usize::try_from(self.config.max_req_body_size).unwrap_or(usize::MAX);
+        let then = move |ctx: &mut Context, _: &Env<'_>, read: BodyRead| match read {
+            BodyRead::Whole => self.end(&specification, ctx, problems),
+            _ => broken("error reading the request body. err: the body is over max_req_body_size"),
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
+    }
+
+    /// Goes on once the body was read.
+    fn end(&self, specification: &Specification, ctx: &Context, mut problems: Vec<String>) -> Step {
+        // Nothing that decides on it has changed since.
+        let found = specification.find(ctx.request.method_token(), &ctx.uri);
+        if let Some(found) = found
+            && let Some(described) = &found.operation.body
+        {
+            let outcome = match ctx.body.as_deref().unwrap_or_default() {
+                [] if described.is_required => Err("request body is required".to_owned()),
+                [] => Ok(()),
+                body => specification::check_coding(&ctx.request.headers)
+                    .and_then(|()| media_type::content_type(&ctx.request.headers))
+                    .and_then(|content_type| found.body(described, content_type, body, self.limits())),
+            };
+            problems.extend(outcome.err().map(|reason| format!("body: {reason}")));
+        }
+        self.verdict(problems)
+    }
+
+    fn verdict(&self, problems: Vec<String>) -> Step {
+        static COMPLAINT: LogThrottle = LogThrottle::new();
+        if problems.is_empty() {
+            return Step::Next;
+        }
+        let details = problems.join("\n");
+        if let Some(left_out) = COMPLAINT.due() {
+            // What a client sent stands in one line.
+            tracing::error!(left_out, ?details, "oas-validator: failed to validate request");
+        }
+        if !self.config.reject_if_not_match {
+            return Step::Next;
+        }
+        let details = if self.config.verbose_errors { &*details } else { "" };
+        let message = format!("failed to validate request. {details}");
+        Step::json(self.config.rejection_status_code, &json!({ "message": message }))
+    }
+}
+
+/// The answer where nothing can be said of a request.
+fn broken(message: &'static str) -> Step {
+    Reply::new(500).json(&json!({ "message": message })).because(message).into()
+}
+
+struct OasValidator(Arc<Validator>);
+
+impl Plugin for OasValidator {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        Arc::clone(&self.0).begin(Slot::from(self), ctx, env, false)
+    }
+
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        self.0.look(Slot::from(self), ctx, env)
+    }
+
+    fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        self.0.inspection(Slot::from(self), ctx, env)
+    }
+}

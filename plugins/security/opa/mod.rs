@@ -1,0 +1,479 @@
+//! `opa`: an Open Policy Agent says who may pass.
+
+mod documents;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::described::schema_of;
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::{Headers, Method};
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::owned::texts;
+use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::variables::pairs;
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
+};
+
+use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
+use super::person::Person;
+use documents::Documents;
+use sigma_plugin_kit::decisions::{Bound, KeyOf};
+use sigma_plugin_kit::fields::{frames, is_name};
+use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::service::{Keepalive, warnings};
+
+/// The plugin.
+pub(crate) static OPA: Descriptor = Descriptor {
+    name: "opa",
+    priority: 2001,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    guards: true,
+    warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
+    variables: &[VariablePlace::guard("cache.key.*", VariableForm::Template)],
+    upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    attributes: Some(schema_of::<Bound>),
+    identifies: true,
+    // The policy may judge what the client has sent there.
+    owned_fields: Some(|conf| texts(conf, "send_headers_upstream").map(OwnedField::judged).collect()),
+    build: |build| Ok(Arc::new(Opa::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"Here a route of the gateway stands in for OPA: it answers as a policy that lets everybody pass, and says
+who it is.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /v1/data/example
+    plugins:
+      mocking:
+        content_type: application/json
+        response_example: '{"result":{"allow":true,"headers":{"X-User":"jack"}}}'
+  - uri: /v1/data/closed
+    plugins:
+      mocking:
+        content_type: application/json
+        response_example: '{"result":{"allow":false,"status_code":302,"headers":{"Location":"/login"},"reason":"log in"}}'
+  - uri: /closed/*
+    plugins: { opa: { host: "http://127.0.0.1:9080", policy: closed } }
+    upstream: http://127.0.0.1:9000
+  - uri: /*
+    plugins: { opa: { host: "http://127.0.0.1:9080", policy: example, send_headers_upstream: [X-User] } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -H 'X-User: root' http://127.0.0.1:9080/orders | grep x-user
+    "x-user": "jack",
+$ curl -i http://127.0.0.1:9080/closed/orders
+HTTP/1.1 302 Found
+Location: /login
+…
+log in
+```
+"#;
+
+/// The name of the agent among the plugin's upstreams.
+const AGENT: &str = "agent";
+
+/// Most bytes of the agent's answer: a page for a person, or a list of fields.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// Asks an Open Policy Agent whether a request may pass.
+///
+/// The agent gets the request as `input` at `/v1/data/POLICY`; the policy is a package with `allow`, and may
+/// have `status_code`, `headers` and `reason` for a refusal. An agent that is away refuses with 403, one whose
+/// answer is no decision with 503. Secrets of routes, services and consumers that it is shown stand as `***`. It is
+/// an upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of
+/// more than 1 MiB counts as none.
+///
+/// With `cache` each worker remembers what the agent has said, 8192 decisions at most or
+/// `plugin_attr.opa.worker_decisions`, and requests that ask the same at the same time ask once. Without a `key`
+/// a decision is for the requests of which the agent is told the same, but for the time: that includes the
+/// client's port, and so its connection. Decisions of more than 8 KiB are not remembered, nor refusals that set a
+/// cookie or come with another status than 401, 403, 404 and 429, nor that there was no decision.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// The agent's URL, with `http` or `https`.
+    host: Service,
+    /// The path of the policy: `example`, or `package/subpackage`.
+    policy: String,
+    /// Whether the agent's certificate is verified.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
+    /// Milliseconds for the call.
+    #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
+    timeout: u64,
+    #[serde(flatten)]
+    keepalive: Keepalive,
+    /// Whether the agent gets the route, with the plugins of its service and plugin config.
+    #[schemars(extend("default" = false))]
+    with_route: bool,
+    /// Whether the agent gets the route's service.
+    #[schemars(extend("default" = false))]
+    with_service: bool,
+    /// Whether the agent gets the consumer.
+    #[schemars(extend("default" = false))]
+    with_consumer: bool,
+    /// Whether the agent gets the body, as text.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    with_body: bool,
+    /// Most bytes of a body that goes with the call; a larger one is answered 413.
+    #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576, "own_default" = true))]
+    max_req_body_size: usize,
+    /// Fields of the decision that the node gets. What the client sent under these names never reaches it.
+    #[schemars(length(min = 1))]
+    send_headers_upstream: Option<Vec<String>>,
+    /// Remembering what the agent has said; unset: it is asked about each request.
+    #[serde(default)]
+    #[schemars(extend("own_default" = true))]
+    cache: Option<Cache>,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.host.target.contains('?') {
+            return Err("host: it has a query".to_owned());
+        }
+        if self.policy.is_empty()
+            || !self.policy.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
+        {
+            return Err("policy: it is a path such as `example/rules`".to_owned());
+        }
+        if self.cache.is_some() && self.with_body {
+            let hint = "leave with_body or cache out";
+            return Err(format!("cache: with the body the agent decides about each request; {hint}"));
+        }
+        let mut names = self.send_headers_upstream.iter().flatten();
+        match names.find(|name| !is_name(name) || frames(name)) {
+            Some(name) => Err(format!("send_headers_upstream: `{name}` cannot be set")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The agent as an upstream.
+fn upstream(conf: &Value) -> Option<InlineUpstream> {
+    let config = Config::deserialize(conf).ok()?;
+    let upstream = config.keepalive.upstream(&config.host, config.ssl_verify, config.timeout);
+    Some(InlineUpstream { name: AGENT.to_owned(), upstream })
+}
+
+struct Opa(Arc<Agent>);
+
+/// What is asked, and what becomes of the answer.
+struct Agent {
+    /// The key of the agent's upstream.
+    upstream: Box<str>,
+    target: Box<[u8]>,
+    documents: Option<Documents>,
+    /// The variables that the agent is told, with their names.
+    variables: [(&'static str, VarName); 4],
+    config: Config,
+    memory: Option<Memory>,
+}
+
+impl Opa {
+    fn new(build: &Build<'_>) -> Result<Opa, String> {
+        let upstream = build.upstream_key(AGENT).into();
+        let mut config: Config = build.config()?;
+        let memory = config.cache.take().map(|cache| Memory::new(build, cache)).transpose()?;
+        let shows = config.with_route || config.with_service || config.with_consumer;
+        let target = format!(
+            "{}/v1/data/{}",
+            config.host.target.trim_end_matches('/'),
+            config.policy.trim_matches('/')
+        );
+        let target = target.into_bytes().into();
+        Ok(Opa(Arc::new(Agent {
+            upstream,
+            target,
+            documents: shows.then(|| Documents::of(build)),
+            variables: VARIABLES.map(|name| (name, VarName::parse(name))),
+            config,
+            memory,
+        })))
+    }
+}
+
+/// The variables that the agent is told.
+const VARIABLES: [&str; 4] = ["server_addr", "server_port", "remote_addr", "remote_port"];
+
+/// Text as JSON can have it.
+fn text(bytes: &[u8]) -> Value {
+    String::from_utf8_lossy(bytes).into()
+}
+
+/// Puts a value under a name; several become a list.
+fn put(all: &mut Map<String, Value>, name: &[u8], value: Value) {
+    let name = String::from_utf8_lossy(name).into_owned();
+    match all.get_mut(&name) {
+        Some(Value::Array(values)) => values.push(value),
+        Some(one) => *one = Value::Array(vec![one.take(), value]),
+        None => drop(all.insert(name, value)),
+    }
+}
+
+/// What the agent is told: JSON without the time, which stands between the two parts.
+struct Input {
+    before_time: String,
+    behind_time: String,
+}
+
+impl Agent {
+    /// The documents that the agent is shown, with their names.
+    fn shown(
+        &self,
+        documents: &Documents,
+        ctx: &Context,
+        env: &Env<'_>,
+    ) -> impl Iterator<Item = (&'static str, Rc<str>)> + use<> {
+        let Config { with_route, with_service, with_consumer, .. } = self.config;
+        let all = [
+            ("route", with_route.then(|| documents.route(ctx, env)).flatten()),
+            ("service", with_service.then(|| documents.service(ctx, env)).flatten()),
+            ("consumer", with_consumer.then(|| documents.consumer(ctx, env)).flatten()),
+        ];
+        all.into_iter().filter_map(|(name, document)| Some((name, document?)))
+    }
+
+    fn input(&self, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> Input {
+        let mut headers = Map::new();
+        for (name, value) in ctx.request.headers.iter() {
+            put(&mut headers, &name.to_ascii_lowercase(), text(value));
+        }
+        let mut query = Map::new();
+        for (name, value) in pairs(ctx.request.query().unwrap_or_default()) {
+            put(&mut query, &name, value.map_or(Value::Bool(true), |value| text(&value)));
+        }
+        let mut request = json!({
+            "scheme": ctx.scheme(),
+            "method": text(ctx.request.method_token()),
+            "host": text(&ctx.host_name()),
+            "port": ctx.client.local.map_or(0, |local| local.port()),
+            "path": text(&ctx.uri),
+            "target": text(ctx.request.path_and_query()),
+            "headers": headers,
+            "query": query,
+        });
+        if let Some(body) = body {
+            request["body"] = text(body);
+        }
+        let mut before_time = format!("{{\"input\":{{\"type\":\"http\",\"request\":{request},\"var\":{{");
+        for (name, variable) in &self.variables {
+            let value = match ctx.get(variable) {
+                Some(VarValue::Text(value)) => text(&value),
+                _ => Value::Null,
+            };
+            before_time.push_str(&format!("\"{name}\":{value},"));
+        }
+        before_time.push_str("\"timestamp\":");
+        let mut behind_time = "}".to_owned();
+        if let Some(documents) = &self.documents {
+            for (name, document) in self.shown(documents, ctx, env) {
+                behind_time.push_str(&format!(",\"{name}\":{document}"));
+            }
+        }
+        behind_time.push_str("}}");
+        Input { before_time, behind_time }
+    }
+}
+
+/// What the agent has decided.
+enum Verdict {
+    /// The request passes; the values of each field of `send_headers_upstream`, in their order.
+    Pass(Vec<Vec<Vec<u8>>>),
+    /// The request is answered.
+    Refusal(Reply),
+    /// There was no decision.
+    None(u16),
+}
+
+impl inquiry::Verdict for Verdict {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Verdict::Pass(_) => Outcome::Passes,
+            Verdict::Refusal(reply) => Outcome::of(reply),
+            Verdict::None(_) => Outcome::Alone,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Verdict::Pass(values) => values.iter().flatten().map(Vec::len).sum(),
+            Verdict::Refusal(reply) => bytes_of(reply),
+            Verdict::None(_) => 0,
+        }
+    }
+}
+
+impl Inquiry for Agent {
+    type Body = Vec<u8>;
+    type Verdict = Verdict;
+
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    /// What [`Agent::input`] is made of: making that costs more than a decision that is remembered may.
+    fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
+        told.part(ctx.scheme().as_bytes());
+        told.part(ctx.request.method_token());
+        told.part(&ctx.host_name());
+        told.part(&ctx.client.local.map_or(0, |local| local.port()).to_le_bytes());
+        told.part(&ctx.uri);
+        told.part(ctx.request.path_and_query());
+        told.fields(&ctx.request.headers);
+        told.part(ctx.request.query().unwrap_or_default());
+        for (_, name) in &self.variables {
+            match ctx.get(name) {
+                Some(VarValue::Text(value)) => told.part(&value),
+                _ => told.part(b""),
+            }
+        }
+        if let Some(documents) = &self.documents {
+            for (name, document) in self.shown(documents, ctx, env) {
+                told.part(name.as_bytes());
+                told.part(document.as_bytes());
+            }
+        }
+    }
+
+    fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Call {
+        let Input { before_time, behind_time } = self.input(ctx, env, body.as_deref());
+        let mut headers = Headers::default();
+        headers.append("Content-Type", b"application/json");
+        Call {
+            upstream: self.upstream.clone(),
+            method: Method::Post,
+            target: self.target.to_vec(),
+            host: self.config.host.host.clone(),
+            headers,
+            passes: ctx.passes(),
+            body: Some(format!("{before_time}{}{behind_time}", env.unix_time().as_secs()).into_bytes()),
+            timeout_ms: self.config.timeout,
+            limit: ANSWER_BYTES,
+        }
+    }
+
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+        static COMPLAINT: LogThrottle = LogThrottle::new();
+        let complain = |error: &str| {
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, error, "opa: the agent gave no decision");
+            }
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                complain(&error.0);
+                return Verdict::None(403);
+            }
+        };
+        let told: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        let result = match told.as_ref().and_then(|told| told.get("result")) {
+            Some(Value::Object(result)) => result,
+            None | Some(Value::Null | Value::Bool(false)) => {
+                complain("its answer has no result: does the policy exist, and is it a package?");
+                return Verdict::None(503);
+            }
+            Some(_) => {
+                complain("the result is no object: name the package, and not the rule in it");
+                return Verdict::None(500);
+            }
+        };
+        if matches!(result.get("allow"), None | Some(Value::Null | Value::Bool(false))) {
+            return Verdict::Refusal(refusal(result));
+        }
+        let values_of = |name: &String| {
+            let value = result.get("headers").and_then(|headers| headers.get(name));
+            value.map(values).unwrap_or_default()
+        };
+        Verdict::Pass(self.config.send_headers_upstream.iter().flatten().map(values_of).collect())
+    }
+
+    fn follow(&self, verdict: &Verdict, _: Slot, ctx: &mut Context) -> Step {
+        let fields = match verdict {
+            Verdict::Pass(fields) => fields,
+            Verdict::Refusal(reply) => return reply.clone().into(),
+            Verdict::None(status) => return Step::status(*status),
+        };
+        let mut person = Person::of(ctx);
+        person.add_request(ctx);
+        fields.iter().flatten().for_each(|value| person.add(value));
+        person.mark("opa", ctx);
+        for (name, values) in self.config.send_headers_upstream.iter().flatten().zip(fields) {
+            // What the client says of itself is not what the policy says of it.
+            ctx.request.headers.remove_name(name.as_bytes());
+            for value in values {
+                ctx.request.headers.append(name, value);
+            }
+        }
+        Step::Next
+    }
+}
+
+/// What a refused client gets.
+fn refusal(result: &Map<String, Value>) -> Reply {
+    let status = result.get("status_code").and_then(Value::as_u64);
+    let status =
+        status.and_then(|status| u16::try_from(status).ok()).filter(|status| (200..=999).contains(status));
+    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy refuses it");
+    for (name, value) in result.get("headers").and_then(Value::as_object).into_iter().flatten() {
+        if is_name(name) && !frames(name) {
+            for value in values(value) {
+                reply = reply.header(name.clone(), value);
+            }
+        }
+    }
+    match result.get("reason") {
+        None | Some(Value::Null) => reply,
+        Some(Value::String(reason)) => reply.text(reason.as_str()),
+        Some(reason) => reply.text(reason.to_string()),
+    }
+}
+
+/// The values of a field in a decision, as far as they can be sent.
+fn values(value: &Value) -> Vec<Vec<u8>> {
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(text.clone().into_bytes()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string().into_bytes()),
+        _ => None,
+    };
+    let all: Vec<Vec<u8>> = match value {
+        Value::Array(several) => several.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    };
+    // A policy may repeat what a client sent.
+    all.into_iter().filter(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))).collect()
+}
+
+impl Plugin for Opa {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let (agent, slot) = (Arc::clone(&self.0), Slot::from(self));
+        if !agent.config.with_body {
+            return inquiry::ask(&agent, slot, ctx, env, None);
+        }
+        Step::ReadBody {
+            limit: agent.config.max_req_body_size,
+            then: Box::new(move |ctx, env, read| match read {
+                BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
+                BodyRead::Whole => {
+                    let body = ctx.body.clone().unwrap_or_default();
+                    inquiry::ask(&agent, slot, ctx, env, Some(body))
+                }
+            }),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `azure-functions`: functions of Azure.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::described::schema_of;
+use sigma_config::resources::Confidential;
+use sigma_plugin::credentials::Credential;
+use sigma_plugin::outbound::Call;
+use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
+
+use super::platform::{Called, Credentials, Function};
+use sigma_plugin_kit::service::warnings;
+
+/// The plugin.
+pub(crate) static AZURE_FUNCTIONS: Descriptor = Descriptor {
+    name: "azure-functions",
+    priority: -1900,
+    example: EXAMPLE,
+    credentials: Some(|_| vec![Credential::field(KEY)]),
+    phases: PhaseSet::of(&[Phase::Access]),
+    metadata_schema: Some(schema_of::<Metadata>),
+    upstreams: Some(Function::upstreams),
+    owned_fields: Some(|_| [KEY, CLIENT].map(OwnedField::shared).into()),
+    warnings: Some(|_, conf| warnings(conf, &["function_uri"], "the function")),
+    build: |build| {
+        let Config { function, authorization } = build.config()?;
+        let keys = match authorization {
+            Some(Authorization { apikey, clientid }) => Keys { key: apikey, client: clientid },
+            None if build.metadata.is_null() => Keys::default(),
+            None => {
+                let metadata = Metadata::deserialize(build.metadata).map_err(|error| error.to_string())?;
+                let client = metadata.master_clientid.reveal().to_owned();
+                Keys { key: Some(metadata.master_apikey), client: Some(client) }
+            }
+        };
+        Ok(Arc::new(AzureFunctions(function.with(keys, build))))
+    },
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"Here the function is a route of the gateway itself, which knows one key.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /api/hello*
+    plugins:
+      fault-injection:
+        abort: { http_status: 401, vars: [[["http_x_functions_key", "~=", "heron"]]] }
+      mocking: { response_status: 200, response_example: "hello from the function\n" }
+  - uri: /*
+    plugins:
+      azure-functions:
+        function_uri: http://127.0.0.1:9080/api/hello
+        authorization: { apikey: heron }
+```
+
+```console
+$ curl -s http://127.0.0.1:9080/orders
+hello from the function
+$ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://127.0.0.1:9080/orders
+401
+```
+"#;
+
+/// Answers requests with a function of Azure.
+///
+/// The function gets method, arguments, fields and body of the client. Where the route's path ends in `*`, what that
+/// stands for is put behind the path of `function_uri`. A request that has neither `X-Functions-Key` nor
+/// `X-Functions-ClientId` gets both from `authorization`, or from the plugin's metadata where that is left out. No
+/// answer, one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large is
+/// a 400.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    #[serde(flatten)]
+    function: Function,
+    /// How the function knows who calls it; the plugin's metadata if it is left out.
+    authorization: Option<Authorization>,
+}
+
+impl Configuration for Config {}
+
+#[derive(Deserialize, JsonSchema)]
+struct Authorization {
+    /// The key of the function: `X-Functions-Key`.
+    apikey: Option<Confidential>,
+    /// The client that the key is of: `X-Functions-ClientId`.
+    clientid: Option<String>,
+}
+
+/// Keys of all functions whose configuration has none.
+#[derive(Deserialize, JsonSchema)]
+struct Metadata {
+    /// The key of the application: `X-Functions-Key`.
+    #[schemars(extend("default" = ""))]
+    master_apikey: Confidential,
+    /// The client that the key is of: `X-Functions-ClientId`.
+    #[schemars(extend("default" = ""))]
+    master_clientid: Confidential,
+}
+
+impl Configuration for Metadata {}
+
+#[derive(Default)]
+struct Keys {
+    key: Option<Confidential>,
+    client: Option<String>,
+}
+
+const KEY: &str = "x-functions-key";
+const CLIENT: &str = "x-functions-clientid";
+
+impl Credentials for Keys {
+    fn add(&self, call: &mut Call, _: &Env<'_>) {
+        if [KEY, CLIENT].iter().any(|name| call.headers.find(name.as_bytes()).is_some()) {
+            return;
+        }
+        if let Some(key) = &self.key {
+            call.headers.append(KEY, key.reveal().as_bytes());
+        }
+        if let Some(client) = &self.client {
+            call.headers.append(CLIENT, client.as_bytes());
+        }
+    }
+}
+
+struct AzureFunctions(Arc<Called<Keys>>);
+
+impl Plugin for AzureFunctions {
+    fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
+        self.0.answer()
+    }
+}

@@ -1,0 +1,177 @@
+//! What an operator may write.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_plugin::Configuration;
+
+use super::super::quota::{Amount, KeyType, RefusalFields};
+use super::window::WindowType;
+use sigma_plugin_kit::redis::{Policy, policies};
+
+/// Limits requests per window of time.
+///
+/// Each key may make `count` requests in `time_window` seconds. A fixed window begins with the first
+/// request of a key; a sliding one weighs the window before. Counters are kept in this gateway, or in
+/// Redis, where several gateways share them.
+///
+/// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose windows
+/// end first are forgotten.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("anyOf" = [{"required": ["count", "time_window"]}, {"required": ["rules"]}]))]
+pub(in crate::limit) struct Config {
+    /// Requests that pass in a window. A text is a template that must make such a number for each request.
+    pub(super) count: Option<Amount<1>>,
+    /// Length of a window in seconds. A text is a template that must make such a number for each request.
+    pub(super) time_window: Option<Amount<1>>,
+    /// Whether a window begins with the first request, or slides.
+    #[schemars(extend("default" = "fixed"))]
+    pub(super) window_type: WindowType,
+    /// Configurations of one group, which are equal, share their counters.
+    pub(super) group: Option<String>,
+    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
+    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
+    /// `$remote_addr`.
+    #[schemars(extend("default" = "remote_addr"))]
+    pub(super) key: String,
+    /// Whether `key` is the name of a variable, or a text with variables.
+    #[schemars(extend("default" = "var"))]
+    pub(super) key_type: KeyType,
+    /// Several limits in place of one; each counts.
+    pub(super) rules: Option<Vec<ListedLimit>>,
+    #[serde(flatten)]
+    pub(super) refusal: RefusalFields,
+    #[serde(flatten)]
+    #[schemars(schema_with = "policies::<(), true>")]
+    pub(super) policy: Policy,
+    /// With a `policy` other than `local`: seconds between two messages to Redis; meanwhile requests are counted
+    /// here. -1 to ask Redis for each request.
+    #[schemars(with = "f64", extend("default" = -1))]
+    sync_interval: Option<f64>,
+    /// Whether responses tell the client its quota.
+    #[schemars(extend("default" = true))]
+    pub(super) show_limit_quota_header: bool,
+    /// Whether responses have `RateLimit-Policy` and `RateLimit` as well, of
+    /// draft-ietf-httpapi-ratelimit-headers-10. A policy is named `default`, or after the `header_prefix` or the
+    /// number of its rule. Sigma's own.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    pub(super) standard_fields: bool,
+    /// Header of answers that says what the request has cost, a whole number. When a request comes it counts as
+    /// `cost_default`, and when its answer comes as the rest, also where that takes more than is left. Sigma's own.
+    #[schemars(with = "Option<String>", regex(pattern = FIELD_NAME))]
+    pub(super) cost_header: Option<Box<str>>,
+    /// With `cost_header`: what a request costs at least, and all of it where the answer does not say in one whole
+    /// number, or there is none. Sigma's own.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1, "own_default" = true))]
+    pub(super) cost_default: u64,
+    /// With `cost_header`: what an answer can make a request cost at most. Sigma's own.
+    #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1_000_000, "own_default" = true))]
+    pub(super) cost_most: u64,
+    /// Whether clients do not get the `cost_header`. Sigma's own.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    pub(super) hide_cost_header: bool,
+}
+
+/// Settings that mean nothing without `cost_header`.
+pub(super) const OF_COST_HEADER: [&str; 3] = ["cost_default", "cost_most", "hide_cost_header"];
+
+/// One of `rules`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ListedLimit {
+    /// Requests that pass in a window. A text is a template that must make such a number for each request.
+    pub(super) count: Amount<1>,
+    /// Length of a window in seconds. A text is a template that must make such a number for each request.
+    pub(super) time_window: Amount<1>,
+    /// A text with variables: whose requests are counted together. The rule is skipped where no variable has
+    /// a value.
+    pub(super) key: String,
+    /// Tells the rule's response headers apart; without it the number of the rule.
+    #[schemars(regex(pattern = FIELD_NAME_PART))]
+    pub(super) header_prefix: Option<String>,
+}
+
+/// What may stand in the name of a header field (RFC 9110 §5.6.2).
+const FIELD_NAME_PART: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$";
+const FIELD_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
+
+/// The plugin's metadata.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+pub(in crate::limit) struct Metadata {
+    /// Header with the quota.
+    #[schemars(regex(pattern = FIELD_NAME))]
+    pub(super) limit_header: String,
+    /// Header with what is left of it.
+    #[schemars(regex(pattern = FIELD_NAME))]
+    pub(super) remaining_header: String,
+    /// Header with the seconds until it is whole again.
+    #[schemars(regex(pattern = FIELD_NAME))]
+    pub(super) reset_header: String,
+}
+
+impl Default for Metadata {
+    fn default() -> Metadata {
+        Metadata {
+            limit_header: "X-RateLimit-Limit".to_owned(),
+            remaining_header: "X-RateLimit-Remaining".to_owned(),
+            reset_header: "X-RateLimit-Reset".to_owned(),
+        }
+    }
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.rules.is_some() && (self.count.is_some() || self.time_window.is_some()) {
+            return Err("count/time_window and rules cannot be specified at the same time".to_owned());
+        }
+        if self.rules.is_some() && self.group.is_some() {
+            return Err("group and rules cannot be specified at the same time".to_owned());
+        }
+        if self.cost_header.is_some() && self.cost_most < self.cost_default {
+            return Err("cost_most should not be smaller than cost_default".to_owned());
+        }
+        self.check_sync()?;
+        let rules = self.rules.as_deref().unwrap_or_default();
+        let is_repeated =
+            |(at, rule): &(usize, &ListedLimit)| rules[..*at].iter().any(|other| other.key == rule.key);
+        if let Some((_, rule)) = rules.iter().enumerate().find(is_repeated) {
+            return Err(format!("duplicate key '{}' in rules", rule.key));
+        }
+        self.count.iter().try_for_each(|count| count.check("count"))?;
+        self.time_window.iter().try_for_each(|window| window.check("time_window"))?;
+        rules.iter().enumerate().try_for_each(|(at, rule)| {
+            rule.count.check(&format!("rules[{at}].count"))?;
+            rule.time_window.check(&format!("rules[{at}].time_window"))
+        })
+    }
+}
+
+impl Config {
+    /// The time between two messages to Redis; None if Redis is asked for each request.
+    pub(super) fn sync_interval(&self) -> Option<Duration> {
+        let seconds = self.sync_interval.filter(|seconds| *seconds > 0.0)?;
+        // A timer of years is as good as any longer one.
+        Some(Duration::from_secs_f64(seconds.min(1e8)))
+    }
+
+    /// Whether answers say what requests have cost.
+    pub(in crate::limit) fn learns(&self) -> bool {
+        self.cost_header.is_some()
+    }
+
+    fn check_sync(&self) -> Result<(), String> {
+        let interval = self.sync_interval.unwrap_or(-1.0);
+        if interval == -1.0 || matches!(self.policy, Policy::Local) {
+            return Ok(());
+        }
+        if interval < 0.1 {
+            return Err("sync_interval should not be smaller than 0.1".to_owned());
+        }
+        let windows = self.rules.iter().flatten().map(|rule| &rule.time_window).chain(&self.time_window);
+        match windows.filter_map(Amount::constant).all(|window| interval < window) {
+            true => Ok(()),
+            false => Err("sync_interval should be smaller than time_window".to_owned()),
+        }
+    }
+}

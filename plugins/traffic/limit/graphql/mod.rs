@@ -1,0 +1,468 @@
+//! `graphql-limit-count`: `limit-count`, with queries of GraphQL counted as what they cost.
+//!
+//! | file | question |
+//! |---|---|
+//! | `cost` | what that costs |
+//! | `schema` | which fields there are |
+
+mod cost;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema as JsonShape, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::described::{CONFIDENTIAL, schema_of};
+use sigma_config::resources::{self, Confidential, Decorations, PassHost};
+use sigma_http::{Headers, Method};
+use sigma_plugin::context::RouteResources;
+use sigma_plugin::descriptor::{InlineUpstream, parsed};
+use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::step::{BodyRead, End};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+};
+
+use super::count::{self, LimitCount};
+use super::quota::UNDETERMINED;
+use cost::{Judge, MOST_SELECTIONS, NoCost, Strategy};
+use schema::Schema;
+use sigma_plugin_kit::asked_once::Question as Asked;
+use sigma_plugin_kit::decisions::{Bound, KeyOf};
+use sigma_plugin_kit::log_throttle::LogThrottle;
+
+const NAME: &str = "graphql-limit-count";
+
+/// The plugin.
+pub(crate) static GRAPHQL_LIMIT_COUNT: Descriptor = Descriptor {
+    name: NAME,
+    priority: 1004,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
+    metadata_schema: Some(schema_of::<count::Metadata>),
+    attributes: Some(schema_of::<Attributes>),
+    warnings: Some(|_, conf| count::warnings(conf)),
+    upstreams: Some(|conf| {
+        Config::deserialize(conf).ok().and_then(|config| config.upstream()).into_iter().collect()
+    }),
+    build: |build| Ok(Arc::new(GraphqlLimitCount::new(build)?)),
+    variables: count::VARIABLES,
+    group_field: Some(count::GROUP_FIELD),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /graphql
+    plugins:
+      graphql-limit-count: { count: 5, time_window: 600, rejected_code: 429 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{user{posts{title}}}'
+HTTP/1.1 200 OK
+…
+X-Graphql-Query-Cost: 3
+X-RateLimit-Limit: 5
+X-RateLimit-Remaining: 2
+…
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/graphql -H 'Content-Type: application/graphql' -d '{user{posts{title}}}'
+429
+```
+"#;
+
+/// Schemas that a worker knows, of all services: they may have some megabytes each, and clients choose the path and
+/// the host that one is asked for under.
+const KNOWN_SCHEMAS: Bound = Bound::new(16);
+
+/// The largest answer with a schema.
+const SCHEMA_BYTES: usize = 8 << 20;
+
+/// Milliseconds to wait for a schema: two to connect, two to send, five to read.
+const SCHEMA_TIMEOUT_MS: u64 = 9_000;
+
+/// Milliseconds for which no schema is asked for again that could not be had.
+const NO_SCHEMA_MS: u64 = 10_000;
+
+/// Limits queries of GraphQL per window of time, by what they cost.
+///
+/// It has the fields of [limit-count](limit-count.md) and counts as that does; but a request counts as many times as
+/// its query costs. What is no query is answered 400, and methods other than GET and POST 405: nothing reaches the node
+/// that was not understood. A document with several operations, none of them chosen by `operationName`, costs as much
+/// as the dearest.
+///
+/// `depth` is how many sets of selections stand in each other. `complexity` adds up all fields and the operation:
+/// each costs what is within it, multiplied by `mul` and with `add` besides, which are 1. `node_quantifier` counts
+/// objects: a field with an argument that says how many costs `add` for each that is around it, and multiplies what is
+/// within it by its `mul`; other fields cost nothing. `add` and `mul` of a field are said by decorations, which stand
+/// in the route's service (`graphql_cost_decorations`) or below it in the Admin API. Which fields they are about is
+/// known from the schema, which the server is asked for by an introspection the first time; a worker keeps it until the
+/// configuration of the plugin changes. The server that is asked is the upstream of the service, or else of the route.
+/// If it gives no schema, queries are answered 400, and the error log says why. Name `introspection_endpoint` where the route takes many paths or hosts, as each is asked for a schema of its own, and
+/// a worker keeps 16. While the Admin API's store has a decoration that cannot be read and no earlier
+/// form of it is known, queries that decorations matter to are answered 503.
+///
+/// A query with its fragments in place has 100,000 selections at most, and stands 100 levels deep in the text; more is
+/// answered 400. Where a request could be read in two ways, such as a query beside a body or a name that stands twice
+/// in JSON, it is answered 400 as well.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    #[serde(flatten)]
+    limit: count::Config,
+    /// What a query is judged by.
+    #[schemars(extend("default" = "depth"))]
+    cost_strategy: Strategy,
+    /// A query that costs more is answered 403, though it is counted; 0 for no such limit.
+    #[schemars(extend("minimum" = 0, "default" = 0))]
+    max_cost: f64,
+    /// By what a cost is multiplied before it is rounded up.
+    #[schemars(extend("exclusiveMinimum" = 0, "default" = 1))]
+    score_factor: f64,
+    /// Whether arguments that are variables count, with what the client sets them to.
+    #[schemars(extend("default" = true))]
+    resolve_variables: bool,
+    /// The URL that is asked for the schema; unset, the path of the request at the upstream of the service.
+    #[schemars(with = "Option<EndpointUrl>")]
+    introspection_endpoint: Option<Service>,
+    /// Fields of the request for the schema, such as `Authorization`; nothing else of the client's request is in it.
+    introspection_headers: Option<OwnFields>,
+    /// Whether the certificate of `introspection_endpoint` has to be valid. Sigma's own.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    introspection_ssl_verify: bool,
+}
+
+/// A URL, in the schema.
+struct EndpointUrl;
+
+impl JsonSchema for EndpointUrl {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "EndpointUrl".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> JsonShape {
+        json_schema!({"type": "string", "pattern": "^https?://"})
+    }
+}
+
+/// Fields of a head whose values are secrets.
+#[derive(Default, Deserialize)]
+struct OwnFields(BTreeMap<String, Confidential>);
+
+impl JsonSchema for OwnFields {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "OwnFields".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> JsonShape {
+        let mut schema = json_schema!({"type": "object", "additionalProperties": {"type": "string"}});
+        schema.insert(CONFIDENTIAL.to_owned(), true.into());
+        schema
+    }
+}
+
+/// What `plugin_attr` may say for the plugin.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Attributes {
+    /// The most bytes that a body may have; it is held in memory. More are answered 400.
+    #[schemars(range(min = 1), extend("default" = 1_048_576))]
+    max_size: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes { max_size: 1 << 20 }
+    }
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        self.limit.check()?;
+        if self.limit.learns() {
+            return Err(
+                "cost_header: a query costs what its document says; limit-count has this field".to_owned()
+            );
+        }
+        let is_name =
+            |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':');
+        let fields = self.introspection_headers.iter().flat_map(|fields| fields.0.keys());
+        match fields.into_iter().find(|name| !is_name(name)) {
+            Some(name) => Err(format!("introspection_headers: `{name}` is no name of a field")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    fn upstream(&self) -> Option<InlineUpstream> {
+        let endpoint = self.introspection_endpoint.as_ref()?;
+        let upstream = endpoint.upstream(self.introspection_ssl_verify, SCHEMA_TIMEOUT_MS);
+        Some(InlineUpstream { name: "introspection".to_owned(), upstream })
+    }
+}
+
+struct GraphqlLimitCount(Arc<Inner>);
+
+struct Inner {
+    limit: Arc<LimitCount>,
+    config: Config,
+    max_size: usize,
+    /// The upstream of the endpoint for introspection.
+    endpoint: String,
+    /// Schemas that were asked for under other configurations are others.
+    space: String,
+}
+
+/// What the query of an exchange costs, for its client.
+struct Cost(u64);
+
+impl GraphqlLimitCount {
+    fn new(build: &Build<'_>) -> Result<GraphqlLimitCount, String> {
+        let attribute = build.node.attribute(NAME);
+        let attributes =
+            if attribute.is_null() { Ok(Attributes::default()) } else { Attributes::deserialize(attribute) };
+        let attributes = attributes.map_err(|error| format!("plugin_attr.{NAME}: {error}"))?;
+        Ok(GraphqlLimitCount(Arc::new(Inner {
+            limit: LimitCount::new(build)?,
+            config: parsed(build.conf)?,
+            max_size: attributes.max_size,
+            endpoint: build.upstream_key("introspection"),
+            space: format!("{}:{:x}", build.resource, build.conf_hash()),
+        })))
+    }
+}
+
+impl Plugin for GraphqlLimitCount {
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        if !matches!(ctx.request.method, Method::Get | Method::Post) {
+            return Step::status(405);
+        }
+        let (inner, slot) = (Arc::clone(&self.0), Slot::from(self));
+        let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
+            BodyRead::TooLarge => no_message(&NoMessage::Empty),
+            BodyRead::Whole => inner.judge(slot, ctx, env),
+        };
+        Step::ReadBody { limit: self.0.max_size, then: Box::new(then) }
+    }
+
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        if let Some(Cost(cost)) = ctx.take_kept(self) {
+            ctx.response.headers.replace("X-Graphql-Query-Cost", itoa::Buffer::new().format(cost).as_bytes());
+        }
+        self.0.limit.header_filter(ctx, env)
+    }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        // What it costs depends on the body.
+        self.0.limit.foresee(ctx)
+    }
+}
+
+impl Inner {
+    /// Judges a request whose body is known.
+    fn judge(self: Arc<Self>, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let (query, body) =
+            (ctx.outgoing_query().unwrap_or_default(), ctx.body.as_deref().unwrap_or_default());
+        let message = match Message::required(ctx.request.method, query, &ctx.request.headers, body) {
+            Ok(message) => message,
+            Err(reason) => return no_message(&reason),
+        };
+        let decorated = self.decorated(ctx);
+        let Some(service) = decorated else { return self.count(slot, &message, None, ctx, env) };
+        if service.graphql_cost_decorations.is_partial() {
+            return no_costs();
+        }
+        let Some((upstream, target, host)) = self.server(ctx) else { return no_schema() };
+        let mut key = KeyOf::default();
+        for part in [self.space.as_str(), service.id.as_str(), upstream.as_str(), host.as_str()] {
+            key.part(part.as_bytes());
+        }
+        key.part(&target);
+        let own = self.config.introspection_headers.as_ref();
+        let mut headers = Headers::default();
+        headers.append("Content-Type", b"application/json");
+        for (name, value) in own.iter().flat_map(|fields| &fields.0) {
+            headers.append(name, value.reveal().as_bytes());
+        }
+        let asked = Asked {
+            key: key.finish(),
+            call: move |ctx: &Context, _: &Env<'_>| Call {
+                upstream: upstream.into(),
+                method: Method::Post,
+                target,
+                host: host.into(),
+                headers,
+                passes: ctx.passes(),
+                body: Some(json!({"query": schema::QUESTION}).to_string().into_bytes()),
+                timeout_ms: SCHEMA_TIMEOUT_MS,
+                limit: SCHEMA_BYTES,
+            },
+            read: Box::new(|answer| match read_schema(answer) {
+                Ok(schema) => (Some(schema), Some(u64::MAX)),
+                Err(reason) => {
+                    static COMPLAINT: LogThrottle = LogThrottle::new();
+                    if let Some(left_out) = COMPLAINT.due() {
+                        tracing::error!(left_out, reason, "graphql-limit-count: the server gives no schema");
+                    }
+                    (None, Some(NO_SCHEMA_MS))
+                }
+            }),
+        };
+        asked.ask_within(KNOWN_SCHEMAS, ctx, env, move |schema: &Option<Schema>, ctx, env| match schema {
+            None => no_schema(),
+            Some(schema) => {
+                let decorated = (&*service.graphql_cost_decorations, schema);
+                self.count(slot, &message, Some(decorated), ctx, env)
+            }
+        })
+    }
+
+    /// The service whose decorations say what fields cost, if that makes a difference.
+    fn decorated(&self, ctx: &Context) -> Option<Arc<resources::Service>> {
+        let service = ctx.route.as_ref()?.resources.service.as_ref();
+        let decorated = service.filter(|service| !service.graphql_cost_decorations.is_empty());
+        decorated.filter(|_| self.config.cost_strategy != Strategy::Depth).cloned()
+    }
+
+    /// Who is asked for the schema: the key of the upstream, the target and the host.
+    fn server(&self, ctx: &Context) -> Option<(String, Vec<u8>, String)> {
+        if let Some(endpoint) = &self.config.introspection_endpoint {
+            return Some((
+                self.endpoint.clone(),
+                endpoint.target.as_bytes().to_vec(),
+                endpoint.host.to_string(),
+            ));
+        }
+        let (key, inline) = upstream(&ctx.route.as_ref()?.resources)?;
+        let rewritten = inline.filter(|upstream| upstream.pass_host == PassHost::Rewrite);
+        let host = rewritten.and_then(|upstream| upstream.upstream_host.as_deref());
+        let host =
+            host.map_or_else(|| String::from_utf8_lossy(ctx.request.authority()).into_owned(), Into::into);
+        let target = ctx.outgoing_target().split(|b| *b == b'?').next().unwrap_or_default().to_vec();
+        Some((key, target, host))
+    }
+
+    /// Counts a request as what its query costs.
+    fn count(
+        self: &Arc<Self>,
+        slot: Slot,
+        message: &Message,
+        decorated: Option<(&Decorations, &Schema)>,
+        ctx: &mut Context,
+        env: &Env<'_>,
+    ) -> Step {
+        let Config { cost_strategy: strategy, score_factor, resolve_variables, max_cost, .. } = self.config;
+        let document = match Document::parse(&message.document, MOST_SELECTIONS) {
+            Ok(document) => document,
+            Err(NoDocument::TooLarge) => return no_cost(NoCost::TooMany),
+            Err(NoDocument::Syntax(_)) if message.document.trim().is_empty() => {
+                return no_cost(NoCost::Empty);
+            }
+            Err(NoDocument::Syntax(_)) => {
+                return refused("Invalid graphql request: failed to parse graphql query");
+            }
+        };
+        let judge = Judge { strategy, score_factor, resolve_variables, decorated };
+        let cost = match judge.cost(&document, message) {
+            Ok(cost) => cost,
+            Err(reason) => return no_cost(reason),
+        };
+        if self.limit.is_shown() {
+            ctx.keep(slot, Cost(cost));
+        }
+        let counted = self.limit.charge(ctx, env, cost);
+        if max_cost == 0.0 || cost as f64 <= max_cost {
+            return counted;
+        }
+        let inner = Arc::clone(self);
+        counted.and_then(ctx, env, move |end, _, env| match end {
+            End::Reply(reply) if reply.reason == Some(UNDETERMINED) => Step::Reply(reply),
+            _ if inner.limit.refusal().is_dry() => inner.limit.refusal().over(env),
+            _ => {
+                let reason = format!("query cost {cost} exceeds max_cost {max_cost}");
+                Step::json(403, &json!({"message": format!("Invalid graphql request: {reason}")}))
+            }
+        })
+    }
+}
+
+/// The upstream of a route's service, or else its own: the key, and itself if it stands in one of them.
+fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>)> {
+    if let Some(service) = &of.service {
+        if let Some(id) = &service.upstream_id {
+            return Some((format!("upstreams/{id}"), None));
+        }
+        if let Some(inline) = &service.upstream {
+            return Some((format!("services/{}", service.id), Some(inline)));
+        }
+    }
+    let route = of.route.as_ref()?;
+    match (&route.upstream_id, &route.upstream) {
+        (Some(id), _) => Some((format!("upstreams/{id}"), None)),
+        (None, Some(inline)) => Some((format!("routes/{}", route.id), Some(inline))),
+        (None, None) => None,
+    }
+}
+
+/// The schema in the answer of a server.
+///
+/// # Errors
+/// Returns an error, which is the reason, if there is none.
+fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
+    match answer {
+        Ok(Answer { status: 200, body, .. }) => {
+            Schema::read(&body).ok_or_else(|| "the answer to the introspection is no schema".to_owned())
+        }
+        Ok(Answer { status, .. }) => Err(format!("the introspection is answered with status {status}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn no_message(reason: &NoMessage) -> Step {
+    match reason {
+        NoMessage::Empty => refused("Invalid graphql request: can't get graphql request body"),
+        NoMessage::Absent(reason) | NoMessage::Ambiguous(reason) => {
+            refused(&format!("invalid graphql request, {reason}"))
+        }
+    }
+}
+
+fn no_cost(reason: NoCost) -> Step {
+    refused(match reason {
+        NoCost::Empty => "Invalid graphql request: empty graphql query",
+        NoCost::Cycle => "Invalid graphql request: fragment spreads must not form cycles",
+        NoCost::TooMany => "Invalid graphql request: the query expands too many selections",
+    })
+}
+
+/// The store has a decoration that cannot be read: the query may cost anything.
+fn no_costs() -> Step {
+    let reply = Reply::new(503).json(&json!({"message": "what the graphql query costs is not known"}));
+    reply.because("a cost decoration of the service cannot be read").into()
+}
+
+fn no_schema() -> Step {
+    refused("Invalid graphql request: failed to introspect the upstream graphql schema")
+}
+
+fn refused(message: &str) -> Step {
+    Reply::new(400).json(&json!({ "message": message })).into()
+}

@@ -1,0 +1,12 @@
+//! How much: plugins that bound what a client, a consumer or a route may use.
+
+pub(crate) mod bandwidth;
+pub(crate) mod conn;
+pub(crate) mod count;
+mod counts;
+pub(crate) mod graphql;
+mod quota;
+pub(crate) mod req;
+mod sessions;
+
+pub(crate) use quota::bounded;

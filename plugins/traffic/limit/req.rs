@@ -1,0 +1,426 @@
+//! `limit-req`: requests per second, by a leaky bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sigma_plugin::counter::Shared;
+use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Legacy, Phase, PhaseSet, Plugin, Step, legacy,
+};
+
+use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use sigma_plugin_kit::clock;
+use sigma_plugin_kit::redis::{Connections, Policy, Script, Target, idle_settings, policies};
+
+/// The plugin.
+pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
+    name: "limit-req",
+    priority: 1001,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(|_, conf| [quota::client_chosen(conf), idle_settings(conf)].concat()),
+    build: |build| Ok(Arc::new(LimitReq::new(build)?)),
+    variables: &[
+        VariablePlace::guard("key", VariableForm::Key),
+        VariablePlace::guard("cost", VariableForm::Template),
+    ],
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      limit-req: { rate: 0.01, burst: 0, key: remote_addr, rejected_code: 429 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 429 Too Many Requests
+…
+```
+"#;
+
+/// Limits requests per second.
+///
+/// Requests flow through a bucket that leaks `rate` of them per second. What comes faster is delayed
+/// until it fits, as long as no more than `burst` requests wait; beyond that it is refused. With
+/// `nodelay` the burst passes at once.
+///
+/// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose buckets
+/// are empty first are forgotten.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Requests per second.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    rate: f64,
+    /// Requests beyond the rate that are tolerated.
+    #[schemars(extend("minimum" = 0))]
+    burst: f64,
+    /// How many requests one counts as. A text is a template that must make such a number for each request. One that
+    /// costs more than `burst` and one request more never passes. Sigma's own.
+    #[schemars(extend("default" = 1, "own_default" = true))]
+    cost: Amount<1>,
+    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
+    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
+    /// `$remote_addr`.
+    key: String,
+    /// Whether `key` is the name of a variable, or a text with variables.
+    #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
+    key_type: KeyType,
+    #[serde(flatten)]
+    #[schemars(schema_with = "policies::<(), false>")]
+    policy: Policy,
+    #[serde(flatten)]
+    refusal: RefusalFields,
+    /// Whether requests within the burst pass at once.
+    #[schemars(extend("default" = false))]
+    nodelay: bool,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        self.cost.check("cost")?;
+        match self.cost.constant() {
+            Some(cost) if cost > self.burst + 1.0 => {
+                Err(format!("no request passes: its cost {cost} is over burst {} and one more", self.burst))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The buckets of all keys of this gateway.
+#[derive(Default)]
+struct Buckets(Shared<Level>);
+
+impl Legacy for Buckets {
+    const NAME: &'static str = "limit-req";
+
+    fn leave(&self) -> Value {
+        legacy::entries(&self.0)
+    }
+
+    fn take_over(&self, left: &Value) {
+        legacy::enter(&self.0, left);
+    }
+}
+
+/// How full a bucket is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+struct Level {
+    /// Thousandths of requests that have not leaked yet; None for a new bucket.
+    excess: Option<f64>,
+    /// When that was, in milliseconds.
+    at_ms: u64,
+}
+
+/// The size of a bucket and of its leak.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    rate: f64,
+    burst: f64,
+}
+
+impl Bucket {
+    /// Pours in as much as `cost` requests; the excess with it, or None if it does not fit. An empty bucket has room
+    /// for one request beside the burst.
+    fn pour(self, level: &mut Level, cost: u64, now_ms: u64) -> Option<f64> {
+        let cost = cost as f64 * 1000.0;
+        let excess = match level.excess {
+            None => cost - 1000.0,
+            Some(excess) => {
+                (excess - self.rate * now_ms.abs_diff(level.at_ms) as f64 + cost).max(cost - 1000.0)
+            }
+        };
+        if excess > self.burst * 1000.0 {
+            return None;
+        }
+        *level = Level { excess: Some(excess), at_ms: now_ms };
+        Some(excess)
+    }
+
+    /// Milliseconds after which a bucket is as good as new, and a second more.
+    fn lifetime_ms(self) -> u64 {
+        // Redis takes no expiry that does not fit its clock; thirty thousand years are as good.
+        (((self.burst + 1.0) / self.rate).ceil() * 1000.0).min(1e15) as u64 + 1000
+    }
+}
+
+/// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which
+/// forgets the last request too early at rates below one; it has the time of one request more here.
+/// The clock is the server's: those of gateways differ, and are set.
+const POUR: &str = "
+if redis.replicate_commands then redis.replicate_commands() end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local level = redis.call('HMGET', KEYS[1], 'excess', 'last')
+local cost = tonumber(ARGV[4]) * 1000
+local excess = cost - 1000
+if level[1] and level[2] then
+    excess = math.max(tonumber(level[1]) - rate * math.abs(now - tonumber(level[2])) + cost, excess)
+end
+if excess > burst * 1000 then
+    return false
+end
+redis.call('HSET', KEYS[1], 'excess', tostring(excess), 'last', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return tostring(excess)
+";
+
+static POUR_SCRIPT: Script = Script::new(POUR, || Script::digest_of(POUR));
+
+enum Store {
+    Local(Arc<Buckets>),
+    Redis(Arc<Target>),
+}
+
+struct LimitReq {
+    bucket: Bucket,
+    cost: Amount<1>,
+    key: Key,
+    space: Space,
+    nodelay: bool,
+    refusal: Arc<Refusal>,
+    store: Store,
+}
+
+impl LimitReq {
+    fn new(build: &Build<'_>) -> Result<LimitReq, String> {
+        let config: Config = build.config()?;
+        Ok(LimitReq {
+            bucket: Bucket { rate: config.rate, burst: config.burst },
+            cost: config.cost,
+            key: Key::new(&config.key, config.key_type),
+            space: Space::of(build),
+            nodelay: config.nodelay,
+            refusal: config.refusal.of(build),
+            store: match config.policy.target() {
+                None => Store::Local(build.node.legacy(Buckets::default)),
+                Some(target) => Store::Redis(target.shared(build.node)),
+            },
+        })
+    }
+
+    /// How long a request with this excess waits.
+    fn delay(&self, excess: f64) -> Option<Duration> {
+        let delay_ms = excess / self.bucket.rate;
+        // No timer goes on for years, whatever the rate.
+        (delay_ms >= 1.0 && !self.nodelay && !self.refusal.is_dry())
+            .then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
+    }
+
+    fn local(&self, buckets: &Buckets, key: &[u8], cost: u64, env: &Env<'_>) -> Step {
+        let now_ms = clock::process_ms();
+        let poured = buckets.0.with(key, now_ms, |slot| {
+            let poured = self.bucket.pour(&mut slot.value, cost, now_ms);
+            if poured.is_some() || slot.value.excess.is_none() {
+                slot.expires_ms = now_ms.saturating_add(self.bucket.lifetime_ms());
+            }
+            poured
+        });
+        match poured.map(|excess| self.delay(excess)) {
+            None => self.refusal.over(env),
+            Some(None) => Step::Next,
+            Some(Some(delay)) => {
+                Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
+            }
+        }
+    }
+
+    fn remote(&self, target: &Arc<Target>, key: &[u8], cost: u64, env: &Env<'_>) -> Step {
+        let connection = env.local.part(Connections::default).to(target);
+        let key = [b"limit_req:", key].concat();
+        let Bucket { rate, burst } = self.bucket;
+        let lifetime_ms = self.bucket.lifetime_ms();
+        let args = [rate.to_string(), burst.to_string(), lifetime_ms.to_string(), cost.to_string()];
+        let (nodelay, refusal) = (self.nodelay || self.refusal.is_dry(), Arc::clone(&self.refusal));
+        let poured = async move {
+            let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
+            if let Ok(Some(excess)) = &excess
+                && let Ok(excess) = excess.parse::<f64>()
+                && excess / rate >= 1.0
+                && !nodelay
+            {
+                tokio::time::sleep(Duration::from_secs_f64((excess / rate / 1000.0).min(1e8))).await;
+            }
+            excess
+        };
+        Step::wait(poured, move |excess, _, env| match excess {
+            Ok(Some(_)) => Step::Next,
+            Ok(None) => refusal.over(env),
+            Err(error) => refusal.undetermined(error),
+        })
+    }
+}
+
+impl Plugin for LimitReq {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let key = self.space.by_value_or_address(&self.key, &*ctx);
+        let cost = match self.cost.of(ctx, "`cost` makes no whole number from 1 on") {
+            Ok(cost) => cost,
+            Err(unlimited) => return self.refusal.unlimited(unlimited),
+        };
+        match &self.store {
+            Store::Local(buckets) => self.local(buckets, &key, cost, env),
+            Store::Redis(target) => self.remote(target, &key, cost, env),
+        }
+    }
+
+    fn foresee(&self, ctx: &mut Context) -> Option<Value> {
+        let Bucket { rate, burst } = self.bucket;
+        let mut shown = json!({"rate": rate, "burst": burst});
+        let Store::Local(buckets) = &self.store else {
+            shown["counted_in"] = "redis".into();
+            return Some(shown);
+        };
+        let (key, now_ms) = (self.space.by_value_or_address(&self.key, &*ctx), clock::process_ms());
+        // Poured into a copy.
+        let mut level = buckets.0.peek(&key, now_ms, |slot| slot.value).unwrap_or_default();
+        match self.bucket.pour(&mut level, self.cost.resolve(ctx).unwrap_or(1), now_ms) {
+            Some(excess) => {
+                let delay_ms = self.delay(excess).unwrap_or_default().as_millis();
+                shown["delay_ms"] = u64::try_from(delay_ms).unwrap_or(u64::MAX).into();
+            }
+            None => shown["refused"] = true.into(),
+        }
+        Some(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{Case, entry, refusal, seeded};
+
+    #[test]
+    fn a_bucket_leaks() {
+        // Times of requests in milliseconds, and the delay of each; None for a refusal.
+        fn check(rate: f64, burst: f64, requests: &[(u64, Option<f64>)]) {
+            let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
+            for (at_ms, expected) in requests {
+                let delay_ms = bucket.pour(&mut level, 1, *at_ms).map(|excess| excess / rate);
+                assert_eq!(delay_ms, *expected, "rate {rate}, burst {burst}, at {at_ms}");
+            }
+        }
+        check(1.0, 0.0, &[(0, Some(0.0)), (999, None), (1000, Some(0.0)), (1500, None), (9000, Some(0.0))]);
+        check(
+            10.0,
+            2.0,
+            &[(0, Some(0.0)), (0, Some(100.0)), (0, Some(200.0)), (0, None), (100, Some(200.0))],
+        );
+        check(0.5, 0.0, &[(0, Some(0.0)), (1999, None), (2000, Some(0.0))]);
+        // A clock that goes back counts as one that went on.
+        check(1.0, 0.0, &[(5000, Some(0.0)), (4000, Some(0.0)), (3900, None)]);
+    }
+
+    #[test]
+    fn a_forgotten_bucket_is_empty() {
+        for (rate, burst) in [(0.5, 0.0), (3.0, 7.0), (1000.0, 0.0)] {
+            let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
+            while bucket.pour(&mut level, 1, 0).is_some() {}
+            assert_eq!(bucket.pour(&mut level, 1, bucket.lifetime_ms()), Some(0.0));
+        }
+    }
+
+    /// Between any two moments no more passes than the rate makes of the time, the burst, and one request.
+    #[test]
+    fn no_bucket_is_overdrawn() {
+        for seed in 1..300u64 {
+            let mut random = seeded(seed);
+            let bucket = Bucket { rate: 0.5 + random(50) as f64, burst: random(20) as f64 };
+            let (mut level, mut now_ms, mut passed) = (Level::default(), 5_000, Vec::new());
+            for _ in 0..150 {
+                now_ms += random(300);
+                let cost = 1 + random(8);
+                if bucket.pour(&mut level, cost, now_ms).is_some() {
+                    passed.push((now_ms, cost as f64));
+                }
+            }
+            for from in 0..passed.len() {
+                let mut sum = 0.0;
+                for (at_ms, cost) in &passed[from..] {
+                    sum += cost;
+                    let most = bucket.burst + 1.0 + bucket.rate * (at_ms - passed[from].0) as f64 / 1000.0;
+                    assert!(sum <= most + 1e-6, "seed {seed} {bucket:?}: {sum} over {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dear_requests_fill_more() {
+        let conf = json!({"rate": 0.001, "burst": 4, "nodelay": true, "key": "remote_addr", "cost": "${arg_n ?? 1}"});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET /?n=3 HTTP/1.1\nHost: h\n");
+        let mut ask = |query: &str| {
+            case.request(&format!("GET /{query} HTTP/1.1\nHost: h\n"));
+            case.run(&entry, Phase::Access).map_or(200, |reply| reply.status)
+        };
+        assert_eq!([ask("?n=3"), ask("?n=3"), ask(""), ask("?n=1"), ask("?n=1")], [200, 503, 200, 200, 503]);
+        assert_eq!([ask("?n=0"), ask("?n=x"), ask("?n=-1")], [400, 400, 400]);
+    }
+
+    #[test]
+    fn requests_wait_or_are_refused() {
+        let conf = json!({"rate": 20, "burst": 1, "key": "$arg_a", "key_type": "var_combination", "rejected_code": 429});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+        let began = std::time::Instant::now();
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert!(began.elapsed() >= Duration::from_millis(45), "{:?}", began.elapsed());
+        let slow =
+            crate::testing::entry("limit-req", json!({"rate": 0.01, "burst": 0, "key": "arg_a"})).unwrap();
+        assert!(case.run(&slow, Phase::Access).is_none());
+        let reply = case.run(&slow, Phase::Access).unwrap();
+        assert_eq!((reply.status, reply.body), (503, None));
+        case.request("GET /?a=2 HTTP/1.1\nHost: h\n");
+        assert!(case.run(&slow, Phase::Access).is_none());
+    }
+
+    #[test]
+    fn a_look_pours_nothing() {
+        let conf = json!({"rate": 0.01, "burst": 0, "key": "remote_addr"});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+        for _ in 0..2 {
+            assert_eq!(case.foresee(&entry), Some(json!({"rate": 0.01, "burst": 0.0, "delay_ms": 0})));
+        }
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert_eq!(case.foresee(&entry), Some(json!({"rate": 0.01, "burst": 0.0, "refused": true})));
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, reason: &str| assert_eq!(refusal("limit-req", &conf), reason, "{conf}");
+        check(json!({"rate": 0.5, "burst": 0, "key": "remote_addr"}), "");
+        check(json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 2}), "");
+        check(
+            json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": "x"}),
+            "property \"cost\" validation failed: \"x\" is no whole number from 1 to 9007199254740991, and has no variable that could make one",
+        );
+        check(
+            json!({"rate": 1, "burst": 1, "key": "remote_addr", "cost": 3}),
+            "no request passes: its cost 3 is over burst 1 and one more",
+        );
+        check(json!({"rate": 1, "burst": 0}), "property \"key\" is required");
+        check(
+            json!({"rate": 0, "burst": 0, "key": "k"}),
+            "property \"rate\" validation failed: expected 0 to be greater than 0",
+        );
+        check(json!({"rate": 1, "burst": 0, "key": "k", "policy": "redis"}), "then clause did not match");
+    }
+}

@@ -1,0 +1,299 @@
+//! `proxy-cache`: answers of nodes are kept, and used again.
+//!
+//! The plugin says what is kept and under which key; the keeping itself is a stage of the exchange.
+
+pub(crate) mod zones;
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::described::schema_of;
+use sigma_http::Method;
+use sigma_plugin::cache::{CacheDisk, CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
+use sigma_plugin::variables::joined;
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+pub(super) use zones::scaled;
+use zones::{Attributes, Kind};
+
+const NAME: &str = "proxy-cache";
+
+/// The plugin.
+pub(crate) static PROXY_CACHE: Descriptor = Descriptor {
+    name: NAME,
+    version: "0.2",
+    priority: 1085,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    attributes: Some(schema_of::<Attributes>),
+    warnings: Some(|_, conf| warnings(conf)),
+    build: |build| Ok(Arc::new(ProxyCache::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      proxy-cache: { cache_strategy: memory, cache_zone: memory_cache, cache_ttl: 60 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Apisix-Cache-Status: MISS
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Apisix-Cache-Status: HIT
+…
+$ curl -i -X PURGE http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
+
+/// Keeps answers of nodes, and answers from them.
+///
+/// The zones are the attribute `zones` of `plugin_attr`: a name and how much memory each has. All workers share them.
+/// What is asked for often stays longest; an answer that takes more than half of a part of its zone, of which it has
+/// one for each 8 MiB, is not kept there.
+///
+/// A method `PURGE`, if the route has it, forgets what is kept for a URI: 200, or 404 if nothing was. Other methods
+/// that change something forget it as well, once a node has taken them, and what the node's answer names in `Location` and
+/// `Content-Location` on the same origin (RFC 9111 §4.4). The variable
+/// `$upstream_cache_status` has for logs what `Apisix-Cache-Status` tells clients.
+///
+/// What is kept is the node's answer before plugins have changed it; they see it each time, and so do the plugins of
+/// the request: limits count what is answered from the cache. Conditions and ranges of requests are answered
+/// from what is kept.
+///
+/// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`
+/// (RFC 9111 §3.5), or if the key tells whose it is: by the consumer, or by the whole field `$http_authorization`. The
+/// name in a field that nobody has checked, `$remote_user`, keeps answers apart and proves nothing.
+///
+/// Whoever may call the route with `PURGE` may purge: leave the method out of the route, or guard it. Under one key 64
+/// variants are kept (`Vary`). An answer that is not for others lets everybody ask for himself for two minutes, whatever
+/// `lock_timeout` says.
+///
+/// With the strategy `disk` answers are on a disk as well as in memory, and found there after a restart; a large body is
+/// sent from the disk without being held in memory. See [caching](../caching.md).
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Where answers are kept, and by which rules: `memory` has `cache_ttl` and what follows from it, `disk` the rules of
+    /// nginx (`X-Accel-Expires`, `Cache-Control`, `Expires`, else the attribute `cache_ttl`).
+    #[schemars(extend("default" = "disk"))]
+    cache_strategy: Strategy,
+    /// The zone; it has to be one of the strategy.
+    #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
+    cache_zone: String,
+    /// What the key is made of: texts, and variables. The target, the Host and the forwarded host and scheme that the
+    /// node gets are always part of it, and so are the method and the body of a POST.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")),
+        extend("default" = ["$host", "$request_uri"]))]
+    cache_key: Vec<String>,
+    /// The methods that are answered from what is kept. HEAD is answered from what GET has left. A POST with a body of
+    /// more than 64 KiB passes the cache.
+    #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["GET", "HEAD"]))]
+    cache_method: Vec<CachedMethod>,
+    /// The statuses that are kept.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)),
+        extend("uniqueItems" = true, "default" = [200, 301, 404]))]
+    cache_http_status: Vec<u16>,
+    /// Texts and variables: if they come to anything but nothing or `0`, nothing that is kept is used.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
+    cache_bypass: Option<Vec<String>>,
+    /// The same: the answer is not kept.
+    #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
+    no_cache: Option<Vec<String>>,
+    /// Whether clients are not told `Expires` and `Cache-Control`.
+    #[schemars(extend("default" = false))]
+    hide_cache_headers: bool,
+    /// With `memory`: whether `Cache-Control` of requests counts, and answers say how long they are fresh.
+    #[schemars(extend("default" = false))]
+    cache_control: bool,
+    /// With `memory`: seconds that an answer is fresh.
+    #[schemars(range(min = 1, max = 2_147_483_647), extend("default" = 300))]
+    cache_ttl: u32,
+    /// Whether each consumer has answers of its own.
+    #[schemars(extend("default" = true))]
+    consumer_isolation: bool,
+    /// With `memory`: whether answers that set cookies are kept.
+    #[schemars(extend("default" = false))]
+    cache_set_cookie: bool,
+    /// With `memory`: the largest body that is kept, in bytes.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_resp_body_size: u64,
+    /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
+    #[schemars(range(max = 600_000), extend("default" = 0, "own_default" = true))]
+    lock_timeout: u32,
+    /// Whether nodes are asked with `If-None-Match` and `If-Modified-Since` whether what is stale is still good.
+    #[schemars(extend("default" = false, "own_default" = true))]
+    revalidate: bool,
+    /// Seconds for which what is stale is given where a node fails, beside what it says itself (`stale-if-error`).
+    #[schemars(range(max = 2_147_483_647), extend("default" = 0, "own_default" = true))]
+    stale_if_error: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Strategy {
+    Disk,
+    Memory,
+}
+
+impl Strategy {
+    /// The memory of the zone of this name, in bytes, and its place on a disk.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no such zone for this strategy.
+    pub(super) fn zone(
+        self,
+        attributes: &Attributes,
+        name: &str,
+    ) -> Result<(u64, Option<CacheDisk>), String> {
+        let (kind, word) = match self {
+            Strategy::Disk => (Kind::Disk, "disk"),
+            Strategy::Memory => (Kind::Memory, "memory"),
+        };
+        let zone = attributes.zone(name).ok_or(format!("cache_zone {name} not found"))?;
+        match zone.kind() == kind {
+            true => Ok((zone.bytes()?, zone.disk()?)),
+            false => Err(format!("invalid or empty cache_zone for cache_strategy: {word}")),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum CachedMethod {
+    Get,
+    Post,
+    Head,
+}
+
+impl Configuration for Config {}
+
+/// Fields that only the strategy `memory` has.
+const OF_MEMORY: [&str; 4] = ["cache_control", "cache_ttl", "cache_set_cookie", "max_resp_body_size"];
+
+fn warnings(conf: &Value) -> Vec<Problem> {
+    if conf.get("cache_strategy").and_then(Value::as_str).unwrap_or("disk") != "disk" {
+        return Vec::new();
+    }
+    let idle = OF_MEMORY.iter().filter(|field| conf.get(**field).is_some()).map(|field| {
+        Problem::new(*field, "no-effect", "the strategy `disk` has no such field").hint("leave it out")
+    });
+    idle.collect()
+}
+
+/// The longest body of a POST whose answer is kept, in bytes: it is read before a node is asked.
+const BODY_MAX: usize = 64 << 10;
+
+struct ProxyCache(CacheOrder);
+
+impl ProxyCache {
+    fn new(build: &Build<'_>) -> Result<ProxyCache, String> {
+        let config: Config = build.config()?;
+        let attributes = Attributes::of(build.node.attribute(NAME))?;
+        let (zone_bytes, disk) = config.cache_strategy.zone(&attributes, &config.cache_zone)?;
+        let lifetime = match (config.cache_strategy, config.cache_control) {
+            (Strategy::Disk, _) => Lifetime::StatedOr(attributes.cache_ttl_s()?),
+            (Strategy::Memory, true) => Lifetime::Stated,
+            (Strategy::Memory, false) => Lifetime::Fixed(config.cache_ttl),
+        };
+        let is_memory = config.cache_strategy == Strategy::Memory;
+        let rule = CacheRule {
+            zone: config.cache_zone.as_str().into(),
+            zone_bytes,
+            disk,
+            methods: config.cache_method.iter().map(|method| Method::from(*method)).collect(),
+            statuses: Some(config.cache_http_status),
+            lifetime,
+            heeds_requests: is_memory && config.cache_control,
+            keeps_cookies: is_memory && config.cache_set_cookie,
+            most_bytes: if is_memory { config.max_resp_body_size } else { u64::MAX },
+            hides_lifetime: config.hide_cache_headers,
+            wait_ms: config.lock_timeout,
+            revalidates: config.revalidate,
+            stale_if_error: config.stale_if_error,
+            failures: vec![500, 502, 503, 504],
+            purges: true,
+            tells: Tells::Word,
+            ..CacheRule::default()
+        };
+        build.node.part(CacheDisks::default).want(&rule);
+        let order = CacheOrder::new(rule, &config.cache_key, config.consumer_isolation)
+            .bypassed_by(&config.cache_bypass.unwrap_or_default())
+            .kept_out_by(&config.no_cache.unwrap_or_default());
+        Ok(ProxyCache(order))
+    }
+}
+
+impl From<CachedMethod> for Method {
+    fn from(method: CachedMethod) -> Method {
+        match method {
+            CachedMethod::Get => Method::Get,
+            CachedMethod::Post => Method::Post,
+            CachedMethod::Head => Method::Head,
+        }
+    }
+}
+
+impl Plugin for ProxyCache {
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        let mut wish = Box::new(self.0.wish(ctx));
+        if ctx.request.method != Method::Post || !wish.rule.methods.contains(&Method::Post) {
+            ctx.cache = Some(wish);
+            return Step::Next;
+        }
+        Step::ReadStart {
+            limit: BODY_MAX,
+            then: Box::new(move |ctx, _, start| {
+                // A longer body passes the cache.
+                if start.is_whole {
+                    wish.content = Some(content(ctx, &start.bytes));
+                    ctx.cache = Some(wish);
+                }
+                Step::Next
+            }),
+        }
+    }
+}
+
+/// What tells a POST with this body from others.
+fn content(ctx: &Context, body: &[u8]) -> Vec<u8> {
+    let mut content = b"POST".to_vec();
+    // They say how a server reads the body.
+    for name in ["content-type", "content-encoding"] {
+        let field = joined(&ctx.request.headers, name).unwrap_or_default();
+        content.extend_from_slice(&(field.len() as u64).to_le_bytes());
+        content.extend_from_slice(&field);
+    }
+    content.extend_from_slice(digest(&SHA256, body).as_ref());
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_effect_is_told() {
+        let places = |conf: Value| -> Vec<String> {
+            warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
+        };
+        assert!(places(json!({"cache_strategy": "memory", "cache_ttl": 5})).is_empty());
+        assert_eq!(places(json!({"cache_ttl": 5})), ["cache_ttl"]);
+    }
+}

@@ -1,0 +1,205 @@
+//! A client's WebSocket: its events are asked about one after the other, and pushes go between their answers.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context as Task, Poll};
+
+use sigma_http::Chunk;
+use sigma_http::websocket::messages::Kind;
+use sigma_net::Deadline;
+use sigma_plugin::Takeover;
+use sigma_plugin::outbound::{Answer, CallError, Calling};
+
+use super::room::{Next, Seat};
+use super::service::Caller;
+use sigma_plugin_kit::log_throttle::LogThrottle;
+use sigma_plugin_kit::websocket::{Heard, Socket};
+
+/// Events of ended connections that are told at once, for a worker; more are dropped.
+const ENDINGS: usize = 1000;
+
+/// The service refuses what the client sends; it cannot say what it makes of it (RFC 6455 §7.4.1).
+const POLICY: u16 = 1008;
+const BROKEN: u16 = 1011;
+
+/// The client has left without a word (RFC 6455 §7.1.5).
+const NO_WORD: u16 = 1006;
+
+/// Endings of connections that the service is being told, for a worker.
+#[derive(Default)]
+pub(super) struct Endings(Cell<usize>);
+
+/// The connection.
+pub(super) struct Conversation {
+    socket: Socket,
+    seat: Seat,
+    /// None once the end was told.
+    caller: Option<Caller>,
+    /// The message that the service is being told.
+    asked: Option<Calling>,
+    endings: Rc<Endings>,
+    pulse: Deadline,
+    /// The client was heard since the last ping.
+    is_heard: bool,
+    /// The code that the gateway has ended it with.
+    ended: Option<u16>,
+}
+
+impl Conversation {
+    pub(super) fn new(seat: Seat, caller: Caller, endings: Rc<Endings>) -> Conversation {
+        let pulse = Deadline::new();
+        pulse.set(caller.config.ping_ms());
+        Conversation {
+            socket: Socket::new(caller.config.max_message_bytes),
+            seat,
+            caller: Some(caller),
+            asked: None,
+            endings,
+            pulse,
+            is_heard: true,
+            ended: None,
+        }
+    }
+
+    /// What the client gets first.
+    pub(super) fn begin_with(&mut self, answer: &Answer) {
+        self.say(answer);
+    }
+
+    /// Reads on as far as the service is not being told a message.
+    fn go_on(&mut self) {
+        while self.asked.is_none()
+            && let Some(heard) = self.socket.next()
+        {
+            self.is_heard = true;
+            if let (Heard::Message(kind, bytes), Some(caller)) = (heard, &self.caller) {
+                self.asked = Some(caller.message(kind, bytes));
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: Result<Answer, CallError>) {
+        // Whatever took long was not the client.
+        self.is_heard = true;
+        match answer {
+            Ok(answer) if (200..300).contains(&answer.status) => {
+                if let Some(caller) = &mut self.caller {
+                    caller.learn(&answer, &self.seat);
+                }
+                self.say(&answer);
+            }
+            Ok(answer) if (400..500).contains(&answer.status) => self.end(POLICY, ""),
+            other => {
+                static COMPLAINT: LogThrottle = LogThrottle::new();
+                if let Some(left_out) = COMPLAINT.due() {
+                    let said =
+                        other.map_or_else(|error| error.0, |answer| format!("status {}", answer.status));
+                    tracing::error!(left_out, "realtime: a message is not taken by the service: {said}");
+                }
+                self.end(BROKEN, "");
+            }
+        }
+    }
+
+    /// Sends the body of an answer, if it has one: as text, unless its type or its bytes are none.
+    fn say(&mut self, answer: &Answer) {
+        if answer.body.is_empty() {
+            return;
+        }
+        let media_type = answer.headers.find(b"content-type").unwrap_or_default();
+        let is_binary = media_type.trim_ascii().to_ascii_lowercase().starts_with(b"application/octet-stream")
+            || std::str::from_utf8(&answer.body).is_err();
+        self.socket.send(if is_binary { Kind::Binary } else { Kind::Text }, &answer.body);
+    }
+
+    fn end(&mut self, code: u16, reason: &str) {
+        if self.socket.is_open() {
+            self.ended = Some(code);
+            self.socket.close(code, reason);
+        }
+    }
+
+    /// Asks a client whether it is there that was not heard for a while; ends it if it was asked before.
+    fn poll_pulse(&mut self, task: &mut Task<'_>) -> Poll<()> {
+        while self.pulse.poll_expired(task).is_ready() {
+            let Some(caller) = self.caller.as_ref().filter(|_| self.socket.is_open()) else { break };
+            self.pulse.set(caller.config.ping_ms());
+            if !std::mem::replace(&mut self.is_heard, self.asked.is_some()) {
+                return Poll::Ready(());
+            }
+            self.socket.ping();
+        }
+        Poll::Pending
+    }
+}
+
+impl Takeover for Conversation {
+    fn poll_next(&mut self, task: &mut Task<'_>) -> Poll<io::Result<Option<Chunk>>> {
+        loop {
+            if let Poll::Ready(piece) = self.socket.poll_piece(task) {
+                return Poll::Ready(Ok(piece));
+            }
+            if let Some(calling) = &mut self.asked
+                && let Poll::Ready(answer) = calling.as_mut().poll(task)
+            {
+                self.asked = None;
+                // It is ready for more, whether there is anything to send or not.
+                task.waker().wake_by_ref();
+                self.answered(answer);
+                self.go_on();
+                continue;
+            }
+            if !self.socket.is_open() {
+                return Poll::Pending;
+            }
+            match self.seat.next(task) {
+                Some(Next::Message(kind, bytes)) => self.socket.send(kind, &bytes),
+                Some(Next::End(code, reason)) => self.end(code, &reason),
+                None => {
+                    if self.poll_pulse(task).is_ready() {
+                        return Poll::Ready(Ok(None));
+                    }
+                    if self.socket.waiting_bytes() == 0 {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_ready(&mut self, _task: &mut Task<'_>) -> Poll<io::Result<()>> {
+        if self.socket.has_room() && self.asked.is_none() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn take(&mut self, data: Chunk) {
+        self.is_heard = true;
+        self.socket.take(data);
+        self.go_on();
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let Some(caller) = self.caller.take() else { return };
+        let endings = Rc::clone(&self.endings);
+        if endings.0.get() >= ENDINGS {
+            static COMPLAINT: LogThrottle = LogThrottle::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(
+                    left_out,
+                    "realtime: too many connections end at once: the service is not told of one"
+                );
+            }
+            return;
+        }
+        let code = self.ended.or(self.socket.farewell()).unwrap_or(NO_WORD);
+        let calling = caller.disconnect(code);
+        endings.0.set(endings.0.get() + 1);
+        tokio::task::spawn_local(async move {
+            // Nobody is there to be told that it failed.
+            let _ = calling.await;
+            endings.0.set(endings.0.get() - 1);
+        });
+    }
+}

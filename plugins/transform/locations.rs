@@ -1,0 +1,330 @@
+//! Where an answer leads, and where its cookies hold: what nodes say of themselves becomes what clients may see.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::template::Template;
+use sigma_http::Headers;
+use sigma_plugin::Context;
+
+use sigma_plugin_kit::substitute::Substitution;
+
+/// One replacement; of several the first whose text is found counts.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [{"required": ["from"]}, {"required": ["regex"]}]))]
+pub(super) struct Replacement {
+    /// A text to be replaced: at the beginning of a location or path, all of a domain.
+    #[schemars(length(min = 1))]
+    from: Option<String>,
+    /// A pattern instead, without case.
+    #[schemars(length(min = 1))]
+    regex: Option<String>,
+    /// What stands there then: with variables behind `from`, with `$1` for groups behind `regex`.
+    to: String,
+}
+
+/// What becomes of the attributes of cookies.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub(super) struct CookieConfig {
+    /// Replacements of `Domain`, without case and leading dot. What becomes empty is removed.
+    domain: Option<Vec<Replacement>>,
+    /// Replacements of `Path`.
+    path: Option<Vec<Replacement>>,
+    /// Attributes without a value, and `SameSite`.
+    flags: Option<Vec<Flags>>,
+}
+
+/// The flags of some cookies: set with true, removed with false, left as they are without either. Of several entries
+/// the first with the name of the cookie counts.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Flags {
+    /// The name of the cookie; without it all.
+    #[schemars(length(min = 1))]
+    cookie: Option<String>,
+    /// `Secure`.
+    secure: Option<bool>,
+    /// `HttpOnly`.
+    http_only: Option<bool>,
+    /// `Partitioned`.
+    partitioned: Option<bool>,
+    /// `SameSite`; `off` removes it.
+    same_site: Option<SameSite>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum SameSite {
+    Strict,
+    Lax,
+    None,
+    Off,
+}
+
+/// A compiled [`Replacement`].
+enum Rule {
+    Text(String, Template),
+    Pattern(Substitution),
+}
+
+/// The replacements of one kind of text.
+struct Rules(Vec<Rule>);
+
+/// How a text has to be found.
+#[derive(Clone, Copy)]
+enum Find {
+    /// At the beginning.
+    Prefix,
+    /// As a whole, without case.
+    Whole,
+}
+
+impl Rules {
+    fn of(place: &str, configs: Option<Vec<Replacement>>) -> Result<Rules, String> {
+        let rule = |Replacement { from, regex, to }| match (from, regex) {
+            (Some(from), _) => Ok(Rule::Text(from, Template::parse(&to))),
+            (None, regex) => {
+                let regex = regex.unwrap_or_default();
+                let made = Substitution::new(&regex, &to, "joi");
+                made.map(Rule::Pattern)
+                    .map_err(|reason| format!("{place}: regex \"{regex}\" validation failed: {reason}"))
+            }
+        };
+        configs.into_iter().flatten().map(rule).collect::<Result<_, _>>().map(Rules)
+    }
+
+    /// The text that takes the place of `text`; None if it stays.
+    fn replaced(&self, text: &[u8], find: Find, ctx: &Context) -> Option<Vec<u8>> {
+        self.0.iter().find_map(|rule| match (rule, find) {
+            (Rule::Pattern(substitution), _) => substitution.first(text).map(|(replaced, _)| replaced),
+            (Rule::Text(from, to), Find::Prefix) => {
+                let rest = text.strip_prefix(from.as_bytes())?;
+                Some([&to.rendered(ctx), rest].concat())
+            }
+            (Rule::Text(from, to), Find::Whole) => {
+                let from = from.strip_prefix('.').unwrap_or(from);
+                let text = text.strip_prefix(b".").unwrap_or(text);
+                text.eq_ignore_ascii_case(from.as_bytes()).then(|| to.rendered(ctx))
+            }
+        })
+    }
+}
+
+/// All that is rewritten.
+pub(super) struct Locations {
+    location: Rules,
+    domain: Rules,
+    path: Rules,
+    flags: Vec<Flags>,
+}
+
+impl Locations {
+    /// Compiles what is configured; None if nothing is.
+    ///
+    /// # Errors
+    /// Returns an error, which names its place, if a pattern is none.
+    pub(super) fn of(
+        location: Option<Vec<Replacement>>,
+        cookies: Option<CookieConfig>,
+    ) -> Result<Option<Locations>, String> {
+        if location.is_none() && cookies.is_none() {
+            return Ok(None);
+        }
+        let cookies = cookies.unwrap_or_default();
+        Ok(Some(Locations {
+            location: Rules::of("location", location)?,
+            domain: Rules::of("cookies.domain", cookies.domain)?,
+            path: Rules::of("cookies.path", cookies.path)?,
+            flags: cookies.flags.unwrap_or_default(),
+        }))
+    }
+
+    /// Rewrites the fields of the response.
+    pub(super) fn apply(&self, ctx: &mut Context) {
+        for (name, rewritten) in [
+            ("Location", Locations::location as fn(&Locations, &[u8], &Context) -> Option<Vec<u8>>),
+            ("Refresh", Locations::refresh),
+            ("Set-Cookie", Locations::cookie),
+        ] {
+            let values = of_name(&ctx.response.headers, name);
+            let new: Vec<Option<Vec<u8>>> = values.iter().map(|value| rewritten(self, value, ctx)).collect();
+            if new.iter().all(Option::is_none) {
+                continue;
+            }
+            ctx.response.headers.remove_name(name.as_bytes());
+            for (old, new) in values.into_iter().zip(new) {
+                ctx.response.headers.append(name, &new.unwrap_or(old));
+            }
+        }
+    }
+
+    fn location(&self, value: &[u8], ctx: &Context) -> Option<Vec<u8>> {
+        self.location.replaced(value, Find::Prefix, ctx)
+    }
+
+    /// The location in `5; url=LOCATION`.
+    fn refresh(&self, value: &[u8], ctx: &Context) -> Option<Vec<u8>> {
+        let at = value.windows(4).position(|part| part.eq_ignore_ascii_case(b"url="))? + 4;
+        let new = self.location.replaced(&value[at..], Find::Prefix, ctx)?;
+        Some([&value[..at], &new].concat())
+    }
+
+    /// A cookie with other attributes (RFC 6265 §4.1.1).
+    fn cookie(&self, value: &[u8], ctx: &Context) -> Option<Vec<u8>> {
+        let mut parts = value.split(|b| *b == b';');
+        let pair = parts.next()?;
+        let mut attributes: Vec<Cow<'_, [u8]>> = parts.map(|part| Cow::Borrowed(part.trim_ascii())).collect();
+        for (name, rules, find) in [("Domain", &self.domain, Find::Whole), ("Path", &self.path, Find::Prefix)]
+        {
+            attributes.retain_mut(|attribute| {
+                let Some(new) = value_of(attribute, name).and_then(|value| rules.replaced(value, find, ctx))
+                else {
+                    return true;
+                };
+                let stays = !new.is_empty();
+                *attribute = Cow::Owned([name.as_bytes(), b"=", &clean(new)].concat());
+                stays
+            });
+        }
+        let name = pair.split(|b| *b == b'=').next().unwrap_or_default().trim_ascii();
+        let of_cookie = |flags: &&Flags| flags.cookie.as_ref().is_none_or(|known| known.as_bytes() == name);
+        if let Some(flags) = self.flags.iter().find(of_cookie) {
+            flags.apply(&mut attributes);
+        }
+        let new = attributes.iter().fold(pair.trim_ascii().to_vec(), |mut new, attribute| {
+            new.extend_from_slice(b"; ");
+            new.extend_from_slice(attribute);
+            new
+        });
+        (new != value).then_some(new)
+    }
+}
+
+impl Flags {
+    fn apply(&self, attributes: &mut Vec<Cow<'_, [u8]>>) {
+        let flags = [
+            (self.secure, &b"Secure"[..]),
+            (self.http_only, b"HttpOnly"),
+            (self.partitioned, b"Partitioned"),
+        ];
+        for (wanted, name) in flags {
+            let Some(wanted) = wanted else { continue };
+            let has = attributes.iter().any(|attribute| attribute.eq_ignore_ascii_case(name));
+            match (wanted, has) {
+                (true, false) => attributes.push(Cow::Borrowed(name)),
+                (false, true) => attributes.retain(|attribute| !attribute.eq_ignore_ascii_case(name)),
+                _ => {}
+            }
+        }
+        let Some(same_site) = self.same_site else { return };
+        attributes.retain(|attribute| value_of(attribute, "SameSite").is_none());
+        let text: &[u8] = match same_site {
+            SameSite::Off => return,
+            SameSite::Strict => b"SameSite=Strict",
+            SameSite::Lax => b"SameSite=Lax",
+            SameSite::None => b"SameSite=None",
+        };
+        attributes.push(Cow::Borrowed(text));
+    }
+}
+
+/// The values of a field.
+fn of_name(headers: &Headers, name: &str) -> Vec<Vec<u8>> {
+    let fields = headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
+    fields.map(|(_, value)| value.to_vec()).collect()
+}
+
+/// The value of an attribute with this name.
+fn value_of<'a>(attribute: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let at = attribute.iter().position(|b| *b == b'=')?;
+    attribute[..at]
+        .trim_ascii()
+        .eq_ignore_ascii_case(name.as_bytes())
+        .then(|| attribute[at + 1..].trim_ascii())
+}
+
+/// What a variable has brought must not begin another attribute.
+fn clean(mut value: Vec<u8>) -> Vec<u8> {
+    value.retain(|b| *b != b';' && !b.is_ascii_control());
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::{Case, assert_refusal, entry};
+
+    fn check(conf: &Value, fields: &str, name: &str, expected: &str) {
+        let plugin = entry("response-rewrite", conf.clone()).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: shop.test");
+        case.respond(302, fields);
+        case.header_filter(&plugin);
+        assert_eq!(case.answered(name), expected, "{conf} {fields}");
+    }
+
+    #[test]
+    fn locations_lead_to_the_gateway() {
+        let conf = json!({"location": [
+            {"from": "http://node:8080/", "to": "https://$host/"},
+            {"regex": "^http://([a-z]+)\\.internal/", "to": "https://$1.test/"},
+        ]});
+        check(&conf, "Location: http://node:8080/a?b", "Location", "https://shop.test/a?b");
+        check(&conf, "Location: http://API.internal/a", "Location", "https://API.test/a");
+        check(&conf, "Location: http://other/a", "Location", "http://other/a");
+        check(&conf, "Location: /a", "Location", "/a");
+        check(&conf, "Refresh: 5; URL=http://node:8080/a", "Refresh", "5; URL=https://shop.test/a");
+        check(&conf, "X-Location: http://node:8080/", "X-Location", "http://node:8080/");
+    }
+
+    #[test]
+    fn cookies_hold_where_the_gateway_is() {
+        let conf = json!({"cookies": {
+            "domain": [{"from": ".node.test", "to": "$host"}, {"from": "gone.test", "to": ""}],
+            "path": [{"from": "/app/", "to": "/"}],
+        }});
+        let check = |fields: &str, expected: &str| check(&conf, fields, "Set-Cookie", expected);
+        check("Set-Cookie: a=b; Domain=Node.test; Path=/app/x", "a=b; Domain=shop.test; Path=/x");
+        check("Set-Cookie: a=b; domain=gone.test; HttpOnly", "a=b; HttpOnly");
+        check("Set-Cookie: a=b;Path=/application", "a=b; Path=/application");
+        check("Set-Cookie: a=\"Domain=node.test\"", "a=\"Domain=node.test\"");
+        check("Set-Cookie: a=1; Path=/app/\nSet-Cookie: b=2; Path=/", "a=1; Path=/, b=2; Path=/");
+    }
+
+    #[test]
+    fn flags_of_cookies() {
+        let conf = json!({"cookies": {"flags": [
+            {"cookie": "free", "secure": false, "same_site": "off"},
+            {"secure": true, "http_only": true, "same_site": "lax"},
+        ]}});
+        let check = |fields: &str, expected: &str| check(&conf, fields, "Set-Cookie", expected);
+        check("Set-Cookie: a=b; secure", "a=b; secure; HttpOnly; SameSite=Lax");
+        check("Set-Cookie: a=b; SameSite=None; Max-Age=1", "a=b; Max-Age=1; Secure; HttpOnly; SameSite=Lax");
+        check("Set-Cookie: free=b; Secure; SameSite=None", "free=b");
+        check("Set-Cookie: free=b; HttpOnly", "free=b; HttpOnly");
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, expected: &str| assert_refusal("response-rewrite", &conf, expected);
+        check(json!({"location": [{"from": "a", "to": ""}]}), "");
+        check(json!({"location": [{"to": ""}]}), "property \"location\" validation failed");
+        check(
+            json!({"location": [{"from": "a", "regex": "b", "to": ""}]}),
+            "property \"location\" validation failed",
+        );
+        check(json!({"location": [{"regex": "(", "to": ""}]}), "location: regex \"(\" validation failed");
+        check(json!({"cookies": {}}), "property \"cookies\" validation failed");
+        check(
+            json!({"cookies": {"flags": [{"same_site": "any"}]}}),
+            "property \"cookies\" validation failed",
+        );
+        check(
+            json!({"cookies": {"path": [{"regex": "(", "to": ""}]}}),
+            "cookies.path: regex \"(\" validation failed",
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! Response bodies that are held back until they are whole, and then made anew.
+
+use sigma_http::{Chunk, Fault, FaultKind, Headers};
+use sigma_plugin::{Context, Pieces, Transform};
+
+use sigma_plugin_kit::budget::Share;
+use sigma_plugin_kit::changed_body::remove_digests;
+use sigma_plugin_kit::response_body::Encoding;
+
+/// Makes a body of another.
+pub(super) trait Remake {
+    /// Why a body that there is no memory for breaks off.
+    const FULL: Fault;
+
+    /// The body in place of `body`; None if there can be none, and the log says why.
+    fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>>;
+}
+
+const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
+const CODED: Fault =
+    Fault::new(FaultKind::ResponseCoding, "the body has a content coding that was not asked for");
+const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the body could not be transformed");
+
+/// One body. It breaks off if it is over the limit, or cannot be made anew: nobody takes half of it for all.
+pub(super) struct WholeBody<R> {
+    remake: R,
+    encoding: Encoding,
+    limit: usize,
+    held: Vec<u8>,
+    share: Share,
+}
+
+impl<R: Remake> WholeBody<R> {
+    pub(super) fn new(remake: R, encoding: Encoding, limit: usize, share: Share) -> WholeBody<R> {
+        WholeBody { remake, encoding, limit, held: Vec::new(), share }
+    }
+}
+
+impl<R: Remake> Transform for WholeBody<R> {
+    fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
+        if out.fault().is_some() {
+            return;
+        }
+        if self.encoding != Encoding::Identity {
+            out.fail(CODED);
+        } else if data.len() > self.limit - self.held.len() {
+            out.fail(TOO_LONG);
+        } else if data.len() > self.share.room() {
+            out.fail(R::FULL);
+        } else {
+            self.share.grow(data.len());
+            self.held.extend_from_slice(&data);
+        }
+    }
+
+    fn end(&mut self, ctx: &mut Context, trailers: Option<&mut Headers>, out: &mut Pieces) {
+        trailers.into_iter().for_each(remove_digests);
+        match self.remake.remade(ctx, &self.held) {
+            Some(made) => out.bytes(&made),
+            None => out.fail(FAILED),
+        }
+    }
+}
