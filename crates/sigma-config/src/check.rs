@@ -13,7 +13,7 @@ use crate::discovery::Registry;
 use crate::document::Document;
 use crate::id::{Id, text_of_id};
 use crate::kind::Kind;
-use crate::plugins::{EnabledPlugins, PluginSchemas, PluginScope};
+use crate::plugins::{BUILD_HINT, EnabledPlugins, PluginSchemas, PluginScope, unknown_plugin};
 use crate::problem::{Problem, closest, element, join, member};
 use crate::profile::Profile;
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
@@ -578,13 +578,14 @@ impl Rules<'_> {
         let mut others = roster.names();
         others.retain(|other| roster.schema(other, scope).is_some());
         let hint = match closest(name, others) {
+            _ if roster.left_out(name).is_some() => BUILD_HINT.to_owned(),
             Some(close) => format!("did you mean `{close}`?"),
             None if roster.names().contains(&name) && scope == PluginScope::Stream => {
                 "remove it; stream routes have no such plugin".to_owned()
             }
             None => "remove it; this version has no such plugin".to_owned(),
         };
-        let problem = self.document.problem(place, "unknown_plugin", format!("unknown plugin [{name}]"));
+        let problem = self.document.problem(place, "unknown_plugin", unknown_plugin(name, roster));
         self.error_unless_standalone(problem.hint(hint));
     }
 }

@@ -56,6 +56,11 @@ pub trait PluginSchemas: Send + Sync {
     /// The schema for a scope, without `_meta`; None if the plugin or the scope does not exist.
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value>;
 
+    /// The group that a plugin belongs to, if the build has left the group out.
+    fn left_out(&self, _name: &str) -> Option<&str> {
+        None
+    }
+
     /// Whether it authenticates: such plugins are allowed in credentials.
     fn is_auth(&self, name: &str) -> bool;
 
@@ -241,6 +246,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
         self.all.schema(name, scope).filter(|_| self.is_enabled(name, scope))
     }
 
+    fn left_out(&self, name: &str) -> Option<&str> {
+        self.all.left_out(name)
+    }
+
     fn is_auth(&self, name: &str) -> bool {
         self.all.is_auth(name)
     }
@@ -322,6 +331,19 @@ fn refused(code: &'static str, message: String) -> Result<(), Refused> {
     Err(Refused { code, message })
 }
 
+/// The remedy for a plugin that is not part of the build.
+pub(crate) const BUILD_HINT: &str = "build the program with this group, or remove the plugin";
+
+/// The message for a plugin that does not exist, or that is not part of the build.
+pub fn unknown_plugin(name: &str, plugins: &dyn PluginSchemas) -> String {
+    match plugins.left_out(name) {
+        Some(group) => {
+            format!("plugin [{name}] belongs to the group `{group}`, which this build has left out")
+        }
+        None => format!("unknown plugin [{name}]"),
+    }
+}
+
 /// Checks one plugin of a resource, `_meta` included, in the order in which APISIX does.
 pub(crate) fn check_plugin(
     name: &str,
@@ -339,7 +361,7 @@ pub(crate) fn check_plugin(
     let shape = meta.map_or(Ok(()), |meta| meta_checker().check(meta));
     let wrong = match (own, shape) {
         (Err(PluginRefusal::Unknown), _) => {
-            return refused("unknown_plugin", format!("unknown plugin [{name}]"));
+            return refused("unknown_plugin", unknown_plugin(name, plugins));
         }
         (_, Err(text)) => Some(format!("property \"_meta\" validation failed: {text}")),
         (Err(PluginRefusal::Invalid(text)), Ok(())) => Some(text),

@@ -25,6 +25,11 @@ pub trait Kind: Send + Sync {
     /// Its name in configurations.
     fn name(&self) -> &str;
 
+    /// The group of plugins that it belongs to, if the build has left the group out. Such a kind makes no instances.
+    fn left_out(&self) -> Option<&str> {
+        None
+    }
+
     /// Its version.
     fn version(&self) -> &str {
         "0.1"

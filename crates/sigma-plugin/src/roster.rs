@@ -37,16 +37,21 @@ pub struct Roster {
     profile: Option<Profile>,
     /// Those that requests may use, and those that sessions may; None for all.
     allowed: [Option<BTreeSet<Box<str>>>; 2],
+    /// Plugins that the build has left out, with their groups.
+    left_out: BTreeMap<Box<str>, Box<str>>,
 }
 
 impl Roster {
     /// All plugins of `kinds`, or only those that `enabled` names. Of two with one name the last counts.
     pub fn new(kinds: impl IntoIterator<Item = Arc<dyn Kind>>, enabled: Option<&[String]>) -> Roster {
-        let all: Arc<[Arc<dyn Kind>]> = kinds.into_iter().collect();
+        let (all, absent): (Vec<_>, Vec<_>) = kinds.into_iter().partition(|kind| kind.left_out().is_none());
+        let all: Arc<[Arc<dyn Kind>]> = all.into();
+        let absent = absent.iter().filter_map(|kind| Some((kind.name().into(), kind.left_out()?.into())));
         let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
         let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
-        Roster { plugins, all, ignored: Box::default(), profile: None, allowed: [None, None] }
+        let left_out = absent.collect();
+        Roster { plugins, all, ignored: Box::default(), profile: None, allowed: [None, None], left_out }
     }
 
     /// The same, with the defaults of a profile.
@@ -99,7 +104,14 @@ impl Roster {
         // What is added at run time is for requests.
         let mut allowed = self.allowed.clone();
         allowed[0].iter_mut().for_each(|names| names.extend(added.iter().cloned()));
-        Roster { plugins, all: all.into(), ignored: self.ignored.clone(), profile: self.profile, allowed }
+        Roster {
+            plugins,
+            all: all.into(),
+            ignored: self.ignored.clone(),
+            profile: self.profile,
+            allowed,
+            left_out: self.left_out.clone(),
+        }
     }
 
     /// The same, with the names of plugins that may be left out where they are not among these.
@@ -364,6 +376,10 @@ impl PluginSchemas for Roster {
 
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
         self.checked(name, scope).map(|schema| &schema.value)
+    }
+
+    fn left_out(&self, name: &str) -> Option<&str> {
+        self.left_out.get(name).map(|group| &**group)
     }
 
     fn is_auth(&self, name: &str) -> bool {

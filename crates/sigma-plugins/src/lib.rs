@@ -9,11 +9,14 @@ use sigma_plugin::{Descriptor, Kind};
 mod explained;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod left_out;
 #[cfg(test)]
 #[path = "../../../plugins/testing.rs"]
 mod testing;
 #[cfg(test)]
 mod tests;
+
+pub use left_out::left_out;
 
 /// The built-in plugins of this build, in the order of their names.
 #[must_use]

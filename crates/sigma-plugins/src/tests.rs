@@ -268,6 +268,24 @@ fn secrets_of_plugins_inside_plugins_are_secret() {
 }
 
 #[test]
+fn groups_name_all_of_their_plugins() {
+    let rosters = [
+        sigma_plugins_auth::ROSTER,
+        sigma_plugins_log::ROSTER,
+        sigma_plugins_observe::ROSTER,
+        sigma_plugins_security::ROSTER,
+        sigma_plugins_traffic::ROSTER,
+        sigma_plugins_transform::ROSTER,
+    ];
+    assert_eq!(left_out::GROUPS.len(), rosters.len());
+    for (group, roster) in left_out::GROUPS.iter().zip(rosters) {
+        let names: Vec<&str> = roster.iter().map(|plugin| plugin.name).collect();
+        assert_eq!((group.is_built, group.plugins), (true, &names[..]), "{}", group.name);
+    }
+    assert!(left_out().is_empty());
+}
+
+#[test]
 fn names_are_sorted_and_schemas_compile() {
     let names: Vec<&str> = descriptors().iter().map(|descriptor| descriptor.name).collect();
     assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");

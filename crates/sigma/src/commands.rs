@@ -143,7 +143,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
-        let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds(), sandbox };
+        let options = Options { source, watch: args.watch, plugins: crate::roster::all_kinds(), sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !args.with_demo_origin.is_empty() {

@@ -26,7 +26,7 @@ pub use warnings::{TRUSTS_ANY_PEER, warnings};
 use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;
 use crate::kind::Kind;
-use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
+use crate::plugins::{BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
 use crate::problem::{Problem, member};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
@@ -245,6 +245,9 @@ impl Subject<'_> {
 
     /// The remedy for a plugin that is not known.
     fn instead_of(&self, name: &str) -> String {
+        if self.plugins.left_out(name).is_some() {
+            return BUILD_HINT.to_owned();
+        }
         match nearest_plugin(name, &self.plugins.names()) {
             Some(close) => format!("did you mean `{close}`?"),
             None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::id::Id;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::plugins::{PluginSchemas, PluginScope, unknown_plugin};
 use sigma_config::problem::{element, member};
 use sigma_config::resources::{self, Plugins, Proto, SslType};
 use sigma_config::stored::wrong_ssl_type;
@@ -396,7 +396,8 @@ impl Building<'_, '_> {
     pub(super) fn refuse_unknown(&mut self, plugin: &str) {
         let place = format!("{}.plugins.{plugin}", self.key);
         let hint = unknown_plugin_hint(self.task.roster.is_built_in(plugin));
-        self.fail(Problem::new(place, "unknown_plugin", format!("unknown plugin [{plugin}]")).hint(hint));
+        let message = unknown_plugin(plugin, &*self.task.roster);
+        self.fail(Problem::new(place, "unknown_plugin", message).hint(hint));
     }
 
     pub(super) fn refuse(&mut self, plugin: &str, reason: String) {
