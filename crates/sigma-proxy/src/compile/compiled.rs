@@ -396,7 +396,7 @@ impl Building<'_, '_> {
     pub(super) fn refuse_unknown(&mut self, plugin: &str) {
         let place = format!("{}.plugins.{plugin}", self.key);
         let hint = unknown_plugin_hint(self.task.roster.is_built_in(plugin));
-        let message = unknown_plugin(plugin, &*self.task.roster);
+        let message = unknown_plugin(plugin, &**self.task.roster);
         self.fail(Problem::new(place, "unknown_plugin", message).hint(hint));
     }
 
