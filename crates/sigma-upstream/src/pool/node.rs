@@ -31,7 +31,8 @@ impl InUse {
     /// Keeps the connection for the next request if the exchange left it fit. In a full pool the one
     /// that was not used for the longest time gives way.
     pub fn give_back(self, target: &Target<'_>, now_ms: u64) {
-        let InUse { connection, place } = self;
+        // The last one that is named is dropped first: its stream has to be over when its place is handed out.
+        let InUse { place, connection } = self;
         if target.limits.size > 0 && connection.is_reusable(target.limits.requests) {
             connection.deadline().clear();
             place.node.keep(target, connection, now_ms);

@@ -92,6 +92,21 @@ fn a_number_that_is_given_again_brings_no_connections() {
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
+async fn given_back_place_is_there_at_once() {
+    let (ids, node) = (EndpointIds::default(), far(Manner::Places(1)).await);
+    let pools = RefCell::new(Pools::default());
+    let endpoint = endpoint(&ids, "a", &node.addr);
+    let first = connect(&pools, &target(&endpoint), 0).await.expect("a connection");
+    assert!(pools.borrow().checkout(&target(&endpoint), 1).is_none());
+    first.give_back(&target(&endpoint), 2);
+    assert!(pools.borrow().checkout(&target(&endpoint), 3).is_some());
+}
+
+#[test]
+fn place_of_a_stream_that_is_given_back_is_there_at_once() {
+    run(given_back_place_is_there_at_once());
+}
+
 
 const PLACES: u32 = 10;
 
