@@ -106,7 +106,8 @@ impl Chunk {
         Chunk::of(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get())))
     }
 
-    fn take_small() -> Chunk {
+    /// An empty chunk of 2 KiB, from the free list if it has one.
+    pub fn take_small() -> Chunk {
         Chunk::of(SMALL_FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SMALL_BYTES)))
     }
 

@@ -72,6 +72,11 @@ impl<'l> TimeLeft<'l> {
         self.deadline.bound(work).await.unwrap_or_else(|| Err(over(self.limit)))
     }
 
+    /// When it is over, and the fault then.
+    pub(crate) fn end(&self) -> (u64, Fault) {
+        (self.ends_ms, over(self.limit))
+    }
+
     /// Whether it is the client that gives so little.
     pub(crate) fn is_clients(&self) -> bool {
         self.is_clients

@@ -15,6 +15,7 @@ use crate::dubbo;
 use crate::fcgi;
 use crate::h1;
 use crate::h2::{ClientStream, Reused, SharedConnection};
+use crate::rest::Rest;
 use crate::rules;
 
 /// What a node that speaks no HTTP is told of a request beside its head.
@@ -162,6 +163,18 @@ impl Connection {
             Connection::H2(c) => c.poll_frame(cx),
             Connection::Fcgi(c) => c.poll_frame(cx),
             Connection::Dubbo(c) => c.poll_frame(),
+        }
+    }
+
+    /// The rest of the response, once the node has sent all of it: the connection has nothing more to do for this
+    /// exchange. To be called while the client takes no more; little is read ahead for it.
+    pub fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
+        match self {
+            Connection::H1(c) => c.poll_rest(cx),
+            Connection::H2(c) => c.poll_rest(cx),
+            // The end of a response is a record of its own, which is read with the body.
+            Connection::Fcgi(_) => Poll::Pending,
+            Connection::Dubbo(c) => Poll::Ready(c.take_rest()),
         }
     }
 

@@ -12,12 +12,14 @@ pub mod fcgi;
 pub mod h1;
 pub mod h2;
 mod nobody;
+mod rest;
 mod rules;
 mod server;
 mod subrequest;
 
 pub use client::{Connection, Terms};
 pub use nobody::Nobody;
+pub use rest::Rest;
 pub use server::Downstream;
 /// Limits of a head.
 pub use sigma_http::h1::HeadLimits;

@@ -41,6 +41,16 @@ impl BodyReader {
         matches!(self, BodyReader::Done)
     }
 
+    /// Whether `input` has everything that is missing of the message.
+    pub fn completes_with(&self, input: &[u8]) -> bool {
+        match self {
+            BodyReader::Done => true,
+            BodyReader::Known(left) => input.len() as u64 >= *left,
+            BodyReader::Chunked(decoder) => decoder.completes_with(input),
+            BodyReader::UntilClose => false,
+        }
+    }
+
     /// The next frame in `input`, or `None` if it takes more bytes. Bytes behind the message stay
     /// in `input`. After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
     ///
@@ -136,6 +146,24 @@ mod tests {
         check(BodyLength::Known(3), b"abcGET", b"abc", b"GET");
         check(BodyLength::UntilClose, b"abc", b"abc", b"");
         check(BodyLength::Streamed, b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\nGET", b"abc", b"GET");
+    }
+
+    #[test]
+    fn input_completes_a_message() {
+        let check = |length: BodyLength, wire: &[u8], until: usize| {
+            for end in 0..=wire.len() {
+                let reader = BodyReader::new(length);
+                assert_eq!(reader.completes_with(&wire[..end]), end >= until, "{length:?} {end}");
+            }
+        };
+        check(BodyLength::None, b"GET", 0);
+        check(BodyLength::Known(3), b"abcGET", 3);
+        check(BodyLength::UntilClose, b"abc", usize::MAX);
+        check(BodyLength::Streamed, b"1\r\na\r\n0\r\n\r\nGET", 11);
+        check(BodyLength::Streamed, b"0\r\nA: b\r\n\r\n", 11);
+        // What breaks a rule is found by whoever reads it.
+        check(BodyLength::Streamed, b"0\r\nA b\r\n\r\n", usize::MAX);
+        check(BodyLength::Streamed, b"x", usize::MAX);
     }
 
     #[test]

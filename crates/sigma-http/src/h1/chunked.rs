@@ -32,7 +32,7 @@ enum State {
 }
 
 /// Turns a chunked body back into its payload.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ChunkedDecoder {
     state: State,
     size: u64,
@@ -76,6 +76,16 @@ impl ChunkedDecoder {
     /// Whether the whole message was seen.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Whether `input` has everything that is missing of the message.
+    pub(super) fn completes_with(&self, input: &[u8]) -> bool {
+        if self.is_done() {
+            return true;
+        }
+        let mut trial = self.clone();
+        let decoded = trial.decode(&mut input.to_vec());
+        decoded.is_ok() && trial.is_done() && trial.take_trailers().is_ok()
     }
 
     /// Decodes the next piece of the message in place: the payload is moved to the front of

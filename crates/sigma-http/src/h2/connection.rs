@@ -431,6 +431,12 @@ impl Codec {
         stream.remote_ended && stream.data.is_empty() && stream.trailers.is_none()
     }
 
+    /// Whether the peer's message has come whole, whatever of it was taken.
+    pub fn has_come_whole(&self, key: StreamKey) -> bool {
+        let stream = self.streams.peek(key);
+        stream.remote_ended && stream.fate.is_none()
+    }
+
     /// The next frame of the peer's message. Whoever asks has passed on the last one: its window is given back.
     pub fn take_frame(&mut self, key: StreamKey) -> Arrival {
         self.release_taken(key.slot);

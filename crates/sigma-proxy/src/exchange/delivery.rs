@@ -7,8 +7,7 @@ use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::pace::Direction;
 use sigma_plugin::{BodyFilter, BodySource, Context, Frames, Reply};
-use sigma_wire::Connection;
-use sigma_wire::Downstream;
+use sigma_wire::{Connection, Downstream, Rest};
 
 use super::grpc;
 
@@ -68,17 +67,24 @@ impl FarEnd for Connection {
     }
 }
 
-/// The body of an answer that no node gave.
+/// The body of a response for which no node is read any more.
 pub(super) enum OwnBody {
     /// It stands in memory; the number is how much of it was taken.
     Bytes(Vec<u8>, usize),
     /// It is made while it is sent.
     Made(Box<dyn BodySource>),
+    /// The node has sent all of it.
+    Rest(Rest),
 }
 
 impl OwnBody {
     /// A body without a byte.
     pub(super) const EMPTY: OwnBody = OwnBody::Bytes(Vec::new(), 0);
+
+    /// Bytes of a node's response that wait here.
+    pub(super) fn rest_memory(&self) -> usize {
+        if let OwnBody::Rest(rest) = self { rest.memory() } else { 0 }
+    }
 }
 
 impl Source for OwnBody {
@@ -88,6 +94,7 @@ impl Source for OwnBody {
                 let piece = Chunk::next_of(bytes, taken);
                 Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
             }
+            OwnBody::Rest(rest) => Poll::Ready(Ok(rest.next_frame())),
             OwnBody::Made(source) => source.poll_piece(task).map(|piece| match piece {
                 Ok(piece) => Ok(piece.map_or(Frame::End, Frame::Data)),
                 Err(error) => {
@@ -158,6 +165,11 @@ impl Delivery {
             true => self.head = Some(Box::new((length, *date))),
             false => send_head(down, ctx, length, date),
         }
+    }
+
+    /// Whether a filter holds the head back.
+    pub(super) fn holds_head(&self) -> bool {
+        self.head.is_some()
     }
 
     /// The source has given all that it has.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sigma_config::resources::{PassHost, Scheme};
@@ -13,13 +14,14 @@ use sigma_upstream::balance::Outcome;
 use sigma_upstream::dial::{Dial, Notice, Protocol};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::{InUse, Target};
-use sigma_wire::{Connection, Terms};
+use sigma_wire::{Connection, Rest, Terms};
 
 use super::delivery::{Delivery, Hold};
 use super::hedge::Raced;
 use super::local_reply::{self, Draft};
 use super::phases::{PhaseEnd, Running};
 use super::plan::{Ended, Plan, Rare, State};
+use super::remainder::Remainder;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, cache, client, grpc, headers, reply, told, tunnel, upgrade};
@@ -79,11 +81,14 @@ impl Exchange<'_, '_> {
                     plan.attempts.answered(&node, self.scratch.verdict);
                     break (own, false);
                 }
-                Ok(_) => {
+                Ok(ended) => {
                     // What plugins make of an answer counts; a call has no other status than its code.
                     let status = self.scratch.ctx.record.status;
                     let counted = if state.is_call { self.scratch.verdict } else { Some(status) };
                     plan.attempts.answered(&node, counted);
+                    if let Ended::Left(remainder) = ended {
+                        self.scratch.remainder = Some(remainder);
+                    }
                     return Ok(());
                 }
                 Err(fault) => {
@@ -284,12 +289,12 @@ impl Exchange<'_, '_> {
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
-                Ok(Ended::Instead(own)) => {
+                Ok(ended @ (Ended::Instead(_) | Ended::Left(_))) => {
                     self.scratch.ctx.record.carried(connection.carried());
                     if state.request_sent {
                         connection.give_back(&target(), deadline::now_ms());
                     }
-                    return Ok(Ended::Instead(own));
+                    return Ok(ended);
                 }
                 Ok(Ended::Apart(both)) => return Ok(self.fetch(plan, node, connection, *both)),
                 Ok(Ended::Anew) => continue,
@@ -478,12 +483,19 @@ impl Exchange<'_, '_> {
         );
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
-            state.or_cut(polled, plan.drain(), task)
+            if polled.is_pending()
+                && !delivery.holds_head()
+                && let Poll::Ready(rest) = transfer.poll_rest(task)
+            {
+                return Poll::Ready(Ok(Some(rest)));
+            }
+            state.or_cut(polled, plan.drain(), task).map_ok(|()| None)
         })
         .await;
         state.request_sent = transfer.upload() == Upload::Done;
         match result {
-            Ok(()) => Ok(self.end_answer(plan, delivery.code(), state)),
+            Ok(None) => Ok(self.end_answer(plan, delivery.code(), state)),
+            Ok(Some(rest)) => Ok(self.leave_node(plan, delivery, *rest, state)),
             Err(fault) => self.end_broken(plan, &delivery, fault, state),
         }
     }
@@ -503,6 +515,13 @@ impl Exchange<'_, '_> {
         state.request_sent &= delivery.has_all();
         let draft = Draft { reply, stream: None, peer: None };
         Ok(Ended::Instead(Box::new(local_reply::begin(draft, &mut self.scratch.ctx, plan.view))))
+    }
+
+    /// The node has sent all of its response: the attempt ends before the client has it.
+    fn leave_node(&mut self, plan: &Plan<'_>, delivery: Delivery, rest: Rest, state: &State<'_>) -> Ended {
+        let code = rest.trailers().and_then(grpc::ended_with).or_else(|| delivery.code());
+        self.end_answer(plan, code, state);
+        Ended::Left(Remainder::new(delivery, rest, plan.time().map(TimeLeft::end)))
     }
 
     /// The client has the whole answer of a node, which has ended with this code if it was that of a call.

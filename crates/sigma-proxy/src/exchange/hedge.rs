@@ -203,11 +203,13 @@ impl Exchange<'_, '_> {
         let ended = self.converse(plan, &mut connection, state).await;
         in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
         let ended = match ended {
-            Ok(Ended::Whole) => {
-                let demands = self.demands(plan, &node, 0);
-                let target = target::target(&plan.view.snapshot, plan.upstream(), &node, &demands);
-                connection.give_back(&target, deadline::now_ms());
-                Ok(Ended::Spent)
+            Ok(ended @ (Ended::Whole | Ended::Left(_))) => {
+                if state.request_sent {
+                    let demands = self.demands(plan, &node, 0);
+                    let target = target::target(&plan.view.snapshot, plan.upstream(), &node, &demands);
+                    connection.give_back(&target, deadline::now_ms());
+                }
+                Ok(if matches!(ended, Ended::Whole) { Ended::Spent } else { ended })
             }
             Ok(Ended::Apart(both)) => Ok(self.fetch(plan, &node, connection, *both)),
             ended => ended,

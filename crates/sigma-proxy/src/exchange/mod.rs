@@ -21,6 +21,7 @@ mod line;
 mod local_reply;
 mod phases;
 mod plan;
+mod remainder;
 mod reply;
 mod report;
 mod request;
@@ -55,6 +56,7 @@ use crate::snapshot::{Route, Target};
 use crate::worker::{View, Worker};
 use client_address::ToldAddress;
 use local_reply::Draft;
+use remainder::Remainder;
 use request::RequestView;
 use stage::Stage;
 use tunnel::Leave;
@@ -101,6 +103,8 @@ pub(crate) struct Scratch {
     failed_node: Option<NodeAddr>,
     /// The response had begun, and does not reach its end.
     is_cut: bool,
+    /// The part of a response that its node has sent and the client has not taken yet.
+    remainder: Option<Box<Remainder>>,
 }
 
 impl Scratch {
@@ -109,12 +113,12 @@ impl Scratch {
         self.body.clear();
         (self.framing, self.spent_ms, self.turn, self.told) = (None, 0, None, None);
         (self.asks_body, self.is_refused, self.is_cut) = (false, false, false);
-        self.failed_node = None;
+        (self.failed_node, self.remainder) = (None, None);
     }
 
     /// Frees the memory that another exchange has no use for.
     pub(crate) fn let_go(&mut self) {
-        (self.ctx.body, self.ctx.request_copy) = (None, None);
+        (self.ctx.body, self.ctx.request_copy, self.remainder) = (None, None, None);
         self.body.let_go();
         if self.ctx.request.headers.memory() > KEPT_HEAD_BYTES {
             self.ctx.request = RequestHead::default();
@@ -160,7 +164,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// Runs it to its end.
     pub(crate) async fn run(&mut self) {
-        if let Err(fault) = self.serve().await {
+        let mut served = self.serve().await;
+        if let Some(remainder) = self.scratch.remainder.take() {
+            // Boxed, as few clients are slower than their nodes.
+            served = Box::pin(self.deliver_remainder(*remainder)).await;
+        }
+        if let Err(fault) = served {
             self.fail(fault).await;
         }
         self.finish();

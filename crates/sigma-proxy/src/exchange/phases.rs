@@ -427,10 +427,16 @@ impl Exchange<'_, '_> {
 
     /// Counts the bodies that the exchange has in memory.
     pub(super) fn count_bodies(&mut self) {
+        let held = self.bodies_held();
+        self.down.hold(held);
+    }
+
+    /// Memory of the bodies that the exchange has.
+    pub(super) fn bodies_held(&mut self) -> usize {
         let body = self.scratch.ctx.body.as_ref().map_or(0, Vec::capacity);
         let read = self.scratch.body.reading();
         let read = if read.is_empty() { 0 } else { read.capacity() };
-        self.down.hold(body + read);
+        body + read
     }
 
     /// Holds the request's body to the limit that a plugin has set, if one has.

@@ -12,6 +12,7 @@ use sigma_wire::HeadLimits;
 
 use super::grpc;
 use super::local_reply::LocalReply;
+use super::remainder::Remainder;
 use super::transfer::Upload;
 use crate::attempts::{Attempts, Decision, Picked};
 use crate::drain::Drain;
@@ -94,6 +95,8 @@ pub(super) enum Ended {
     Instead(Box<LocalReply>),
     /// The same, while the rest of the node's answer is fetched for all who want it.
     Apart(Box<(Fill, LocalReply)>),
+    /// The node has sent all of it, and the client is yet to take this.
+    Left(Box<Remainder>),
     /// The cache has no use for it, and has made the request what the client wants: the same node is asked again.
     Anew,
 }

@@ -13,7 +13,7 @@ use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::Context;
 use sigma_plugin::pace::Direction;
-use sigma_wire::{Connection, HeadLimits};
+use sigma_wire::{Connection, HeadLimits, Rest};
 
 use super::delivery::{Delivered, Delivery, FarEnd, OwnBody, Source};
 use super::upload::RequestBody;
@@ -436,6 +436,15 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, ctx),
             Err(fault) => Poll::Ready(Err(fault)),
         }
+    }
+
+    /// The rest of the response, if the node has sent all of it while the client is the slower one. Boxed, as few
+    /// exchanges have any. To be called after [`Transfer::poll_body`] was pending.
+    pub(super) fn poll_rest(&mut self, task: &mut task::Context<'_>) -> Poll<Box<Rest>> {
+        if self.upload == Upload::Running || self.up_wait != Wait::Nothing {
+            return Poll::Pending;
+        }
+        self.up.poll_rest(task).map(Box::new)
     }
 
     /// Moves frames of the request's body; returns whether the node has yet to take some.

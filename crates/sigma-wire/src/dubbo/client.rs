@@ -9,6 +9,7 @@ use sigma_net::{Deadline, Stream};
 
 use crate::complaints;
 use crate::h1::flush;
+use crate::rest::Rest;
 use crate::rules::bad_response;
 
 /// Reads of one poll that bring no answer, after which others have their turn.
@@ -272,6 +273,14 @@ impl Client {
             },
             Frame::Data,
         )))
+    }
+
+    /// See [`crate::Connection::poll_rest`]: a response is read whole before its head is known.
+    pub(crate) fn take_rest(&mut self) -> Rest {
+        Rest::collect(|| match self.poll_frame() {
+            Poll::Ready(frame) => frame.ok(),
+            Poll::Pending => None,
+        })
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {

@@ -7,6 +7,7 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead
 use sigma_net::{Deadline, Stream};
 
 use super::flush;
+use crate::rest::Rest;
 use crate::rules::{self, bad_response};
 
 /// A connection to a node, with at most one request on it.
@@ -31,6 +32,17 @@ pub struct Client {
     headed: bool,
     /// The node keeps the connection open after this response.
     persists: bool,
+    /// How the stream has ended, if a look for the end of the response found that.
+    ended: Option<Ended>,
+    /// A look for the end of the response has found more of its body.
+    looked: bool,
+}
+
+/// How the node's stream has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    InOrder,
+    Broken,
 }
 
 impl Client {
@@ -50,6 +62,8 @@ impl Client {
             answered: false,
             headed: false,
             persists: true,
+            ended: None,
+            looked: false,
         }
     }
 
@@ -66,6 +80,7 @@ impl Client {
         self.interims = 0;
         self.answered = false;
         self.headed = false;
+        self.looked = false;
         self.output.framing = Framing::from(length);
         h1::encode::request_head(head, rewritten, length, upgrade, self.output.front());
     }
@@ -152,12 +167,60 @@ impl Client {
                 Ok(None) => {}
                 Err(reason) => return Poll::Ready(Err(bad_response(reason))),
             }
-            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
-                Ok(0) => return Poll::Ready(self.reader.end_of_stream().map_err(incomplete)),
-                Ok(n) => self.received += n as u64,
-                Err(_) => return Poll::Ready(Err(incomplete("the connection broke within the body"))),
+            match self.poll_more(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(Ended::InOrder)) => {
+                    return Poll::Ready(self.reader.end_of_stream().map_err(incomplete));
+                }
+                Poll::Ready(Err(Ended::Broken)) => {
+                    return Poll::Ready(Err(incomplete("the connection broke within the body")));
+                }
+                Poll::Pending => {
+                    // The client is the faster one again.
+                    self.looked = false;
+                    return Poll::Pending;
+                }
             }
         }
+    }
+
+    /// More bytes behind the input.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        if let Some(ended) = self.ended {
+            return Poll::Ready(Err(ended));
+        }
+        match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+            Ok(0) => self.ended = Some(Ended::InOrder),
+            Ok(n) => self.received += n as u64,
+            Err(_) => self.ended = Some(Ended::Broken),
+        }
+        Poll::Ready(self.ended.map_or(Ok(()), Err))
+    }
+
+    /// See [`crate::Connection::poll_rest`]. The end of a body often comes by itself, as a last chunk or the end of the
+    /// stream, so one small read looks for it each time the client turns out to be the slower one.
+    pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
+        while !self.reader.completes_with(&self.input) {
+            if !self.input.is_empty() || self.looked {
+                return Poll::Pending;
+            }
+            let mut little = Chunk::take_small();
+            if matches!(self.reader, BodyReader::Known(left) if left > little.spare().len() as u64) {
+                return Poll::Pending;
+            }
+            std::mem::swap(&mut self.input, &mut little);
+            let more = self.poll_more(cx);
+            if self.input.is_empty() {
+                // A wait holds no memory.
+                self.input = Chunk::empty();
+            }
+            match ready!(more) {
+                Ok(()) => self.looked = true,
+                Err(Ended::InOrder) if self.reader.end_of_stream().is_ok() => {}
+                Err(_) => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Rest::collect(|| self.reader.next(&mut self.input).ok().flatten()))
     }
 
     pub(crate) fn upgrade(&mut self) {

@@ -9,6 +9,7 @@ use sigma_http::{BodyLength, Fault, FaultKind, Frame, Headers, Method, RequestHe
 use sigma_net::Deadline;
 
 use super::shared::{Reused, SharedConnection};
+use crate::rest::Rest;
 use crate::rules::{self, bad_response};
 
 /// A stream to a node, from the request's head to the response's end.
@@ -195,6 +196,19 @@ impl ClientStream {
                 Poll::Pending
             }
         }
+    }
+
+    /// See [`crate::Connection::poll_rest`].
+    pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
+        let Some(key) = self.key else { return Poll::Pending };
+        if !self.connection.mux().look(|codec| codec.has_come_whole(key)) {
+            self.connection.mux().wait(key, cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(Rest::collect(|| match self.poll_frame(cx) {
+            Poll::Ready(frame) => frame.ok(),
+            Poll::Pending => None,
+        }))
     }
 
     pub(crate) fn may_be_stale(&self) -> bool {

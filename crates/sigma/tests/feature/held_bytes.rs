@@ -45,7 +45,7 @@ fn held(gateway: &Gateway) -> u64 {
 }
 
 /// Frames that no client library sends: kind, flags, stream, payload.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     out.extend([kind, flags]);
     out.extend(stream.to_be_bytes());
@@ -54,7 +54,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// `GET /` to `h`, as fields of the static table and a literal that does not enter the dynamic table.
-const GET: &[u8] = b"\x82\x86\x84\x01\x01h";
+pub(crate) const GET: &[u8] = b"\x82\x86\x84\x01\x01h";
 
 /// A connection whose window never opens, with 127 requests of 27 kB each in 2 kB.
 fn bomb(gateway: &Gateway) -> TcpStream {

@@ -89,6 +89,7 @@ mod seed;
 mod servers;
 mod service;
 mod sockets;
+mod stalled_clients;
 mod stapling;
 mod status;
 mod stream_guards;

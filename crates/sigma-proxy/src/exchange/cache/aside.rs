@@ -73,10 +73,14 @@ impl Aside {
         let route = exchange.stage.route(&view.snapshot).ok_or_else(gone)?;
         match exchange.target(view, route) {
             Target::Upstream(upstream) if view.snapshot.is_guarded(upstream) => {
-                Box::pin(exchange.forward_guarded(view, route, upstream, true)).await
+                Box::pin(exchange.forward_guarded(view, route, upstream, true)).await?;
             }
-            Target::Upstream(upstream) => exchange.forward(view, route, upstream).await,
-            _ => Err(gone()),
+            Target::Upstream(upstream) => exchange.forward(view, route, upstream).await?,
+            _ => return Err(gone()),
+        }
+        match exchange.scratch.remainder.take() {
+            Some(remainder) => exchange.deliver_remainder(*remainder).await,
+            None => Ok(()),
         }
     }
 }
