@@ -14,8 +14,11 @@ use crate::snapshot::{Snapshot, Upstream};
 impl Exchange<'_, '_> {
     /// Turns the client's fields into those sent upstream, all but Host.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot) {
-        let client = PeerText::of(self.client_addr());
-        let sender = PeerText::of(self.sender_addr());
+        let (client_addr, sender_addr) = (self.client_addr(), self.sender_addr());
+        let client = PeerText::of(client_addr);
+        // Two texts where a trusted proxy tells the client's address in a chain, as few requests come.
+        let other = (sender_addr != client_addr).then(|| PeerText::of(sender_addr));
+        let sender = other.as_ref().unwrap_or(&client);
         let untouched = |id| self.scratch.ctx.untouched.contains(&id);
         let [tells_chain, tells_address] =
             [HeaderId::XForwardedFor, HeaderId::XRealIp].map(|id| !untouched(id));
