@@ -49,6 +49,14 @@ const EDGE: &[ProfileDefault] = &[
                 are closed at once.",
     },
     ProfileDefault {
+        of: DefaultOf::Setting("limits.count_loopback"),
+        value: "false",
+        otherwise: "–",
+        price: "A proxy or a health check on the same machine does not meet the limits per address. Programs of this \
+                machine can open as many connections as a worker takes. Name proxies on other machines in \
+                `trusted_addresses`.",
+    },
+    ProfileDefault {
         of: DefaultOf::Setting("limits.request_body_bytes"),
         value: "8388608",
         otherwise: "0",
@@ -254,14 +262,14 @@ mod tests {
         assert_eq!(
             filled(json!({})),
             json!({
-                "limits": {"connections_per_address": 256, "request_body_bytes": 8_388_608},
+                "limits": {"connections_per_address": 256, "count_loopback": false, "request_body_bytes": 8_388_608},
                 "router": {"forward_path": "canonical"},
                 "untrusted_fields": UntrustedFields::EDGE,
                 "timeouts": {"request_body_min_bytes_per_second": 500, "request_body_total_ms": 600_000},
             })
         );
         let own = json!({
-            "limits": {"connections_per_address": 0, "request_body_bytes": 1},
+            "limits": {"connections_per_address": 0, "count_loopback": true, "request_body_bytes": 1},
             "router": {"forward_path": "raw"},
             "untrusted_fields": [],
             "timeouts": {"request_body_min_bytes_per_second": 0, "request_body_total_ms": 0},

@@ -111,6 +111,11 @@ pub struct Limits {
     /// address of a provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_per_address: Option<u32>,
+    /// Whether loopback addresses count for `connections_per_address` and for the limits of sessions over UDP by address
+    /// and network. A proxy or a health check of this machine has such an address, and no peer on the network. Unset:
+    /// for connections they count where `connections_per_address` is set, for sessions over UDP always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_loopback: Option<bool>,
     /// Requests on one downstream connection before it is closed.
     pub keepalive_requests: u32,
     /// Bytes held per exchange and direction between the two sides.
@@ -176,6 +181,7 @@ impl Default for Limits {
             response_headers: 200,
             connections_per_worker: 65_536,
             connections_per_address: None,
+            count_loopback: None,
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,

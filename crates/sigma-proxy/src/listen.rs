@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, ListenPlace};
+use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, Limits, ListenPlace};
 use sigma_http::Chunk;
 use sigma_net::{Listening, Peer, Stream, deadline};
 use sigma_observe::counters::Counter;
@@ -132,7 +132,7 @@ fn counted(
     let Some(ip) = peer.ip() else { return Ok(None) };
     let proxy = listener.and_then(|listener| listener.proxy_protocol.as_ref());
     let introduces = || proxy.is_some_and(|rule| rule.trusted.contains(ip));
-    match most_of(view.snapshot.settings.limits.connections_per_address, ip, introduces) {
+    match most_of(&view.snapshot.settings.limits, ip, introduces) {
         Some(most) if !view.snapshot.trusted().contains(ip) => {
             Counted::new(&worker.addresses, ip, most).map(Some).ok_or(TooMany(most))
         }
@@ -140,11 +140,14 @@ fn counted(
     }
 }
 
-/// The most connections of an address by a setting; None for no limit.
-fn most_of(setting: Option<u32>, ip: IpAddr, introduces: impl FnOnce() -> bool) -> Option<u32> {
+/// The most connections of an address by the settings; None for no limit.
+fn most_of(limits: &Limits, ip: IpAddr, introduces: impl FnOnce() -> bool) -> Option<u32> {
+    let setting = limits.connections_per_address;
+    let counts_loopback = limits.count_loopback.unwrap_or(setting.is_some());
     match setting {
+        _ if !counts_loopback && ip.to_canonical().is_loopback() => None,
         Some(most) => Some(most).filter(|most| *most > 0),
-        None if ip.to_canonical().is_loopback() || introduces() => None,
+        None if introduces() => None,
         None => Some(DEFAULT_CONNECTIONS_PER_ADDRESS),
     }
 }
@@ -332,7 +335,9 @@ mod tests {
 
     #[test]
     fn default_limit_spares_loopback_and_proxies() {
-        let most = |setting, ip: &str, introduces| most_of(setting, ip.parse().unwrap(), || introduces);
+        let limits = |setting| Limits { connections_per_address: setting, ..Limits::default() };
+        let most =
+            |setting, ip: &str, introduces| most_of(&limits(setting), ip.parse().unwrap(), || introduces);
         assert_eq!(most(None, "192.0.2.1", false), Some(DEFAULT_CONNECTIONS_PER_ADDRESS));
         assert_eq!(most(None, "2001:db8::1", false), Some(DEFAULT_CONNECTIONS_PER_ADDRESS));
         for ip in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
@@ -340,6 +345,17 @@ mod tests {
         }
         assert_eq!((most(None, "192.0.2.1", true), most(Some(3), "192.0.2.1", true)), (None, Some(3)));
         assert_eq!(most(Some(0), "192.0.2.1", false), None);
+        let counting = |setting, counts, ip: &str| {
+            most_of(&Limits { count_loopback: Some(counts), ..limits(setting) }, ip.parse().unwrap(), || {
+                false
+            })
+        };
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(counting(Some(3), false, ip), None, "{ip}");
+            assert_eq!(counting(Some(3), true, ip), Some(3), "{ip}");
+            assert_eq!(counting(None, true, ip), Some(DEFAULT_CONNECTIONS_PER_ADDRESS), "{ip}");
+        }
+        assert_eq!(counting(Some(3), false, "192.0.2.1"), Some(3));
     }
 
     /// Nine thousand idle connections are nine thousand of these: the runtime rounds a task up to 256

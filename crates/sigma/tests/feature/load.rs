@@ -102,6 +102,24 @@ fn connections_of_one_address_are_limited() {
     assert!(until(PATIENCE, || served(&mut connect())));
 }
 
+/// A proxy on the same machine brings the connections of others; the edge profile knows that.
+#[test]
+fn connections_of_loopback_addresses_are_not_limited_in_the_edge_profile() {
+    let origin = Origin::echo("a").unwrap();
+    for settings in [
+        "limits:\n  connections_per_address: 1\n  count_loopback: false",
+        "profile: edge\nlimits:\n  connections_per_address: 1",
+    ] {
+        let gateway = in_front_of(&origin, settings);
+        let mut clients: Vec<Peer> =
+            (0..4).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            assert_eq!(client.read_response("GET").unwrap().status(), 200, "{settings}");
+        }
+    }
+}
+
 /// Who brings the connections of others is not counted.
 #[test]
 fn connections_of_trusted_addresses_are_not_limited() {

@@ -153,8 +153,10 @@ fn open(worker: &Rc<Worker>, hall: &Rc<Hall>, view: &View, way: Way) -> Option<R
 fn enter(worker: &Worker, hall: &Hall, view: &View, peer: SocketAddr) -> Option<Place> {
     let limits = SessionLimits::of(&view.snapshot.settings.limits);
     let (datagrams, now_ms) = (&worker.datagrams, deadline::now_ms());
-    let is_trusted = view.snapshot.trusted().contains(peer.ip());
-    let entered = datagrams.admission.enter(peer.ip(), is_trusted, &limits, now_ms);
+    let is_own =
+        view.snapshot.settings.limits.count_loopback == Some(false) && peer.ip().to_canonical().is_loopback();
+    let is_exempt = is_own || view.snapshot.trusted().contains(peer.ip());
+    let entered = datagrams.admission.enter(peer.ip(), is_exempt, &limits, now_ms);
     let complaint = match &entered {
         Ok((_, 0)) => None,
         Ok(_) => Some(Complaint::Evicted),
