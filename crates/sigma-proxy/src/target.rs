@@ -99,6 +99,8 @@ pub(crate) fn target<'t>(
         frame_bytes: http2.frame_bytes,
         header_list_bytes: limits.response_head_bytes,
         controls_per_second: http2.upstream_control_frames_per_second,
+        crowded_ms: http2.upstream_crowded_ms.into(),
+        stalled_ms: http2.upstream_stalled_ms.into(),
     };
     let tls = upstream.over_tls().map(|tls| {
         // Neither leads anywhere over HTTP/2.

@@ -91,6 +91,8 @@ impl Worker {
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
             controls_per_second: u32::MAX,
+            crowded_ms: 1_000,
+            stalled_ms: 14_000,
         };
         let target = Target {
             endpoint,

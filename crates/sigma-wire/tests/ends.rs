@@ -49,6 +49,8 @@ const SHARED: SharedLimits = SharedLimits {
     frame_bytes: 16_384,
     header_list_bytes: 1_000,
     controls_per_second: u32::MAX,
+    crowded_ms: 1_000,
+    stalled_ms: 14_000,
 };
 
 fn pair() -> (Stream, Stream) {

@@ -47,6 +47,15 @@ pub struct Http2 {
     /// `keepalive_pool.size`. Upstreams may set fewer.
     #[schemars(range(min = 1))]
     pub upstream_streams: u32,
+    /// An upstream connection whose window is used up by responses that clients do not take gets no more requests
+    /// after this time.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub upstream_crowded_ms: u32,
+    /// After so much more the responses are ended of which nothing was taken meanwhile: others on the connection wait
+    /// for them. A client that takes 64 KiB, the largest piece, in this time keeps its response, by default 4 KiB a
+    /// second.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub upstream_stalled_ms: u32,
 }
 
 impl Default for Http2 {
@@ -62,6 +71,8 @@ impl Default for Http2 {
             control_frames_per_second: 1_000,
             upstream_control_frames_per_second: 10_000,
             upstream_streams: 100,
+            upstream_crowded_ms: 1_000,
+            upstream_stalled_ms: 14_000,
         }
     }
 }

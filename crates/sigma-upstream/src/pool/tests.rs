@@ -45,6 +45,8 @@ fn target(endpoint: &Endpoint) -> Target<'_> {
         frame_bytes: 16_384,
         header_list_bytes: 16_384,
         controls_per_second: u32::MAX,
+        crowded_ms: 1_000,
+        stalled_ms: 14_000,
     };
     let dial = Dial {
         protocol: Protocol::Http2,
@@ -90,8 +92,6 @@ fn a_number_that_is_given_again_brings_no_connections() {
     run(connections_of_the_former_are_not_used());
 }
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 async fn given_back_place_is_there_at_once() {
     let (ids, node) = (EndpointIds::default(), far(Manner::Places(1)).await);
     let pools = RefCell::new(Pools::default());
@@ -107,6 +107,8 @@ fn place_of_a_stream_that_is_given_back_is_there_at_once() {
     run(given_back_place_is_there_at_once());
 }
 
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const PLACES: u32 = 10;
 

@@ -29,14 +29,11 @@ pub struct SharedLimits {
     pub header_list_bytes: u32,
     /// Frames without a part of a message that the node may send per second, besides what it earns by what it is sent.
     pub controls_per_second: u32,
+    /// After this time without room for other responses it takes no further requests.
+    pub crowded_ms: u64,
+    /// After so much more the streams of which nothing was taken meanwhile are ended.
+    pub stalled_ms: u64,
 }
-
-/// After this time without room for other responses a connection takes no further requests.
-const CROWDED_MS: u64 = 1_000;
-
-/// After so much more the streams of which nothing was taken meanwhile are ended. A client that takes 64 KiB, the
-/// largest piece, in this time keeps its stream: 4 KiB a second.
-const STALLED_MS: u64 = 14_000;
 
 /// A connection with room for several exchanges.
 #[derive(Debug)]
@@ -77,7 +74,9 @@ impl SharedConnection {
             begun: Cell::new(0),
             retired: Cell::new(false),
         });
-        tokio::task::spawn_local(drive(transport, Rc::clone(&shared.mux), Driven(Rc::downgrade(&shared))));
+        let starvation = Starvation::new(limits);
+        let driven = Driven(Rc::downgrade(&shared));
+        tokio::task::spawn_local(drive(transport, Rc::clone(&shared.mux), starvation, driven));
         Ok(shared)
     }
 
@@ -144,8 +143,7 @@ impl Drop for Driven {
 }
 
 /// Drives a connection until it is over, or until everybody has let go of it and it has said so.
-async fn drive(mut transport: Transport, mux: Rc<Mux>, _driven: Driven) {
-    let mut starvation = Starvation::default();
+async fn drive(mut transport: Transport, mux: Rc<Mux>, mut starvation: Starvation, _driven: Driven) {
     poll_fn(|cx| {
         if transport.poll_drive(cx).is_ready() {
             return Poll::Ready(());
@@ -167,24 +165,34 @@ async fn drive(mut transport: Transport, mux: Rc<Mux>, _driven: Driven) {
 }
 
 /// Watches over a connection whose window is used up by responses that are not read.
-#[derive(Default)]
 struct Starvation {
+    crowded_ms: u64,
+    stalled_ms: u64,
     /// Set while it lasts.
     deadline: Option<Box<Deadline>>,
     is_retired: bool,
 }
 
 impl Starvation {
+    fn new(limits: &SharedLimits) -> Starvation {
+        let SharedLimits { crowded_ms, stalled_ms, .. } = *limits;
+        Starvation { crowded_ms, stalled_ms, deadline: None, is_retired: false }
+    }
+
+    fn end(&mut self) {
+        (self.deadline, self.is_retired) = (None, false);
+    }
+
     /// Ready after it has done something that causes output.
     fn poll_acts(&mut self, cx: &mut Context<'_>, mux: &Mux) -> Poll<()> {
         if !mux.look(Codec::is_starved) {
-            *self = Starvation::default();
+            self.end();
             return Poll::Pending;
         }
         let deadline = self.deadline.get_or_insert_with(|| {
             mux.drive(Codec::mark_stalled);
             let deadline = Box::new(Deadline::new());
-            deadline.set(CROWDED_MS);
+            deadline.set(self.crowded_ms);
             deadline
         });
         if deadline.poll_expired(cx).is_pending() {
@@ -195,12 +203,12 @@ impl Starvation {
                 "responses that are not read use up a connection to a node: it takes no more requests"
             );
             mux.drive(Codec::retire);
-            deadline.set(STALLED_MS);
+            deadline.set(self.stalled_ms);
             return deadline.poll_expired(cx);
         }
         let ended = mux.drive(Codec::end_stalled);
         tracing::debug!(ended, "responses that are not read were ended for others on their connection");
-        *self = Starvation::default();
+        self.end();
         Poll::Ready(())
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
@@ -206,27 +207,84 @@ fn floods_of_a_node_end_their_connection_only() {
     }
 }
 
+/// Answers `/big` with a MiB, and all else with two bytes; whether that was taken.
+async fn big_or_small(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) -> bool {
+    let bytes = if request.uri().path() == "/big" { 1 << 20 } else { 2 };
+    let mut out = respond.send_response(Response::new(()), false).unwrap();
+    let is_taken = crate::h2::push(&mut out, Bytes::from(vec![b'x'; bytes])).await.is_ok();
+    let _ = out.send_data(Bytes::new(), true);
+    is_taken
+}
+
+/// A gateway whose connections to `node` have a window that one response uses up.
+fn with_small_windows(node: &Node, http2: &str) -> Gateway {
+    let settings = format!(
+        "http2: {{ stream_window_bytes: 65535, connection_window_bytes: 65535{http2} }}\n\
+         timeouts: {{ response_send_ms: 3600000 }}\n"
+    );
+    let nodes = format!("{{ \"127.0.0.1:{}\": 1 }}", node.port());
+    let config = catch_all(&settings, &nodes, "      scheme: grpc\n").replace("workers: 2", "workers: 1");
+    Gateway::start(SIGMA, &config).unwrap()
+}
+
+/// The body of `/big`, whose head has come, and the connection that it comes on.
+async fn asked_by_a_client_that_does_not_read(gateway: &Gateway) -> (RecvStream, SendRequest<Bytes>) {
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(0);
+    let (stalled, _driver) = crate::h2::connect_as(gateway, builder).await;
+    let mut stalled = stalled.ready().await.unwrap();
+    let (big, _) = stalled.send_request(request("GET", "/big").body(()).unwrap(), true).unwrap();
+    (big.await.unwrap().into_body(), stalled)
+}
+
+/// The times after which such a response gives way are settings.
+#[test]
+fn response_that_is_not_read_gives_way_after_the_set_time() {
+    within(async {
+        let mut sides = Vec::new();
+        for ms in [100, 3_600_000] {
+            // Counts the streams that the gateway takes back.
+            let taken_back = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&taken_back);
+            let serve = move |request: Request<RecvStream>, respond: SendResponse<Bytes>| {
+                let count = Arc::clone(&count);
+                async move {
+                    if !big_or_small(request, respond).await {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            };
+            let node = Node::start(h2::server::Builder::new(), serve).await;
+            let times = format!(", upstream_crowded_ms: {ms}, upstream_stalled_ms: {ms}");
+            let gateway = with_small_windows(&node, &times);
+            let big = asked_by_a_client_that_does_not_read(&gateway).await;
+            let (sender, driver) = connect(&gateway).await;
+            sides.push((node, taken_back, gateway, big, sender, driver));
+        }
+        let mut asks = tokio::task::JoinSet::new();
+        crate::h2::until(|| {
+            // Some of them come before the window is used up, and wait for nothing.
+            for (.., sender, _) in &sides {
+                let sender = sender.clone();
+                asks.spawn(async move { get(&sender, "/small").await.0 });
+            }
+            sides[0].1.load(Ordering::SeqCst) > 0
+        })
+        .await;
+        assert_eq!(sides[1].1.load(Ordering::SeqCst), 0, "the patient gateway waits on");
+    });
+}
+
 /// A client that reads nothing takes no part in the connection of others.
 #[test]
 fn requests_do_not_wait_behind_a_response_that_is_not_read() {
     within(async {
-        let serve = |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| async move {
-            let bytes = if request.uri().path() == "/big" { 1 << 20 } else { 2 };
-            let mut out = respond.send_response(Response::new(()), false).unwrap();
-            let _ = crate::h2::push(&mut out, Bytes::from(vec![b'x'; bytes])).await;
-            let _ = out.send_data(Bytes::new(), true);
+        let serve = |request, respond| async move {
+            let _ = big_or_small(request, respond).await;
         };
         let node = Node::start(h2::server::Builder::new(), serve).await;
-        let windows = "http2: { stream_window_bytes: 65535, connection_window_bytes: 65535 }\n";
-        let nodes = format!("{{ \"127.0.0.1:{}\": 1 }}", node.port());
-        let config = catch_all(windows, &nodes, "      scheme: grpc\n").replace("workers: 2", "workers: 1");
-        let gateway = Gateway::start(SIGMA, &config).unwrap();
-        let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(0);
-        let (stalled, _driver) = crate::h2::connect_as(&gateway, builder).await;
-        let mut stalled = stalled.ready().await.unwrap();
-        let (big, _) = stalled.send_request(request("GET", "/big").body(()).unwrap(), true).unwrap();
-        let _big = big.await.unwrap();
+        let gateway = with_small_windows(&node, "");
+        let _big = asked_by_a_client_that_does_not_read(&gateway).await;
         let (sender, _driver) = connect(&gateway).await;
         // The first ones may be behind the other response; those that come once its connection is retired are not.
         let served = Arc::new(AtomicUsize::new(0));
