@@ -40,7 +40,11 @@ impl Exchange<'_, '_> {
         let route = self.stage.route(&self.view.snapshot).map(|route| &*route.facts);
         let [client, host] = [PeerText::of(self.client_addr()).as_bytes(), ctx.request.authority()]
             .map(|bytes| String::from_utf8_lossy(bytes).escape_debug().take(PATH_CHARS).collect::<String>());
-        let what = if self.scratch.is_cut { "a response was cut" } else { "a request failed" };
+        let what = match self.scratch.is_cut {
+            true if ctx.record.status == 101 => "an upgraded connection was cut",
+            true => "a response was cut",
+            false => "a request failed",
+        };
         tracing::warn!(
             status = ctx.record.status,
             reason = cause.reason,
@@ -64,7 +68,10 @@ impl Exchange<'_, '_> {
         match (ctx.record.fault, ctx.login.responder()) {
             (Some(fault), _) if (is_own || self.scratch.is_cut) && fault.side() != Side::Downstream => {
                 let (reason, number) = (fault.kind.error_type(), fault.kind as usize);
-                Some(Cause { reason, detail: fault.reason, number })
+                // The faults of a node are worded for responses, and a connection that has changed its protocol has none.
+                let is_upgraded = ctx.record.status == 101 && fault.side() == Side::Upstream;
+                let detail = if is_upgraded { "the node broke it off" } else { fault.reason };
+                Some(Cause { reason, detail, number })
             }
             (None, Some((entry, _))) if is_own => {
                 Some(Cause { reason: entry.name(), detail: "a plugin responded", number: PLUGIN })

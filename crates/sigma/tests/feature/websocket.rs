@@ -599,3 +599,27 @@ fn a_tunnel_of_another_protocol_is_not_counted() {
     let text = scraped(&gateway.status_address(), "/status/counters");
     assert!(text.contains("sigma_websockets_by_upgrade_total 0\n"), "{text}");
 }
+
+/// A WebSocket has no response that could be cut.
+#[test]
+fn websocket_that_its_node_breaks_off_is_logged_as_a_connection() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = in_front_of(&origin, "");
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    client.send("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n").unwrap();
+    let mut node = origin.accept().unwrap().with_deadline(PATIENCE);
+    node.read_request().unwrap();
+    node.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n").unwrap();
+    assert_eq!(client.read_head().unwrap().status().unwrap(), 101);
+    // More than sockets take, so that the gateway has bytes for the node when that goes.
+    let length = 32_u64 << 20;
+    let frame = [&[BINARY, 0xff][..], &length.to_be_bytes(), &[0; 4], &vec![0; 32 << 20]].concat();
+    let sending = std::thread::spawn(move || client.send(frame));
+    node.read_exactly(1).unwrap();
+    node.reset().unwrap();
+    assert!(until(PATIENCE, || gateway
+        .stderr()
+        .contains("an upgraded connection was cut: the node broke it off")));
+    assert!(!gateway.stderr().contains("a response was cut"), "{}", gateway.stderr());
+    assert!(sending.join().unwrap().is_err());
+}
