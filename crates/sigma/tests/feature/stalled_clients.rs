@@ -18,12 +18,16 @@ use crate::{PATIENCE, SIGMA};
 
 /// A gateway whose upstream takes one request at a time.
 fn start(port: u16, upstream: &Value) -> Gateway {
+    start_with(port, upstream, &json!({}))
+}
+
+fn start_with(port: u16, upstream: &Value, plugins: &Value) -> Gateway {
     let mut whole = json!({ "nodes": { format!("127.0.0.1:{port}"): 1 }, "limits": { "max_requests": 1 } });
     whole.as_object_mut().unwrap().extend(upstream.as_object().unwrap().clone());
     let config = json!({
         "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" },
         "http2": { "upstream_streams": 1 },
-        "routes": [{ "id": "all", "uri": "/*", "upstream": whole }],
+        "routes": [{ "id": "all", "uri": "/*", "plugins": plugins, "upstream": whole }],
     });
     Gateway::start(SIGMA, &config.to_string()).unwrap()
 }
@@ -190,4 +194,28 @@ fn stream_of_a_shared_connection_serves_others_while_the_client_stalls() {
         stalled.takes(&[b'x'; 50_000]);
         crate::h2::until(|| held() < 10_000).await;
     });
+}
+
+/// A plugin that counts requests counts those of clients.
+#[test]
+fn limit_conn_counts_until_the_client_has_its_response() {
+    let origin = Origin::answer(|_| WHOLE.into()).unwrap();
+    let limit =
+        json!({ "conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "uri", "rejected_code": 429 });
+    let gateway = start_with(origin.port(), &json!({}), &json!({ "limit-conn": limit }));
+    let mut stalled = Stalled::ask(&gateway);
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_upstream_idle ") == 1));
+    let status = || gateway.connect().unwrap().get("/").unwrap().status();
+    assert_eq!(status(), 429);
+    stalled.takes(b"body");
+    assert!(until(PATIENCE, || status() == 200));
+}
+
+/// The deadline of an exchange holds for its client as well.
+#[test]
+fn deadline_ends_a_response_that_its_node_has_sent() {
+    let origin = Origin::answer(|_| WHOLE.into()).unwrap();
+    let gateway = start(origin.port(), &json!({ "deadline": { "timeout": 0.3 } }));
+    let mut stalled = Stalled::ask(&gateway);
+    assert!(until(PATIENCE, || stalled.frames().iter().any(|(kind, _)| *kind == 3)));
 }
