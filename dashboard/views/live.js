@@ -18,7 +18,7 @@ export function show(root, _place, signal) {
 }
 
 function draw(seen) {
-  return [now(seen), charts(seen.series), byRoute(seen), byNode(seen), sinceStart(seen.since_start)];
+  return [now(seen), charts(seen.series), byRoute(seen), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
 }
 
 function errorsOf(row) {
@@ -91,7 +91,7 @@ function byNode({ window }) {
   );
 }
 
-function sinceStart({ uptime_seconds, workers, counters }) {
+function sinceStart({ uptime_seconds, workers, counters }, reasons) {
   const faults = Object.entries(counters.faults).sort((a, b) => b[1] - a[1]);
   return section(
     "Since the start",
@@ -108,8 +108,10 @@ function sinceStart({ uptime_seconds, workers, counters }) {
     ]),
     faults.length > 0 &&
       table("Faults since the start", [
-        { title: "Fault", value: ([name]) => name },
+        { title: "Reason", value: ([name]) => name },
         { title: "Count", numeric: true, value: ([, many]) => format.count(many) },
+        { title: "Meaning", value: ([name]) => reasons[name]?.meaning ?? "" },
+        { title: "Remedy", value: ([name]) => reasons[name]?.remedy ?? "" },
       ], faults),
   );
 }

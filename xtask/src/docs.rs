@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask tidy` compares the same texts with the files, so a stale one does not go in.
 
+mod troubleshooting;
+
 use std::fs;
 use std::path::Path;
 
@@ -22,6 +24,7 @@ pub(crate) fn generated() -> Vec<Generated> {
     let mut all = vec![
         document("docs/configuration.md", sigma_config::docs::reference_markdown()),
         document("docs/edge-profile.md", sigma_config::profile::edge_markdown()),
+        document("docs/troubleshooting.md", troubleshooting::page()),
         document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(&kinds)),
     ];
     all.extend(kinds.iter().map(|plugin| {

@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Upgrade(Signal),
     /// Show which route serves a request, and why the others do not
     Routes(Routes),
+    /// Print the meaning of a reason that a log line or an error response has, and the remedy
+    Explain(Explain),
     /// Read and change the resources of running gateways
     Ctl(crate::ctl::Ctl),
     /// List the plugins of this build, or print the reference of one
@@ -105,6 +107,13 @@ pub(crate) struct Plugins {
     /// The plugin whose reference is printed; without it all are listed
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The word: `reason` of a body or of a line of the error log, or `$fault` of an access line
+    #[arg(value_name = "REASON")]
+    pub(crate) reason: String,
 }
 
 #[derive(Debug, Args)]

@@ -44,6 +44,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Stop(args) => tell(process_of(&args)?, SignalNumber::TERM),
         Command::Upgrade(args) => upgrade(process_of(&args)?),
         Command::Routes(args) => routes(&args),
+        Command::Explain(args) => crate::explain::execute(&args.reason),
         Command::Ctl(args) => crate::ctl::execute(args),
         Command::Plugins(args) => plugins(args.name.as_deref()),
         Command::Completions(args) => Ok(completions(args.shell)),

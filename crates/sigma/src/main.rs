@@ -5,6 +5,7 @@ mod commands;
 mod ctl;
 mod demo;
 mod errorlog;
+mod explain;
 mod import;
 mod init;
 mod man;

@@ -303,6 +303,11 @@ impl Inspect for Running {
     fn live(&self) -> Value {
         let mut seen = self.live.look();
         let counters = self.totals().render_json(&fault_names());
+        let reasons = FaultKind::ALL.iter().map(|kind| {
+            let row = kind.row();
+            (row.word.to_owned(), json!({"meaning": row.meaning, "remedy": row.plain_remedy()}))
+        });
+        seen["reasons"] = reasons.collect::<serde_json::Map<_, _>>().into();
         seen["since_start"] = json!({
             "uptime_seconds": self.started.elapsed().as_secs(),
             "workers": self.counters.len(),

@@ -85,3 +85,18 @@ fn a_storm_of_failures_has_few_lines() {
     let lines = gateway.stderr().matches("connection_refused").count();
     assert!((1..250).contains(&lines), "{lines} lines of 500 requests");
 }
+
+#[test]
+fn a_reason_is_explained() {
+    let explain = |word: &str| {
+        let output = std::process::Command::new(SIGMA).args(["explain", word]).output().unwrap();
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), out, err)
+    };
+    let (status, text, _) = explain("plugin:limit-count");
+    assert_eq!(status, Some(0));
+    assert!(text.contains("rejected_code"), "{text}");
+    let (status, _, error) = explain("conection_refused");
+    assert_eq!(status, Some(1));
+    assert!(error.contains("the nearest are connection_refused"), "{error}");
+}
