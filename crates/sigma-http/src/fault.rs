@@ -34,9 +34,10 @@ impl ReasonRow {
         plain(self.remedy)
     }
 
-    /// The rows of faults and of plugins, in this order.
+    /// The rows of faults, of refusals and of plugins, in this order.
     pub fn all() -> impl Iterator<Item = &'static ReasonRow> {
-        FaultKind::ALL.iter().map(|kind| kind.row()).chain([&PLUGIN])
+        let faults = FaultKind::ALL.iter().map(|kind| kind.row());
+        faults.chain(EarlyRefusal::ALL.iter().map(|kind| kind.row())).chain([&PLUGIN])
     }
 }
 
@@ -256,6 +257,47 @@ fault_kinds! {
     Internal Gateway 500 "proxy_internal_error",
         "A resource of the gateway ran out, or Sigma has a fault.",
         "Read the error log; report it.";
+}
+
+macro_rules! refusals {
+    ($($name:ident $status:expr, $word:literal, $meaning:literal, $remedy:literal;)*) => {
+        /// A refusal of a connection before there is a request or a session.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum EarlyRefusal { $(#[doc = $meaning] $name,)* }
+
+        impl EarlyRefusal {
+            /// Every kind, in order of its index.
+            pub const ALL: &[EarlyRefusal] = &[$(EarlyRefusal::$name,)*];
+
+            const ROWS: &[ReasonRow] =
+                &[$(ReasonRow { word: $word, status: $status, meaning: $meaning, remedy: $remedy },)*];
+        }
+    };
+}
+
+impl EarlyRefusal {
+    /// Its row of the table of reasons.
+    pub const fn row(self) -> &'static ReasonRow {
+        &EarlyRefusal::ROWS[self as usize]
+    }
+}
+
+refusals! {
+    CleartextOnTls Some(400), "cleartext_on_tls_listener",
+        "A client sent cleartext to a TLS listener.",
+        "The client uses `https://`; databases that begin in cleartext see [streams](streams.md).";
+    TlsOnCleartext Some(400), "tls_on_cleartext_listener",
+        "A client began TLS on a listener without TLS.",
+        "The client uses `http://`, or the listener gets `tls`.";
+    UnknownName None, "unknown_server_name",
+        "A client asked for a name that no certificate is for, or for none at all.",
+        "Add a certificate for the name to `ssls` ([TLS](tls.md)).";
+    NoStreamRoute None, "no_stream_route",
+        "No stream route matches the session.",
+        "Correct the conditions of the stream routes ([streams](streams.md)), or send the name (SNI) in the client.";
+    Handshake None, "tls_handshake_failed",
+        "The TLS handshake with a client failed.",
+        "The line of the error log has the cause: versions and ciphers, a certificate that the client does not trust, a client certificate that is missing, or time.";
 }
 
 /// A fault: what happened, on whose side, and how far the request had got.

@@ -21,7 +21,7 @@ pub mod range;
 mod swar;
 pub mod websocket;
 
-pub use fault::{Fault, FaultKind, ReasonRow, Side};
+pub use fault::{EarlyRefusal, Fault, FaultKind, ReasonRow, Side};
 pub use frame::{BodyLength, Frame};
 pub use h1::bytes::{is_authority, is_target, is_token};
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};

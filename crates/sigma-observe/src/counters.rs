@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error_lines;
 
 /// Slots for faults by kind; kinds beyond the last slot are counted in it.
-pub const FAULT_SLOTS: usize = 48;
+pub const FAULT_SLOTS: usize = 64;
 
 /// The counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +144,16 @@ pub enum Counter {
     GlitchesEmpty,
     /// CONTINUATION frames of clients.
     GlitchesContinuation,
+    /// Connections in cleartext on listeners of TLS.
+    RefusedCleartext,
+    /// Connections that began TLS on listeners without it.
+    RefusedTls,
+    /// Handshakes for names without a certificate.
+    RefusedName,
+    /// Sessions that no stream route is for.
+    RefusedRoute,
+    /// Handshakes that failed for another reason.
+    RefusedHandshake,
 }
 
 impl Counter {
@@ -162,8 +172,11 @@ impl Counter {
     }
 }
 
+/// The beginning of the names of counters that are kinds of one metric with a label.
+const KINDS: &str = "refusals_";
+
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 63] = [
+const NAMES: [(Counter, &str); 68] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -227,6 +240,11 @@ const NAMES: [(Counter, &str); 63] = [
     (Counter::GlitchesWindow, "http2_glitches_window"),
     (Counter::GlitchesEmpty, "http2_glitches_empty"),
     (Counter::GlitchesContinuation, "http2_glitches_continuation"),
+    (Counter::RefusedCleartext, "refusals_cleartext_on_tls_listener"),
+    (Counter::RefusedTls, "refusals_tls_on_cleartext_listener"),
+    (Counter::RefusedName, "refusals_unknown_server_name"),
+    (Counter::RefusedRoute, "refusals_no_stream_route"),
+    (Counter::RefusedHandshake, "refusals_tls_handshake_failed"),
 ];
 
 /// One worker's counters. Written by that worker only, readable by anybody.
@@ -409,7 +427,12 @@ impl Totals {
         for (counter, name) in NAMES {
             let suffix = if counter.is_gauge() { "" } else { "_total" };
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "sigma_{name}{suffix} {}", self.get(counter));
+            let _ = match name.strip_prefix(KINDS) {
+                Some(kind) => {
+                    writeln!(out, "sigma_refusals_total{{kind=\"{kind}\"}} {}", self.get(counter))
+                }
+                None => writeln!(out, "sigma_{name}{suffix} {}", self.get(counter)),
+            };
         }
         for (name, count) in self.occurred(fault_names) {
             let _ = writeln!(out, "sigma_faults_total{{kind=\"{name}\"}} {count}");
@@ -524,6 +547,7 @@ mod tests {
         worker.add(Counter::ConnectionsActive, 1);
         worker.add(Counter::WebsocketsByConnect, 2);
         worker.add(Counter::WebsocketsByConnectActive, 1);
+        worker.add(Counter::RefusedName, 4);
         worker.add_fault(1);
         worker.add_fault(2);
         worker.add_fault(30);
@@ -538,6 +562,7 @@ mod tests {
             "sigma_websockets_by_connect_total 2",
             "sigma_websockets_by_connect_active 1",
             "sigma_websockets_by_upgrade_active 0",
+            "sigma_refusals_total{kind=\"unknown_server_name\"} 4",
             "sigma_faults_total{kind=\"connection_refused\"} 2",
             "sigma_faults_total{kind=\"other\"} 2",
         ] {

@@ -1,5 +1,6 @@
 //! Lines that peers can cause are said a few times, then seldom.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// How often one place in the code may speak up on one thread.
@@ -43,6 +44,32 @@ impl Throttle {
     }
 }
 
+/// A [`Throttle`] for each number, e.g. of a reason, on one thread.
+#[derive(Debug)]
+pub struct Throttles(RefCell<Vec<Throttle>>);
+
+impl Throttles {
+    /// Throttles through which nothing has gone.
+    pub const fn new() -> Throttles {
+        Throttles(RefCell::new(Vec::new()))
+    }
+
+    /// As [`Throttle::pass`], for this number. Numbers are few and small: each has a place.
+    pub fn pass(&self, number: usize, allowance: Allowance, now: Instant) -> Option<u64> {
+        let mut throttles = self.0.borrow_mut();
+        if throttles.len() <= number {
+            throttles.resize_with(number + 1, || Throttle::new(allowance, now));
+        }
+        throttles[number].pass(allowance, now)
+    }
+}
+
+impl Default for Throttles {
+    fn default() -> Throttles {
+        Throttles::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +93,14 @@ mod tests {
         check(60_000, None);
         // A clock that is read elsewhere may be a little behind.
         check(0, None);
+    }
+
+    #[test]
+    fn each_number_has_a_throttle() {
+        let (allowance, now) = (Allowance { burst: 1, pause: Duration::from_secs(1) }, Instant::now());
+        let throttles = Throttles::new();
+        let results = [3, 3, 0, 3].map(|number| throttles.pass(number, allowance, now));
+        assert_eq!(results, [Some(0), None, Some(0), None]);
+        assert_eq!(throttles.pass(3, allowance, now + Duration::from_secs(1)), Some(2));
     }
 }

@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::task::{Poll, ready};
 
 use sigma_config::tls::ListenerProxyProtocol;
-use sigma_http::Chunk;
 use sigma_http::proxy_protocol::{self, Header};
+use sigma_http::{Chunk, EarlyRefusal};
 use sigma_net::tls::{AcceptOptions, Greeting, HandshakeError};
 use sigma_net::{Deadline, Peer, Stream};
 use sigma_observe::counters::Counter;
 
 use crate::connection::Origin;
+use crate::refusals;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::worker::Worker;
 
@@ -21,6 +22,8 @@ pub(crate) struct Admitted {
     /// The bytes that were read of it already.
     pub(crate) early: Chunk,
     pub(crate) origin: Origin,
+    /// The client sends HTTP in cleartext to a listener of TLS.
+    pub(crate) is_misplaced: bool,
 }
 
 /// Takes a connection through what its listener demands. None if it is over; a client is told as
@@ -33,11 +36,17 @@ pub(crate) async fn admit(
 ) -> Option<Admitted> {
     let mut early = introduced(worker, &mut stream, &mut origin, listener).await?;
     if let Some(options) = &listener.tls {
-        let greeting = greeted(worker, &mut stream, &early, origin, options).await?;
-        stream = shaken(worker, stream, greeting, origin, options, &[]).await?;
+        match greeted(worker, &mut stream, &early, origin, listener, options).await {
+            Ok(greeting) => stream = shaken(worker, stream, greeting, origin, listener, options, &[]).await?,
+            Err(NoGreeting::Request(bytes)) => {
+                let early = Chunk::copy_of(&bytes);
+                return Some(Admitted { stream, early, origin, is_misplaced: true });
+            }
+            Err(NoGreeting::Nothing) => return None,
+        }
         early = Chunk::empty();
     }
-    Some(Admitted { stream, early, origin })
+    Some(Admitted { stream, early, origin, is_misplaced: false })
 }
 
 /// Reads the PROXY header in front of a connection, if its listener has one, into its origin. Returns what
@@ -121,17 +130,34 @@ fn believe(header: &Header, origin: &mut Origin) {
     }
 }
 
-/// Reads the first message of a client over TLS; None if none came.
+/// The first message of TLS did not come.
+pub(crate) enum NoGreeting {
+    /// A request in cleartext: the bytes that were read.
+    Request(Box<[u8]>),
+    /// Nothing that gets an answer.
+    Nothing,
+}
+
+/// Reads the first message of a client over TLS.
 pub(crate) async fn greeted(
     worker: &Worker,
     stream: &mut Stream,
     early: &[u8],
     origin: Origin,
+    listener: &ListenerOptions,
     tls: &TlsOptions,
-) -> Option<Greeting> {
+) -> Result<Greeting, NoGreeting> {
     // Boxed, as the handshake is: who is not over TLS takes no memory for it.
-    let read = Box::pin(unless_closing(worker, Greeting::read(stream, early, &tls.options))).await?;
-    read.map_err(|error| failed(worker, origin, &error)).ok()
+    let read = Box::pin(unless_closing(worker, Greeting::read(stream, early, &tls.options))).await;
+    let error = match read.ok_or(NoGreeting::Nothing)? {
+        Ok(greeting) => return Ok(greeting),
+        Err(error) => error,
+    };
+    failed(worker, origin, listener, &error, false);
+    Err(match error {
+        HandshakeError::Cleartext(Some(bytes)) => NoGreeting::Request(bytes),
+        _ => NoGreeting::Nothing,
+    })
 }
 
 /// Shakes hands with a client. Protocols above TLS are those of the listener, or `alpn` if that has any;
@@ -141,6 +167,7 @@ pub(crate) async fn shaken(
     stream: Stream,
     greeting: Greeting,
     origin: Origin,
+    listener: &ListenerOptions,
     tls: &TlsOptions,
     alpn: &[Vec<u8>],
 ) -> Option<Stream> {
@@ -164,13 +191,29 @@ pub(crate) async fn shaken(
             None
         }
         Err(error) => {
-            failed(worker, origin, &error);
+            failed(worker, origin, listener, &error, true);
             None
         }
     }
 }
 
-fn failed(worker: &Worker, origin: Origin, error: &HandshakeError) {
+/// Notes that there is no session. A client that left before its first message was complete is not refused.
+fn failed(
+    worker: &Worker,
+    origin: Origin,
+    listener: &ListenerOptions,
+    error: &HandshakeError,
+    has_begun: bool,
+) {
     worker.counters.add(Counter::TlsHandshakeFailures, 1);
-    tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
+    let kind = match error {
+        HandshakeError::Cleartext(_) => EarlyRefusal::CleartextOnTls,
+        HandshakeError::NoCertificate(_) => EarlyRefusal::UnknownName,
+        HandshakeError::Closed | HandshakeError::TimedOut | HandshakeError::Io(_) if !has_begun => {
+            tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
+            return;
+        }
+        _ => EarlyRefusal::Handshake,
+    };
+    refusals::note(worker, kind, origin.peer, Some(&listener.place), &error.to_string());
 }

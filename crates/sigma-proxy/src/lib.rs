@@ -30,6 +30,7 @@ pub mod live;
 mod outbound;
 mod passage;
 mod pressure;
+mod refusals;
 mod retry;
 pub mod route;
 pub mod snapshot;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::settings::{DEFAULT_CONNECTIONS_PER_ADDRESS, Limits, ListenPlace};
-use sigma_http::Chunk;
+use sigma_http::{Chunk, EarlyRefusal, Fault, FaultKind};
 use sigma_net::{Listening, Peer, Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_observe::moment;
@@ -24,6 +24,7 @@ use crate::admit::{Admitted, admit};
 use crate::connection::{ConnectionInfo, Origin};
 use crate::exchange::Exchange;
 use crate::flow;
+use crate::refusals;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, View, Worker};
 use streams::multiplexed;
@@ -96,7 +97,8 @@ pub(crate) async fn accept_loop(
                 let open = Rc::clone(&open.0);
                 match options {
                     None => {
-                        let admitted = Admitted { stream, early: Chunk::empty(), origin };
+                        let early = Chunk::empty();
+                        let admitted = Admitted { stream, early, origin, is_misplaced: false };
                         start(counted, serve(entered, admitted, open));
                     }
                     Some(listener) if listener.is_stream => {
@@ -248,8 +250,11 @@ async fn serve_admitted(
     let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
     drop(listener);
     let Some(admitted) = admitted else { return };
+    if admitted.is_misplaced {
+        return Box::pin(answer_misplaced(entered, admitted, open)).await;
+    }
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
-        let Admitted { stream, early, origin } = admitted;
+        let Admitted { stream, early, origin, .. } = admitted;
         let info = ConnectionInfo::new(origin, &stream);
         Box::pin(multiplexed(entered, (stream, early), info, open)).await;
     } else {
@@ -257,9 +262,33 @@ async fn serve_admitted(
     }
 }
 
+/// The fault of a request in cleartext on a listener of TLS, in the words of nginx.
+const MISPLACED: Fault = Fault::new(FaultKind::BadRequest, "The plain HTTP request was sent to HTTPS port");
+
+/// Refuses the request of a client that sent it in cleartext to a listener of TLS, and ends the connection.
+async fn answer_misplaced(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) {
+    let Admitted { stream, early, origin, .. } = admitted;
+    let worker = &entered.0;
+    let info = ConnectionInfo::new(origin, &stream);
+    let mut server = Server::new(stream, early, Rc::clone(&worker.view().server_limits), open);
+    let mut scratch = worker.take_scratch();
+    match server.read_head(&mut scratch.ctx.request).await {
+        Err(NoRequest::Closed) => Downstream::H1(&mut server).abort(),
+        Ok(()) | Err(NoRequest::Refused(_)) => {
+            let mut exchange = Exchange::open(worker, &info, Downstream::H1(&mut server), &mut scratch);
+            exchange.refuse(MISPLACED).await;
+        }
+    }
+    server.rest();
+    worker.give_scratch(scratch);
+    if server.has_farewell() {
+        Box::pin(server.close()).await;
+    }
+}
+
 /// Serves a connection that begins with HTTP/1.
 fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Future<Output = ()> {
-    let Admitted { stream, early, origin } = admitted;
+    let Admitted { stream, early, origin, .. } = admitted;
     let limits = Rc::clone(&entered.0.view().server_limits);
     let info = ConnectionInfo::new(origin, &stream);
     let server = Server::new(stream, early, limits, Rc::clone(&open));
@@ -309,6 +338,10 @@ async fn exchange(conversation: &mut Conversation) {
     match server.read_head(&mut scratch.ctx.request).await {
         Ok(()) => Exchange::open(worker, info, Downstream::H1(server), &mut scratch).run().await,
         Err(NoRequest::Refused(fault)) => {
+            if server.begins_tls() {
+                let detail = "the client began TLS, and the listener has none";
+                refusals::note(worker, EarlyRefusal::TlsOnCleartext, info.origin.peer, None, detail);
+            }
             Exchange::open(worker, info, Downstream::H1(server), &mut scratch).refuse(fault).await;
         }
         Err(NoRequest::Closed) => Downstream::H1(server).abort(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use sigma_http::{FaultKind, ReasonRow, Side, fault};
+use sigma_http::{EarlyRefusal, FaultKind, ReasonRow, Side, fault};
 
 /// The text before the tables.
 const BEGINNING: &str = r#"# Troubleshooting
@@ -19,7 +19,7 @@ Sigma names the reason of every error response that it makes itself. The same wo
 - `reason` and `detail` of the JSON body;
 - the variable `$fault` at the end of the default line of the [access log](logging.md);
 - `reason` of the line that each response with 5xx has in the [error log](logging.md#error-log);
-- the label `kind` of the metric `sigma_faults_total`.
+- the label `kind` of the metrics `sigma_faults_total` and `sigma_refusals_total`.
 
 `sigma explain REASON` prints meaning and remedy of a word:
 
@@ -69,6 +69,11 @@ pub(super) fn page() -> String {
     table(&mut out, "Errors of the gateway", faults(&|kind| !is_client(kind) && !is_node(kind)));
     table(&mut out, "Responses of plugins", vec![&fault::PLUGIN]);
     out.push_str(PLUGINS);
+    table(
+        &mut out,
+        "Refusals before a request",
+        EarlyRefusal::ALL.iter().map(|kind| kind.row()).collect::<Vec<_>>(),
+    );
     out.push_str(END);
     out
 }
@@ -122,12 +127,14 @@ mod tests {
         }
     }
 
-    /// The data plane makes each fault of the table. That each of them has a row is a matter of types.
+    /// The data plane makes each fault and refusal of the table. That each of them has a row is a matter of types.
     #[test]
     fn every_row_has_a_maker() {
         let mut text = String::new();
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates"), &mut text);
         let words = FaultKind::ALL.iter().map(|kind| (format!("FaultKind::{kind:?}"), kind.row().word));
+        let words = words
+            .chain(EarlyRefusal::ALL.iter().map(|kind| (format!("EarlyRefusal::{kind:?}"), kind.row().word)));
         for (maker, word) in words {
             let is_made = text.match_indices(&maker).any(|(at, _)| {
                 !text[at + maker.len()..].starts_with(|next: char| next.is_ascii_alphanumeric())

@@ -272,6 +272,7 @@ const BANS: &[Ban] = &[
                 "only for an access log, a plugin that asks for the course, or balancing by latency",
             ),
             ("crates/sigma-proxy/src/gateway.rs", "on the control thread"),
+            ("crates/sigma-proxy/src/refusals.rs", "only for a connection that is refused"),
             ("crates/sigma-proxy/src/worker.rs", "this is the worker's clock"),
             ("crates/sigma-upstream/src/dns/", "on the control thread"),
             ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),

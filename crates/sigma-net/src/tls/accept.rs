@@ -23,6 +23,9 @@ use crate::answers::Answers;
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
+/// The type of the record that TLS begins with (RFC 8446 §5.1).
+const HANDSHAKE: u8 = 22;
+
 /// Alerts sent before there is a session (RFC 8446 §6.2, RFC 6066 §3).
 const PROTOCOL_VERSION: u8 = 70;
 const UNRECOGNIZED_NAME: u8 = 112;
@@ -336,6 +339,30 @@ struct Hello {
     alpn: Vec<Vec<u8>>,
 }
 
+/// What the first bytes of a client say about cleartext.
+#[derive(Debug, PartialEq, Eq)]
+enum Cleartext {
+    /// A request line, or the preface of HTTP/2.
+    Http,
+    /// The beginning of what may become a request line.
+    Unclear,
+    /// Anything else.
+    No,
+}
+
+/// Looks for the request line of HTTP/1.
+fn cleartext(bytes: &[u8]) -> Cleartext {
+    let line = &bytes[..bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len())];
+    let method = line.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    let is_request = method > 0 && line.get(method).is_none_or(|byte| *byte == b' ');
+    match line.len() < bytes.len() {
+        _ if !is_request => Cleartext::No,
+        true if line.windows(6).any(|part| part == b" HTTP/") => Cleartext::Http,
+        true => Cleartext::No,
+        false => Cleartext::Unclear,
+    }
+}
+
 /// Reads until the ClientHello is complete.
 async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<Hello, HandshakeError> {
     let mut acceptor = Acceptor::default();
@@ -344,7 +371,13 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
     let mut seen = 0;
     poll_fn(|cx| {
         loop {
-            while seen < hello.len() {
+            let kind = if seen == 0 { cleartext(hello.filled()) } else { Cleartext::No };
+            if kind == Cleartext::Http {
+                return Poll::Ready(Err(HandshakeError::Cleartext(Some(hello.filled().into()))));
+            }
+            // Of what may become a request line, the next bytes decide.
+            let waits = kind == Cleartext::Unclear && hello.len() < limit;
+            while !waits && seen < hello.len() {
                 let mut fresh = &hello.filled()[seen..];
                 let n = acceptor.read_tls(&mut fresh)?;
                 seen += n;
@@ -365,7 +398,11 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
                         // Into memory; it cannot fail.
                         let _ = alert.write_all(&mut bytes);
                         send_now(socket, &bytes);
-                        return Poll::Ready(Err(HandshakeError::Protocol(error)));
+                        let is_record = hello.filled().first() == Some(&HANDSHAKE);
+                        return Poll::Ready(Err(match is_record {
+                            true => HandshakeError::Protocol(error),
+                            false => HandshakeError::Cleartext(None),
+                        }));
                     }
                 }
             }

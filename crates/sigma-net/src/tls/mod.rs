@@ -118,6 +118,8 @@ pub enum HandshakeError {
     NoCertificate(Option<Box<str>>),
     /// The certificate for this name and the listener have no protocol version in common.
     NoVersion,
+    /// The client sent cleartext: all bytes that were read, if they begin a request of HTTP.
+    Cleartext(Option<Box<[u8]>>),
     /// The peer or its certificate broke a rule of the protocol.
     Protocol(rustls::Error),
     /// An authority has seen the proof of a name, which ends the connection.
@@ -203,6 +205,12 @@ impl fmt::Display for HandshakeError {
             }
             HandshakeError::NoVersion => {
                 f.write_str("the listener and the certificate allow no TLS version in common")
+            }
+            HandshakeError::Cleartext(Some(_)) => {
+                f.write_str("the client sent HTTP in cleartext, and the listener has TLS")
+            }
+            HandshakeError::Cleartext(None) => {
+                f.write_str("the client sent cleartext, and the listener has TLS")
             }
             HandshakeError::Protocol(error) => write!(f, "the TLS handshake failed: {error}"),
             HandshakeError::Proved => f.write_str("an authority has seen the proof of a name"),

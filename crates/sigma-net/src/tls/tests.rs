@@ -603,7 +603,11 @@ fn silence_and_nonsense_end_the_handshake() {
         check(&[22, 3, 1, 0, 100, 1], false, 100, 1000, "not complete in time").await;
         check(b"", true, 10_000, 1000, "closed the connection").await;
         check(&[22, 3, 1, 0, 100, 1], true, 10_000, 1000, "closed the connection").await;
-        check(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", false, 10_000, 1000, "handshake failed").await;
+        check(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", false, 10_000, 1000, "HTTP in cleartext").await;
+        check(b"HELO there\r\n", false, 10_000, 1000, "sent cleartext").await;
+        check(&[0, 0, 0, 8, 4, 210, 22, 47], false, 10_000, 1000, "sent cleartext").await;
+        check(b"GET / HTT", false, 100, 1000, "not complete in time").await;
+        check(b"GET /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false, 10_000, 20, "sent cleartext").await;
         check(&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x40, 0], false, 10_000, 8, "over its limit").await;
         let long = [&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x7f, 0xff][..], &[0; 4000]].concat();
         check(&long, false, 10_000, 2000, "over its limit").await;

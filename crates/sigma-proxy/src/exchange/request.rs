@@ -37,7 +37,7 @@ pub(super) const UNIX: &[u8] = b"unix:";
 
 impl PeerText {
     /// That of an address, or of a peer without one.
-    pub(super) fn of(addr: Option<IpAddr>) -> PeerText {
+    pub(crate) fn of(addr: Option<IpAddr>) -> PeerText {
         addr.map_or(PeerText::Unix, |addr| PeerText::Ip(IpText::of(addr)))
     }
 

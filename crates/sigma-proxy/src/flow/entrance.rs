@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use sigma_config::resources::Scheme;
-use sigma_http::{Chunk, Fault, FaultKind};
+use sigma_http::{Chunk, EarlyRefusal, Fault, FaultKind};
 use sigma_net::tls::{ClientCertificate, Greeting};
 use sigma_net::{Deadline, Stream};
 use sigma_plugin::flow::Asked;
@@ -17,6 +17,7 @@ use super::trust::{Trust, untrusted};
 use super::{End, Flow};
 use crate::admit::{greeted, introduced, shaken, unless_closing};
 use crate::connection::TlsSession;
+use crate::refusals;
 use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::snapshot::{Target, Upstream};
@@ -40,12 +41,13 @@ impl Flow<'_> {
         self.session.client = Client { geography: view.geography.clone(), ..self.origin.client() };
         let mut greeting = None;
         if let Some(tls) = &listener.tls {
-            let read = greeted(worker, &mut stream, &early, self.origin, tls).await.ok_or(End::Nothing)?;
+            let read = greeted(worker, &mut stream, &early, self.origin, listener, tls).await;
+            let read = read.map_err(|_| End::Nothing)?;
             self.session.asked =
                 Some(Asked { server_name: read.server_name().cloned(), alpn: read.alpn().to_vec() });
             if read.asks_proof() && tls.options.proofs.is_some() {
                 // It ends with the handshake, whatever comes of it.
-                let _ = shaken(worker, stream, read, self.origin, tls, &[]).await;
+                let _ = shaken(worker, stream, read, self.origin, listener, tls, &[]).await;
                 return Err(End::Nothing);
             }
             early = Chunk::empty();
@@ -53,6 +55,13 @@ impl Flow<'_> {
         }
         let approach = Approach { client: &self.session.client, asked: self.session.asked.as_ref() };
         let Some(route) = view.snapshot.flows.find(&approach).cloned() else {
+            let detail = match self.session.asked.as_ref().map(|asked| asked.server_name.as_deref()) {
+                None => "no stream route is for this session".to_owned(),
+                Some(None) => "no stream route is for a TLS session without a server name".to_owned(),
+                Some(Some(name)) => format!("no stream route is for the TLS server name {name}"),
+            };
+            let place = Some(&listener.place);
+            refusals::note(worker, EarlyRefusal::NoStreamRoute, self.origin.peer, place, &detail);
             if let Some((greeting, _)) = greeting {
                 greeting.refuse(&mut stream);
             }
@@ -61,7 +70,7 @@ impl Flow<'_> {
         self.session.route = Arc::clone(&route.facts);
         self.session.early = early;
         if let Some((greeting, tls)) = greeting {
-            stream = self.through_tls(stream, greeting, tls, &route).await?;
+            stream = self.through_tls(stream, greeting, listener, tls, &route).await?;
         }
         self.enter_route(&route);
         self.preread(Some(&mut stream), view).await?;
@@ -81,6 +90,7 @@ impl Flow<'_> {
         &mut self,
         stream: Stream,
         greeting: Greeting,
+        listener: &ListenerOptions,
         tls: &TlsOptions,
         route: &FlowRoute,
     ) -> Result<Stream, End> {
@@ -88,7 +98,7 @@ impl Flow<'_> {
             self.session.early = Chunk::copy_of(greeting.bytes());
             return Ok(stream);
         }
-        let shaken = shaken(self.worker, stream, greeting, self.origin, tls, &route.alpn).await;
+        let shaken = shaken(self.worker, stream, greeting, self.origin, listener, tls, &route.alpn).await;
         let stream = shaken.ok_or(End::Nothing)?;
         let asks = |facts: &sigma_net::tls::Facts| {
             let identity = facts.identity.as_ref();

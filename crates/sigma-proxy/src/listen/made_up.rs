@@ -24,7 +24,11 @@ use crate::worker::Worker;
 /// A connection that a worker has accepted, until it ends.
 pub(super) fn accepted(worker: &Rc<Worker>, open: &Open, stream: Stream) -> impl Future<Output = ()> + use<> {
     let origin = Origin::new(Peer::Unix, None, worker.enter(), &worker.clock.borrow());
-    serve(Entered(Rc::clone(worker)), Admitted { stream, early: Chunk::empty(), origin }, Rc::clone(&open.0))
+    serve(
+        Entered(Rc::clone(worker)),
+        Admitted { stream, early: Chunk::empty(), origin, is_misplaced: false },
+        Rc::clone(&open.0),
+    )
 }
 
 /// A worker that serves by a snapshot.

@@ -153,6 +153,11 @@ impl Server {
         self.requests == 0 && self.input[..seen] == PREFACE[..seen]
     }
 
+    /// Whether the bytes that were refused as the first head are a ClientHello of TLS (RFC 8446 §5.1).
+    pub fn begins_tls(&self) -> bool {
+        self.requests == 0 && self.input.starts_with(&[22, 3])
+    }
+
     /// Whether the bytes that [`Server::wait`] saw the beginning of are HTTP/2's preface.
     pub async fn is_preface(&mut self) -> bool {
         self.deadline.set(self.limits.head_ms);

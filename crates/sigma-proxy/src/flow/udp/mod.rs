@@ -35,6 +35,7 @@ pub use self::passage::{Passing, UdpSession};
 use super::Flow;
 use crate::connection::Origin;
 use crate::datagrams::{Complaint, Place, Refusal, SessionLimits};
+use crate::refusals;
 use crate::snapshot::flows::{Approach, FlowRoute};
 use crate::worker::{View, Worker};
 use session::{Opened, serve};
@@ -213,5 +214,9 @@ fn introduced(
     let origin = Origin::new(peer, Some(local), connection, &worker.clock.borrow());
     let client = Client { geography: view.geography.clone(), ..origin.client() };
     let route = view.snapshot.flows.find(&Approach { client: &client, asked: None }).cloned();
+    if route.is_none() {
+        let detail = "no stream route is for this session of datagrams";
+        refusals::note(worker, sigma_http::EarlyRefusal::NoStreamRoute, peer, None, detail);
+    }
     (origin, client, route)
 }
