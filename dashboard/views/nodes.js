@@ -31,8 +31,8 @@ function reason(node) {
 }
 
 function draw(upstreams) {
-  if (upstreams.length === 0) return note("No upstream has nodes.");
-  return upstreams.map(({ upstream, nodes }) => {
+  if (upstreams.length === 0) return note("There is no upstream.");
+  return upstreams.map(({ upstream, nodes, reason: why }) => {
     const [segment, ...id] = upstream.split("/");
     const title = link(upstream, to("resource", segment, id.join("/")));
     const usable = nodes.filter((node) => node.in_use).length;
@@ -41,7 +41,7 @@ function draw(upstreams) {
       "section",
       { class: "card" },
       h("h2", {}, title, " ", badge(`${usable} of ${nodes.length} in use`, tone)),
-      table(`Nodes of ${upstream}`, COLUMNS, nodes, { empty: "It has no nodes." }),
+      table(`Nodes of ${upstream}`, COLUMNS, nodes, { empty: why ?? "It has no nodes." }),
     );
   });
 }

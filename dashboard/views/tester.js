@@ -48,12 +48,13 @@ function draw(seen) {
   return [outcome(seen), plugins(seen.plugins), toNode(seen), others(seen)];
 }
 
-function outcome({ route, service, upstream, refused, revision }) {
+function outcome({ route, service, upstream, refused, revision, may_be_refused_by: refusers = [] }) {
   const named = (one) => (one.name ? `${one.key} (${one.name})` : one.key);
   const linked = (one) => (one ? link(named(one), linkTo(one.key)) : "–");
   return section(
     "Answer",
-    h("p", {}, route ? badge("served", "good") : badge("no route", "bad"), " ", refused ?? (route ? `by ${named(route)}` : "")),
+    h("p", {}, route ? matched(refusers, refused) : badge("no route", "bad"), " ", refused ?? (route ? `by ${named(route)}` : "")),
+    route && refusers.length > 0 && note(`These plugins may still refuse it: ${refusers.join(", ")}.`),
     figures([
       ["Route", linked(route)],
       ["Service", linked(service)],
@@ -61,6 +62,12 @@ function outcome({ route, service, upstream, refused, revision }) {
       ["Revision", format.count(revision)],
     ]),
   );
+}
+
+/** A route that matches serves the request only if nothing refuses it. */
+function matched(refusers, refused) {
+  if (refused) return badge("refused", "bad");
+  return refusers.length > 0 ? badge("matched", "warn") : badge("served", "good");
 }
 
 /** Where a resource is edited that has a key of its own, or stands inside another one. */

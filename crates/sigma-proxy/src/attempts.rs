@@ -17,7 +17,7 @@ use sigma_upstream::identity::EndpointId;
 use sigma_upstream::overload::gate::Permit;
 
 use crate::guards::Limit;
-use crate::judge::{Judge, Seen};
+use crate::judge::{Judge, Seen, out_of_service};
 use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::{Session, Upstream};
 use crate::worker::{Towards, Worker};
@@ -218,10 +218,13 @@ impl<'a> Attempts<'a> {
                 FaultKind::NoNode,
                 "too few nodes of the upstream are usable, or none has the metadata that is asked for",
             )),
-            None => Err(Fault::new(
-                FaultKind::NodesExhausted,
-                "all nodes of the upstream were tried or none may be used",
-            )),
+            None => {
+                let reason = match self.tried.is_empty() {
+                    true => out_of_service(&balancer.endpoints().endpoints),
+                    false => "all nodes of the upstream were tried",
+                };
+                Err(Fault::new(FaultKind::NodesExhausted, reason))
+            }
         }
     }
 

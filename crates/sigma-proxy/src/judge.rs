@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sigma_http::{Fault, FaultKind, Side};
 use sigma_upstream::endpoint::Endpoint;
-use sigma_upstream::health::outlier;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::health::state::Event;
+use sigma_upstream::health::{NodeState, Standing, outlier};
 
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
@@ -85,6 +85,20 @@ pub(crate) fn is_to_blame(fault: Fault, request_sent: bool) -> bool {
     fault.kind != FaultKind::NodeWithdrawn
         && fault.side() == Side::Upstream
         && (request_sent || verdict(fault, request_sent).is_some())
+}
+
+/// Why no node may be used although there are some and none was tried.
+pub(crate) fn out_of_service(nodes: &[Endpoint]) -> &'static str {
+    let standings = || nodes.iter().map(|node| node.health.standing());
+    let is_in_maintenance =
+        |standing: Standing| [standing.wanted, standing.agent.state].contains(&NodeState::Maintenance);
+    if standings().all(is_in_maintenance) {
+        "all nodes are in maintenance"
+    } else if standings().all(|standing| !standing.is_in_service()) {
+        "all nodes are in drain or maintenance"
+    } else {
+        "no node of the upstream may be used"
+    }
 }
 
 /// The verdict of passive checks on a status.

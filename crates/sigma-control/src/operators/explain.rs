@@ -168,12 +168,14 @@ fn shown(question: &Question, explained: &Explained, served: u64) -> Value {
         },
         "revision": served,
         "routes": routes,
-        "other_routes": explained.others,
+        "other_routes": explained.others + explained.unlisted,
+        "routes_with_other_paths": explained.others,
         "route": route,
         "service": service,
         "refused": explained.refused,
         "plugins": plugins,
         "phases": phases(&explained.plugins),
+        "may_be_refused_by": may_refuse(&explained.plugins),
         "upstream": upstream,
         "to_node": to_node(question, explained),
     })
@@ -182,7 +184,7 @@ fn shown(question: &Question, explained: &Explained, served: u64) -> Value {
 fn shown_upstream(upstream: &Upstream) -> Value {
     let set = upstream.cell.load();
     let nodes = set.endpoints.iter().take(NODES).map(|endpoint| {
-        let mut node = node_of(endpoint);
+        let mut node = node_of(endpoint, upstream.checks.is_some());
         if let Some((now, most)) = upstream.in_flight_of(endpoint) {
             node["in_flight"] = json!({"now": now, "max": most});
         }
@@ -274,6 +276,13 @@ fn masked(mut would: Value) -> Value {
         }
     }
     would
+}
+
+/// The names of those that run before a node is asked, and so may respond themselves.
+fn may_refuse(plugins: &[Met]) -> Vec<&str> {
+    let before = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
+    let may = |one: &&Met| runs(one) && before.iter().any(|phase| one.phases.contains(phase));
+    plugins.iter().filter(may).map(|one| one.name.as_str()).collect()
 }
 
 /// The names of those that run, by phase, in order.

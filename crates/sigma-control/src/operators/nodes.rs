@@ -8,8 +8,46 @@ use sigma_plugin::facts::Measure;
 use sigma_upstream::endpoint::{Endpoint, EndpointSet};
 use sigma_upstream::health::{Standing, State};
 
-/// A node as operators see it.
-pub(super) fn node_of(endpoint: &Endpoint) -> Value {
+/// The status of a node that nothing checks.
+const UNCHECKED: &str = "unchecked";
+
+/// An upstream in force with its nodes, as operators see it.
+#[derive(Debug)]
+pub struct UpstreamNodes {
+    /// The resource that holds the upstream.
+    pub key: String,
+    /// An object for each node.
+    pub nodes: Vec<Value>,
+    /// Why there is no node.
+    pub reason: Option<String>,
+}
+
+impl UpstreamNodes {
+    /// What is known of an upstream whose nodes are these.
+    pub(crate) fn of(key: &str, set: &EndpointSet, is_checked: bool) -> UpstreamNodes {
+        let none = || match set.unresolved {
+            Some(fault) => fault.to_string(),
+            None => "it has no nodes".to_owned(),
+        };
+        UpstreamNodes {
+            key: key.to_owned(),
+            nodes: set.endpoints.iter().map(|node| node_of(node, is_checked)).collect(),
+            reason: set.endpoints.is_empty().then(none),
+        }
+    }
+
+    /// It as JSON.
+    pub(crate) fn shown(self) -> Value {
+        let mut shown = json!({"upstream": self.key, "nodes": self.nodes});
+        if let Some(reason) = self.reason {
+            shown["reason"] = reason.into();
+        }
+        shown
+    }
+}
+
+/// A node as operators see it. `is_checked` says whether checks or outlier detection look at it.
+pub(super) fn node_of(endpoint: &Endpoint, is_checked: bool) -> Value {
     let standing = endpoint.health.standing();
     let mut node = json!({
         "node": endpoint.name(),
@@ -17,7 +55,7 @@ pub(super) fn node_of(endpoint: &Endpoint) -> Value {
         "weight": standing.weighed(endpoint.weight),
         "priority": endpoint.priority,
         "state": standing.wanted.name(),
-        "status": status_name(standing),
+        "status": if is_checked { status_name(standing) } else { UNCHECKED },
         "in_use": standing.usable(),
     });
     add_reason(&mut node, standing, endpoint.health.ejected_until_ms());

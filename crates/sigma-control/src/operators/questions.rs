@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::operators::admin::Question;
 use crate::operators::control_api::{Inspect, shown};
+use crate::operators::nodes::UpstreamNodes;
 
 /// The answer, which is read from what is published and waits for nothing.
 pub(crate) fn answer(inspect: &dyn Inspect, question: Question) -> Value {
@@ -11,7 +12,7 @@ pub(crate) fn answer(inspect: &dyn Inspect, question: Question) -> Value {
         Question::Live => inspect.live(),
         Question::Nodes => {
             let all = inspect.nodes().into_iter();
-            all.map(|(upstream, nodes)| json!({"upstream": upstream, "nodes": nodes})).collect()
+            all.map(UpstreamNodes::shown).collect()
         }
         Question::Certificates => json!({
             "certificates": inspect.certificates(),

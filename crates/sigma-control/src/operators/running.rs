@@ -29,7 +29,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
 use crate::operators::live::Live;
 use crate::operators::members::Members;
-use crate::operators::nodes::{self, add_reason, node_of, status_name};
+use crate::operators::nodes::{self, UpstreamNodes, add_reason, status_name};
 use crate::operators::{caches, certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -255,10 +255,10 @@ impl Inspect for Running {
         Some(Box::pin(stored))
     }
 
-    fn nodes(&self) -> Vec<(String, Vec<Value>)> {
+    fn nodes(&self) -> Vec<UpstreamNodes> {
         let state = self.publisher.state();
         let all = state.endpoints.nodes().into_iter();
-        all.map(|(key, set)| (key.to_owned(), set.endpoints.iter().map(node_of).collect())).collect()
+        all.map(|(key, set)| UpstreamNodes::of(key, &set, state.endpoints.is_checked(key))).collect()
     }
 
     fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<NodeState, String> {

@@ -229,6 +229,11 @@ impl Endpoints {
         keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()
     }
 
+    /// Whether checks, an agent or outlier detection look at the nodes of an upstream.
+    pub(crate) fn is_checked(&self, key: &str) -> bool {
+        self.checked.contains_key(key)
+    }
+
     /// The nodes of every upstream in force, in order of their keys.
     pub(crate) fn nodes(&self) -> Vec<(&str, Arc<EndpointSet>)> {
         let mut all: Vec<_> = self.cells.iter().map(|(key, cell)| (key.as_str(), cell.load())).collect();

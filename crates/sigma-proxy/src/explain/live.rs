@@ -90,6 +90,8 @@ pub struct Explained {
     pub considered: Vec<Considered>,
     /// How many more there are, whose paths are other ones.
     pub others: usize,
+    /// How many more do not match for another reason, and have no room here.
+    pub unlisted: usize,
     /// The route that is found.
     pub route: Option<Arc<resources::Route>>,
     /// Its service.
@@ -185,7 +187,7 @@ fn consider(
         let input = RouteInput::of(source, route.facts.resources.service.as_deref(), numbering);
         match snapshot.router.unserved(&input, &viewed.request()) {
             Some(Unserved::Path(_)) => explained.others += 1,
-            _ if near.len() >= room => explained.others += 1,
+            _ if near.len() >= room => explained.unlisted += 1,
             Some(Unserved::Other(reason)) => near.push(considered(Some(reason))),
             None => near.push(considered(Some(match &first {
                 Some(Considered { id, .. }) => format!("route {id} comes first"),

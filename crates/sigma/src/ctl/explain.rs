@@ -67,12 +67,27 @@ fn told(found: &Value) -> String {
     line(&mut text, "routes:");
     for route in items(found, "routes") {
         match route["reason"].as_str() {
-            None => line(&mut text, &format!("  {}: serves this request", word(route, "id"))),
+            None => {
+                let refusers: Vec<&str> =
+                    items(found, "may_be_refused_by").filter_map(Value::as_str).collect();
+                let verdict = match &refusers[..] {
+                    [] => "serves this request".to_owned(),
+                    _ => format!("matches this request; {} may still refuse it", refusers.join(", ")),
+                };
+                line(&mut text, &format!("  {}: {verdict}", word(route, "id")));
+            }
             Some(reason) => line(&mut text, &format!("  {}: no: {reason}", word(route, "id"))),
         }
     }
-    if let Some(others) = found["other_routes"].as_u64().filter(|others| *others > 0) {
-        line(&mut text, &format!("  {others} more have other paths, or are too many to name"));
+    let all = found["other_routes"].as_u64().unwrap_or_default();
+    let elsewhere = found["routes_with_other_paths"].as_u64().unwrap_or(all);
+    match elsewhere {
+        0 => {}
+        1 => line(&mut text, "  1 other route has another path"),
+        many => line(&mut text, &format!("  {many} other routes have other paths")),
+    }
+    if all > elsewhere {
+        line(&mut text, &format!("  {} more do not match, and are not listed", all - elsewhere));
     }
     if let Some(refused) = found["refused"].as_str() {
         line(&mut text, &format!("answer: {refused}"));
@@ -173,7 +188,7 @@ mod tests {
                 {"id": "1", "matched": true, "reason": null},
                 {"id": "2", "matched": false, "reason": "method GET not in [POST], which is a reason with more words than a line has room for"},
             ],
-            "other_routes": 7,
+            "other_routes": 7, "routes_with_other_paths": 5, "may_be_refused_by": ["key-auth"],
             "service": {"key": "services/s"},
             "refused": null,
             "plugins": [
@@ -183,19 +198,20 @@ mod tests {
             "phases": {"rewrite": ["key-auth"], "log": ["prometheus", "http-logger"]},
             "upstream": {"key": "upstreams/u", "type": "roundrobin", "circuit_breaker": "open", "in_flight": {"now": 1, "max": 9},
                 "nodes": [
-                    {"node": "127.0.0.1:80", "weight": 1, "status": "healthy", "state": "ready"},
+                    {"node": "127.0.0.1:80", "weight": 1, "status": "unchecked", "state": "ready"},
                     {"node": "127.0.0.2:80", "weight": 0, "status": "unhealthy", "state": "drain", "reason": "a\u{1b}b"},
                 ]},
             "to_node": {"method": "GET", "path": "/a", "headers": {"Host": "a.com"}, "may_be_changed_by": ["key-auth"]},
         });
-        let expected = "routes:\n  1: serves this request\n\
+        let expected = "routes:\n  1: matches this request; key-auth may still refuse it\n\
             \x20 2: no: method GET not in [POST], which is a reason with more words than a li…\n\
-            \x20 7 more have other paths, or are too many to name\n\
+            \x20 5 other routes have other paths\n\
+            \x20 2 more do not match, and are not listed\n\
             service: services/s\nrewrite: key-auth\nlog: prometheus, http-logger\nplugins:\n\
             \x20 key-auth (services/s): _meta.filter holds\n    problem: p\n\
             \x20 limit-count (routes/1): left out: _meta.disable\n\
             upstream: upstreams/u, roundrobin, circuit breaker open, 1 of 9 in flight\n\
-            \x20 127.0.0.1:80 weight 1, healthy\n\
+            \x20 127.0.0.1:80 weight 1, unchecked\n\
             \x20 127.0.0.2:80 weight 0, unhealthy, drain: a b\n\
             to the node: GET /a\n  Host: a.com\n  may be changed by key-auth\n";
         assert_eq!(told(&found), expected);

@@ -83,6 +83,12 @@ pub(crate) fn print_upstreams(form: Form, upstreams: &Value) -> Result<()> {
     }
     let mut rows = Vec::new();
     for upstream in upstreams.as_array().into_iter().flatten() {
+        if let Some(reason) = upstream.get("reason") {
+            let mut row = vec![text(&upstream["upstream"])];
+            row.extend(["-"; 5].map(str::to_owned));
+            row.push(text(reason));
+            rows.push(row);
+        }
         for node in upstream["nodes"].as_array().into_iter().flatten() {
             let member = |name: &str| node.get(name).map(text).unwrap_or_default();
             let mut row = vec![text(&upstream["upstream"])];

@@ -52,6 +52,8 @@ fn a_request_is_explained_as_it_would_be_served() {
     let explained = viewer.get(&format!("{EXPLAIN}{query}")).unwrap();
     assert_eq!(explained["routes"][0], json!({"id": "1", "name": null, "matched": true, "reason": null}));
     assert_eq!((&explained["routes"][1]["id"], &explained["other_routes"]), (&json!("2"), &json!(1)));
+    assert_eq!(explained["routes_with_other_paths"], 1);
+    assert_eq!(explained["may_be_refused_by"], json!(["request-id", "limit-count"]));
     let reason = explained["routes"][1]["reason"].as_str().unwrap();
     assert!(reason.contains("method GET not in [POST]"), "{reason}");
     assert_eq!(
@@ -70,6 +72,7 @@ fn a_request_is_explained_as_it_would_be_served() {
     assert_eq!(plugin(&explained, "ip-restriction")["reason"], "_meta.disable");
     assert!(!explained["phases"].to_string().contains("key-auth"), "{}", explained["phases"]);
     let node = &explained["upstream"]["nodes"][0];
+    assert_eq!(node["status"], "unchecked");
     assert_eq!((&node["node"], &node["weight"]), (&json!(format!("127.0.0.1:{}", origin.port())), &json!(1)));
     let sent = &explained["to_node"];
     assert_eq!((&sent["path"], &sent["headers"]["Host"]), (&json!("/one/x?free=1"), &json!("api.test")));
@@ -176,10 +179,14 @@ fn a_shell_shows_it() {
         }
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     };
-    let words =
-        ["1: serves this request", "2: no: method GET", "limit-count (routes/1)", "to the node: GET /one/x"];
+    let words = [
+        "1: matches this request; ",
+        "2: no: method GET",
+        "limit-count (routes/1)",
+        "to the node: GET /one/x",
+    ];
     check(&["explain", "GET", "http://a/one/x", "-H", "X-Tenant: a"], 0, &words);
     check(&["explain", "GET", "http://a/none", "--client", "10.0.0.1"], 3, &["404"]);
     let control = format!("http://{}", gateway.control_address());
-    check(&["explain", "GET", "http://a/three", "--control", &control], 0, &["3: serves this request"]);
+    check(&["explain", "GET", "http://a/three", "--control", &control], 0, &["3: matches this request; "]);
 }

@@ -1,7 +1,7 @@
 //! Requests that fail leave lines in the logs that say why, and so do connections that are refused.
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, until};
+use sigma_testkit::{Gateway, Operator, Origin, until};
 
 use crate::overload::counted;
 use crate::tls::{Authority, config, run, shake, to_origin};
@@ -229,6 +229,29 @@ fn sessions_without_a_stream_route_are_named() {
     client.send(b"\0\0\0\x08\x04\xd2\x16\x2f").unwrap();
     let _ = client.read_to_close();
     refused(&gateway, "cleartext_on_tls_listener", 1);
+}
+
+#[test]
+fn upstreams_without_nodes_are_listed() {
+    let whole = json!({
+        "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
+        "routes": [
+            { "id": "none", "uri": "/none", "upstream": { "nodes": {} } },
+            { "id": "some", "uri": "/some", "upstream": { "nodes": { "127.0.0.1:9": 1 } } },
+        ],
+    });
+    let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
+    let control = format!("http://{}", gateway.control_address());
+    let all = Operator::new(gateway.control_address()).get("/v1/nodes").unwrap();
+    assert_eq!((&all[0]["upstream"], &all[0]["reason"]), (&json!("routes/none"), &json!("it has no nodes")));
+    assert_eq!(all[1]["nodes"][0]["status"], "unchecked");
+    let output =
+        std::process::Command::new(SIGMA).args(["ctl", "upstreams", "--control", &control]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for (upstream, word) in [("routes/none", "it has no nodes"), ("routes/some", "unchecked")] {
+        let row = text.lines().find(|row| row.starts_with(upstream));
+        assert!(row.is_some_and(|row| row.contains(word)), "{text}");
+    }
 }
 
 #[test]

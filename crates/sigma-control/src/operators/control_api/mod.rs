@@ -32,6 +32,7 @@ use sigma_upstream::health::NodeState;
 use crate::operators::admin::{plugin_attributes, resource_schemas};
 use crate::operators::explain::{Explainer, Wish};
 use crate::operators::history::HistoryReader;
+use crate::operators::nodes::UpstreamNodes;
 use crate::operators::profile::Profiling;
 use crate::operators::tap::{MEDIA_TYPE, Tapping};
 pub use crate::serving::desired::{Quarantined, Standing};
@@ -56,8 +57,8 @@ pub trait Inspect: Send + Sync {
     /// What is stored of a registry for the next start, in APISIX's form; None if nothing is.
     fn registry_file(&self, registry: Registry) -> Option<Asked<'static, Result<Value, String>>>;
 
-    /// The nodes of every upstream in force: the upstream's key, and an object for each node.
-    fn nodes(&self) -> Vec<(String, Vec<Value>)>;
+    /// The nodes of every upstream in force.
+    fn nodes(&self) -> Vec<UpstreamNodes>;
 
     /// Puts a node of an upstream, by its name or its address, into a state. Returned is the state that
     /// holds: what the configuration takes away stays so.
@@ -387,19 +388,15 @@ async fn registry_file(Path(word): Path<String>, State(state): Control) -> Respo
     }
 }
 
-fn shown_nodes((upstream, nodes): (String, Vec<Value>)) -> Value {
-    json!({"upstream": upstream, "nodes": nodes})
-}
-
 async fn nodes(State(state): Control) -> Response {
-    let all: Vec<Value> = state.inspect.nodes().into_iter().map(shown_nodes).collect();
+    let all: Vec<Value> = state.inspect.nodes().into_iter().map(UpstreamNodes::shown).collect();
     found(&all.into())
 }
 
 async fn nodes_of(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
     let key = format!("{section}/{id}");
-    match state.inspect.nodes().into_iter().find(|(upstream, _)| *upstream == key) {
-        Some(upstream) => found(&shown_nodes(upstream)),
+    match state.inspect.nodes().into_iter().find(|upstream| upstream.key == key) {
+        Some(upstream) => found(&upstream.shown()),
         None => refusal(StatusCode::NOT_FOUND, format!("there is no upstream in {key}")),
     }
 }
