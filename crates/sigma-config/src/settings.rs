@@ -234,7 +234,7 @@ pub struct AccessLog {
 }
 
 /// The default access log line.
-pub const DEFAULT_ACCESS_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status $upstream_response_time";
+pub const DEFAULT_ACCESS_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status $upstream_response_time route=$route_id consumer=$consumer_name fault=$fault";
 
 impl Default for AccessLog {
     fn default() -> Self {

@@ -393,7 +393,7 @@ mod tests {
                 r#""request_length":null,"bytes_sent":null,"body_bytes_sent":null,"request_time":0.012,"#,
                 r#""http_referer":null,"http_user_agent":"x\ny"#,
                 "\u{fffd}",
-                r#"","route_id":null,"service_id":null,"upstream_addr":null,"#,
+                r#"","route_id":null,"service_id":null,"consumer_name":null,"upstream_addr":null,"#,
                 r#""upstream_status":"502, 200","upstream_response_time":null,"#,
                 r#""upstream_attempts":[{"node":"a:1","status":502}],"fault":null}"#,
             ),

@@ -89,11 +89,13 @@ pub enum Field {
     RouteName,
     /// `$service_id`: the id of the route's service.
     ServiceId,
+    /// `$consumer_name`: the consumer that the request is from.
+    ConsumerName,
     /// `$trace_id`: the trace that the exchange is of, if a plugin publishes it.
     TraceId,
     /// `$span_id`: the span of the exchange in it.
     SpanId,
-    /// `$fault`: the RFC 9209 error type of an exchange that did not end as it should.
+    /// `$fault`: the reason of a response that is not a node's, or of one that was cut.
     Fault,
     /// Any other variable that an exchange has, by its name.
     Variable(Box<str>),
@@ -102,7 +104,7 @@ pub enum Field {
 }
 
 /// Names and fields; a field's own name stands before its aliases.
-static NAMES: [(&str, Field); 51] = [
+static NAMES: [(&str, Field); 52] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
     ("remote_user", Field::RemoteUser),
@@ -151,6 +153,7 @@ static NAMES: [(&str, Field); 51] = [
     ("route_id", Field::RouteId),
     ("route_name", Field::RouteName),
     ("service_id", Field::ServiceId),
+    ("consumer_name", Field::ConsumerName),
     ("trace_id", Field::TraceId),
     ("span_id", Field::SpanId),
     ("fault", Field::Fault),

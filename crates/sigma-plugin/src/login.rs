@@ -9,6 +9,8 @@ use crate::{Context, Entry};
 pub struct Login {
     /// The plugin whose hook ended the request phases with a reply, and the status of that reply.
     responder: Option<(Arc<Entry>, u16)>,
+    /// The plugin whose header filter replaced a good response.
+    replacer: Option<Arc<Entry>>,
     has_wrong: bool,
     has_unjudged: bool,
 }
@@ -16,13 +18,23 @@ pub struct Login {
 impl Login {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        self.responder = None;
+        (self.responder, self.replacer) = (None, None);
         (self.has_wrong, self.has_unjudged) = (false, false);
     }
 
     /// A plugin ends the request phases with a reply of this status. For the gateway.
     pub fn set_responder(&mut self, entry: Arc<Entry>, status: u16) {
         self.responder = Some((entry, status));
+    }
+
+    /// The header filter of a plugin replaces the response. For the gateway.
+    pub fn set_replacer(&mut self, entry: Arc<Entry>) {
+        self.replacer = Some(entry);
+    }
+
+    /// The plugin whose header filter replaced the response; None if no plugin did.
+    pub fn replacer(&self) -> Option<&Entry> {
+        self.replacer.as_deref()
     }
 
     /// The plugin that ended the request phases with a reply, and the status of that reply before other plugins

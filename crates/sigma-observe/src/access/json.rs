@@ -33,6 +33,7 @@ pub(super) fn render<E: Entry>(entry: &E, clock: &Clock, line: &mut Line) {
     member(br#","http_user_agent":"#, &USER_AGENT, entry, line);
     member(br#","route_id":"#, &Field::RouteId, entry, line);
     member(br#","service_id":"#, &Field::ServiceId, entry, line);
+    member(br#","consumer_name":"#, &Field::ConsumerName, entry, line);
     member(br#","upstream_addr":"#, &Field::UpstreamAddr, entry, line);
     member(br#","upstream_status":"#, &Field::UpstreamStatus, entry, line);
     member(br#","upstream_response_time":"#, &Field::UpstreamResponseTime, entry, line);

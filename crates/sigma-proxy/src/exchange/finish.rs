@@ -39,6 +39,8 @@ impl Exchange<'_, '_> {
         self.gather_credentials();
         self.log_phase();
         self.write_line();
+        // A plugin whose hook did not run, because another one did its work, gives up what it holds.
+        self.scratch.ctx.drop_kept();
         // Memory that waits for another exchange would keep databases that nobody asks any more.
         self.scratch.ctx.client.geography = None;
     }

@@ -1,6 +1,7 @@
 //! The values of an exchange in its access line.
 
 use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::fault::PLUGIN;
 use sigma_http::{HeaderId, Headers};
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::field::Field;
@@ -53,6 +54,10 @@ impl Entry for Exchange<'_, '_> {
             | Field::Connection
             | Field::ConnectionRequests => self.write_connection(field, place),
             Field::SentHttpHeader(name) => header(place, &self.scratch.ctx.response.headers, name),
+            Field::ConsumerName => {
+                let identity = self.scratch.ctx.identity.as_ref();
+                text(place, identity.map(|identity| identity.consumer.name.as_bytes()));
+            }
             Field::Status => place.number(self.scratch.ctx.record.status.into()),
             Field::RequestLength => place.number(self.scratch.ctx.record.bytes_received),
             Field::BodyBytesSent => place.number(self.scratch.ctx.record.body_bytes_sent),
@@ -70,6 +75,12 @@ impl Entry for Exchange<'_, '_> {
             Field::Fault => {
                 if let Some(fault) = self.scratch.ctx.record.fault {
                     place.word(fault.kind.error_type().as_bytes());
+                } else if let Some(plugin) = self.refuser() {
+                    place.pieces(|out| {
+                        out.put(PLUGIN.word.as_bytes());
+                        out.push(b':');
+                        out.put(plugin.as_bytes());
+                    });
                 }
             }
             Field::Variable(name) => match self.scratch.ctx.get(&VarName::parse(name)) {

@@ -491,8 +491,7 @@ impl Exchange<'_, '_> {
         .await
     }
 
-    /// The log phase, if plugins take part. A plugin whose hook does not run, because another one does its
-    /// work, gives up what it holds.
+    /// The log phase, if plugins take part.
     pub(super) fn log_phase(&mut self) {
         let view = Rc::clone(&self.view);
         let Some(in_force) = self.stage.in_force(self.worker, &view) else { return };
@@ -504,7 +503,6 @@ impl Exchange<'_, '_> {
                 }
             }
         }
-        ctx.drop_kept();
     }
 }
 

@@ -1,11 +1,10 @@
 //! Lines of the error log about requests that failed: responses of the gateway itself with 5xx, and responses that it
 //! could not send to their end.
 
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use sigma_http::{FaultKind, Side};
-use sigma_observe::throttle::{Allowance, Throttle};
+use sigma_http::{FaultKind, Side, fault};
+use sigma_observe::throttle::{Allowance, Throttles};
 use sigma_plugin::record::Source;
 
 use super::{Exchange, PeerText};
@@ -21,8 +20,10 @@ const PLUGIN: usize = FaultKind::ALL.len();
 
 /// Why a request failed.
 struct Cause<'e> {
-    /// The word for it, as in bodies and in `$fault`; of a reply of a plugin the plugin's name.
-    reason: &'e str,
+    /// The word of the table of reasons.
+    reason: &'static str,
+    /// The plugin that responded.
+    plugin: Option<&'e str>,
     detail: &'static str,
     /// The index of the reason's throttle.
     number: usize,
@@ -48,6 +49,7 @@ impl Exchange<'_, '_> {
         tracing::warn!(
             status = ctx.record.status,
             reason = cause.reason,
+            plugin = cause.plugin,
             client,
             request = format!("{} {path}", String::from_utf8_lossy(ctx.request.method_token())),
             host,
@@ -61,20 +63,33 @@ impl Exchange<'_, '_> {
         );
     }
 
+    /// The plugin that refused the request, or failed it: its response has a status from 400 on.
+    pub(super) fn refuser(&self) -> Option<&str> {
+        let ctx = &self.scratch.ctx;
+        let responder = || match ctx.record.source {
+            Source::Upstream => None,
+            _ => ctx.login.responder().map(|(entry, _)| entry),
+        };
+        let refuser = ctx.login.replacer().or_else(responder);
+        refuser.filter(|_| ctx.record.status >= 400).map(|entry| entry.name())
+    }
+
     /// Why the exchange failed, unless the client is the reason or a node responded.
     fn cause(&self) -> Option<Cause<'_>> {
         let ctx = &self.scratch.ctx;
-        let is_own = ctx.record.status >= 500 && ctx.record.source != Source::Upstream;
-        match (ctx.record.fault, ctx.login.responder()) {
+        let is_own = ctx.record.status >= 500
+            && (ctx.record.source != Source::Upstream || ctx.login.replacer().is_some());
+        match (ctx.record.fault, self.refuser()) {
             (Some(fault), _) if (is_own || self.scratch.is_cut) && fault.side() != Side::Downstream => {
                 let (reason, number) = (fault.kind.error_type(), fault.kind as usize);
                 // The faults of a node are worded for responses, and a connection that has changed its protocol has none.
                 let is_upgraded = ctx.record.status == 101 && fault.side() == Side::Upstream;
                 let detail = if is_upgraded { "the node broke it off" } else { fault.reason };
-                Some(Cause { reason, detail, number })
+                Some(Cause { reason, plugin: None, detail, number })
             }
-            (None, Some((entry, _))) if is_own => {
-                Some(Cause { reason: entry.name(), detail: "a plugin responded", number: PLUGIN })
+            (None, plugin @ Some(_)) if is_own => {
+                let detail = "a plugin responded";
+                Some(Cause { reason: fault::PLUGIN.word, plugin, detail, number: PLUGIN })
             }
             _ => None,
         }
@@ -84,11 +99,7 @@ impl Exchange<'_, '_> {
 /// How many lines of this reason were left out before, if there may be one now.
 fn pass(number: usize) -> Option<u64> {
     thread_local! {
-        static THROTTLES: RefCell<Vec<Option<Throttle>>> = const { RefCell::new(Vec::new()) };
+        static THROTTLES: Throttles = const { Throttles::new() };
     }
-    let now = Instant::now();
-    THROTTLES.with_borrow_mut(|throttles| {
-        throttles.resize_with(PLUGIN + 1, || None);
-        throttles[number].get_or_insert_with(|| Throttle::new(LINES, now)).pass(LINES, now)
-    })
+    THROTTLES.with(|throttles| throttles.pass(number, LINES, Instant::now()))
 }

@@ -109,6 +109,15 @@ impl InForce<'_, '_> {
         self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter))
     }
 
+    /// Notes that the plugin whose turn it is replaces a good response.
+    fn note_replacer(&self, ctx: &mut Context, course: &Course) {
+        // A page for an error of the node is no refusal.
+        let is_good = ctx.response.status < 400;
+        if let Some(entry) = self.entries().nth(course.next.saturating_sub(1)).filter(|_| is_good) {
+            ctx.login.set_replacer(Arc::clone(entry));
+        }
+    }
+
     fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
         let replaced = |reply: Reply, stream, ctx: &mut Context| {
             Verdict::Replaced(Box::new(local_reply::begin(
@@ -119,8 +128,14 @@ impl InForce<'_, '_> {
         };
         match step {
             ResponseStep::Next => {}
-            ResponseStep::Replace(reply) => course.verdict = replaced(*reply, None, ctx),
-            ResponseStep::Stream(reply, body) => course.verdict = replaced(*reply, Some(body), ctx),
+            ResponseStep::Replace(reply) => {
+                self.note_replacer(ctx, course);
+                course.verdict = replaced(*reply, None, ctx);
+            }
+            ResponseStep::Stream(reply, body) => {
+                self.note_replacer(ctx, course);
+                course.verdict = replaced(*reply, Some(body), ctx);
+            }
             ResponseStep::Retry => {
                 if course.may_retry && matches!(course.verdict, Verdict::Pass) {
                     course.verdict = Verdict::Retry;

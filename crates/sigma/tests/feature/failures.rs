@@ -1,9 +1,11 @@
 //! Requests that fail leave lines in the logs that say why, and so do connections that are refused.
 
-use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Operator, Origin, until};
+use std::sync::Arc;
 
-use crate::overload::counted;
+use serde_json::{Value, json};
+use sigma_testkit::{Dns, Gateway, Operator, Origin, until};
+
+use crate::overload::{Held, counted};
 use crate::tls::{Authority, config, run, shake, to_origin};
 use crate::{PATIENCE, SIGMA};
 
@@ -62,7 +64,9 @@ fn a_failed_request_says_why_in_the_error_log() {
     let port = format!("127.0.0.1:{}", cut.port());
     line(&gateway, &["WARN", "a response was cut", "http_response_incomplete", "status=200", &port]);
     ask("/plugin");
-    line(&gateway, &["WARN", "a request failed", "fault-injection", "status=503"]);
+    let plugin =
+        ["WARN", "a request failed", "reason=\"plugin\"", "plugin=\"fault-injection\"", "status=503"];
+    line(&gateway, &plugin);
     // Neither a refusal with 4xx nor a request without a route has a line.
     ask("/wrong");
     ask("/nowhere");
@@ -112,6 +116,162 @@ fn to(port: u16, rest: Value) -> Value {
     let mut upstream = json!({ "retries": 0, "nodes": { format!("127.0.0.1:{port}"): 1 } });
     upstream.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
     upstream
+}
+
+/// One request; the default logs then name its cause: a line of the error log has `error`, unless that is empty, and the
+/// access line ends with `access`.
+fn named(gateway: &Gateway, status: u16, error: &[&str], access: &str) {
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    client.send("GET /shop/7?token=secret HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    assert_eq!(client.read_head().unwrap().status().unwrap(), status);
+    let access = format!("{access}\n");
+    let is_written = || gateway.stdout().contains(&access);
+    assert!(until(PATIENCE, is_written), "{access} is missing in\n{}", gateway.stdout());
+    if error.is_empty() {
+        assert!(!gateway.stderr().contains("a request failed"), "{}", gateway.stderr());
+        return;
+    }
+    let found =
+        line(gateway, &[&["WARN", "route=\"shop\"", "uri=\"/shop/*\"", "GET /shop/7"], error].concat());
+    assert!(!found.contains("secret"), "{found}");
+}
+
+/// A node that answers so to every request.
+fn answering(answer: &'static str) -> Origin {
+    Origin::answer(move |_| answer.as_bytes().to_vec()).unwrap()
+}
+
+#[test]
+fn logs_name_a_node_that_refuses() {
+    let port = sigma_testkit::free_port();
+    let node = format!("node=127.0.0.1:{port}");
+    let gateway = shop(&to(port, json!({})), &json!({}));
+    let end = "route=shop consumer=- fault=connection_refused";
+    named(&gateway, 502, &["reason=\"connection_refused\"", &node, "the node refused the connection"], end);
+}
+
+#[test]
+fn logs_name_a_node_that_closes_early() {
+    let origin = Origin::serve(|mut peer| drop(peer.read_request())).unwrap();
+    let gateway = shop(&to(origin.port(), json!({})), &json!({}));
+    let error = ["reason=\"connection_terminated\"", "the node closed the connection"];
+    named(&gateway, 502, &error, "fault=connection_terminated");
+}
+
+#[test]
+fn logs_name_a_node_that_answers_garbage() {
+    let origin = answering("SMTP ready\r\n\r\n");
+    let gateway = shop(&to(origin.port(), json!({})), &json!({}));
+    named(&gateway, 502, &["reason=\"http_protocol_error\""], "fault=http_protocol_error");
+}
+
+#[test]
+fn logs_name_a_node_that_is_slow() {
+    let origin = Origin::serve(|mut peer| drop(peer.read_to_close())).unwrap();
+    let slow = json!({ "timeout": { "connect": 1, "send": 1, "read": 0.2 } });
+    let gateway = shop(&to(origin.port(), slow), &json!({}));
+    named(&gateway, 504, &["reason=\"http_response_timeout\""], "fault=http_response_timeout");
+}
+
+#[test]
+fn logs_name_a_response_that_is_cut() {
+    let origin = cut();
+    let gateway = shop(&to(origin.port(), json!({})), &json!({}));
+    let error = ["a response was cut", "reason=\"http_response_incomplete\"", "status=200"];
+    named(&gateway, 200, &error, "fault=http_response_incomplete");
+}
+
+#[test]
+fn logs_name_a_node_with_the_other_scheme() {
+    let plain = Origin::serve(|mut peer| {
+        let _ = peer.send("HTTP/1.1 400 Bad Request\r\n\r\n");
+    })
+    .unwrap();
+    let gateway = shop(&to(plain.port(), json!({ "scheme": "https" })), &json!({}));
+    named(&gateway, 502, &["reason=\"tls_protocol_error\""], "fault=tls_protocol_error");
+    let dir = tempfile::tempdir().unwrap();
+    let tls = Authority::new("Root").issue("h").files(dir.path(), "h");
+    let node = Gateway::start(SIGMA, &config(json!({ "certificates": [tls] }), to_origin(&plain), json!({})))
+        .unwrap();
+    let gateway = shop(&to(node.address().port().unwrap(), json!({})), &json!({}));
+    // The node is a gateway that names the mistake, as nginx does.
+    let node = format!("127.0.0.1:{} 400", node.address().port().unwrap());
+    let mut client = gateway.connect().unwrap();
+    let answer = client.ask("GET /shop/7 HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert!(answer.text().contains("The plain HTTP request was sent to HTTPS port"), "{}", answer.text());
+    assert!(until(PATIENCE, || gateway.stdout().contains(&node)), "{}", gateway.stdout());
+}
+
+#[test]
+fn logs_name_a_node_whose_name_is_unknown() {
+    let dns = Dns::start().unwrap();
+    let upstream = json!({ "nodes": { "nowhere.test:80": 1 } });
+    let gateway = shop(&upstream, &json!({ "dns": { "servers": [dns.address()] } }));
+    // At first the name is still asked for.
+    let ask = || gateway.connect().unwrap().get("/shop/1").unwrap().text().contains("\"dns_error\"");
+    assert!(until(PATIENCE, ask), "{}", gateway.stderr());
+    named(&gateway, 503, &["reason=\"dns_error\""], "fault=dns_error");
+}
+
+#[test]
+fn logs_name_an_upstream_without_nodes() {
+    let gateway = shop(&json!({ "nodes": {} }), &json!({}));
+    let error = ["reason=\"destination_unavailable\"", "the upstream has no node"];
+    named(&gateway, 503, &error, "fault=destination_unavailable");
+}
+
+#[test]
+fn logs_name_an_upstream_in_maintenance() {
+    let states = |state: &str| json!({ "node_states": { "127.0.0.1:9": state } });
+    let gateway = shop(&to(9, states("maintenance")), &json!({}));
+    let error = ["reason=\"destination_unavailable\"", "all nodes are in maintenance"];
+    named(&gateway, 502, &error, "fault=destination_unavailable");
+    let gateway = shop(&to(9, states("drain")), &json!({}));
+    named(&gateway, 502, &["all nodes are in drain or maintenance"], "fault=destination_unavailable");
+}
+
+#[test]
+fn logs_name_a_limit_that_is_reached() {
+    let origin = Origin::echo("a").unwrap();
+    let limit = json!({ "limit-count": { "count": 1, "time_window": 600, "key": "remote_addr" } });
+    let gateway = shop(&to(origin.port(), json!({})), &json!({ "plugins": limit }));
+    named(&gateway, 200, &[], "route=shop consumer=- fault=-");
+    let error = ["reason=\"plugin\"", "plugin=\"limit-count\"", "status=503"];
+    named(&gateway, 503, &error, "fault=plugin:limit-count");
+    // A refusal with 4xx is named in the access line alone.
+    let auth = json!({ "key-auth": {} });
+    let gateway = shop(&to(origin.port(), json!({})), &json!({ "plugins": auth }));
+    named(&gateway, 401, &[], "fault=plugin:key-auth");
+}
+
+#[test]
+fn logs_name_an_upstream_that_is_full() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let gateway = shop(&to(origin.port(), json!({ "limits": { "max_requests": 1 } })), &json!({}));
+    let mut first = gateway.connect().unwrap();
+    first.send("GET /shop/1 HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert!(until(PATIENCE, || held.seen() == 1));
+    named(&gateway, 503, &["reason=\"upstream_overloaded\""], "fault=upstream_overloaded");
+    held.let_go(1);
+    assert_eq!(first.read_head().unwrap().status().unwrap(), 200);
+}
+
+#[test]
+fn logs_name_a_route_without_an_upstream() {
+    let gateway = shop(&Value::Null, &json!({ "plugins": { "request-id": {} } }));
+    let error = ["reason=\"proxy_configuration_error\"", "no upstream"];
+    named(&gateway, 503, &error, "fault=proxy_configuration_error");
+}
+
+/// The error log is about failures of the gateway; the access line has the node and its status.
+#[test]
+fn logs_name_a_node_that_answers_503() {
+    let origin = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
+    let gateway = shop(&to(origin.port(), json!({})), &json!({}));
+    named(&gateway, 503, &[], "route=shop consumer=- fault=-");
+    let node = format!("127.0.0.1:{} 503 ", origin.port());
+    assert!(gateway.stdout().contains(&node), "{}", gateway.stdout());
 }
 
 /// Waits for the counter of a kind of refusals.
