@@ -71,6 +71,13 @@ const EDGE: &[ProfileDefault] = &[
                 or a dot segment as the client wrote it; `match_uri_encoded_slash` keeps the first.",
     },
     ProfileDefault {
+        of: DefaultOf::Setting("show_reason"),
+        value: "\"never\"",
+        otherwise: "always",
+        price: "Clients learn nothing of the nodes from an error. The reason is in the logs alone; `internal` shows it to \
+                clients with private addresses.",
+    },
+    ProfileDefault {
         of: DefaultOf::Setting("untrusted_fields"),
         value: r#"["Proxy", "X-Forwarded-Prefix", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Forwarded-Method", "Front-End-Https", "X-Original-URL", "X-Original-Host", "X-Rewrite-URL", "X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "True-Client-IP", "X-Client-IP", "X-Client-Cert"]"#,
         otherwise: "[\"Proxy\"]",
@@ -264,6 +271,7 @@ mod tests {
             json!({
                 "limits": {"connections_per_address": 256, "count_loopback": false, "request_body_bytes": 8_388_608},
                 "router": {"forward_path": "canonical"},
+                "show_reason": "never",
                 "untrusted_fields": UntrustedFields::EDGE,
                 "timeouts": {"request_body_min_bytes_per_second": 500, "request_body_total_ms": 600_000},
             })
@@ -271,6 +279,7 @@ mod tests {
         let own = json!({
             "limits": {"connections_per_address": 0, "count_loopback": true, "request_body_bytes": 1},
             "router": {"forward_path": "raw"},
+            "show_reason": "internal",
             "untrusted_fields": [],
             "timeouts": {"request_body_min_bytes_per_second": 0, "request_body_total_ms": 0},
         });

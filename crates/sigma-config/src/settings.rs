@@ -454,6 +454,9 @@ pub struct Settings {
     pub server_header: Option<String>,
     /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
     pub upstream_status_header: UpstreamStatusHeader,
+    /// Which clients see why a request failed: `reason` and `detail` of error bodies, the message of gRPC, and
+    /// `X-APISIX-Upstream-Status`. Logs have the reason in any case.
+    pub show_reason: ShowReason,
     /// Forms that are taken although the strict grammar refuses them.
     pub tolerate: Tolerate,
     /// The name that this gateway gives itself in `Via`, which requests and answers get then; unset, as
@@ -497,6 +500,20 @@ pub enum UpstreamStatusHeader {
     Always,
     /// Never.
     Never,
+}
+
+/// Which clients see why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ShowReason {
+    /// All.
+    #[default]
+    Always,
+    /// None.
+    Never,
+    /// Those with a loopback, private or link-local address, and those of Unix sockets. A load balancer in front belongs
+    /// into `trusted_addresses`, or else its address counts for all of its clients.
+    Internal,
 }
 
 impl Default for Settings {
@@ -548,6 +565,7 @@ impl Default for Settings {
             process: crate::process::Process::default(),
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
+            show_reason: ShowReason::Always,
             tolerate: Tolerate::default(),
             via: None,
             proxy_status: None,

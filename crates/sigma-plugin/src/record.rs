@@ -93,6 +93,8 @@ pub struct Record {
     pub upstream_statuses: Vec<u16>,
     /// How the upstream's nodes are spoken to, e.g. `https`; None before one is picked.
     pub upstream_scheme: Option<&'static str>,
+    /// The client may not see the statuses of nodes, nor the reason of an error.
+    pub hides_reason: bool,
     /// Bytes sent downstream, heads included.
     pub bytes_sent: u64,
     /// Bytes of the response body sent downstream.
@@ -114,6 +116,7 @@ impl Record {
         self.interest = Interest::default();
         (self.started, self.ended, self.fault, self.upstream_scheme) = (None, None, None, None);
         (self.status, self.source, self.connection_requests) = (0, Source::default(), 0);
+        self.hides_reason = false;
         (self.bytes_sent, self.body_bytes_sent, self.bytes_received) = (0, 0, 0);
     }
 

@@ -16,7 +16,7 @@ Sigma names the reason of every error response that it makes itself. The same wo
 {"error_msg":"502 Bad Gateway","reason":"connection_refused","detail":"the node refused the connection or cannot be reached"}
 ```
 
-- `reason` and `detail` of the JSON body;
+- `reason` and `detail` of the JSON body, unless [`show_reason`](configuration.md) hides them;
 - the variable `$fault` at the end of the default line of the [access log](logging.md);
 - `reason` of the line that each response with 5xx has in the [error log](logging.md#error-log);
 - the label `kind` of the metrics `sigma_faults_total` and `sigma_refusals_total`.

@@ -2,6 +2,7 @@
 
 use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
+use sigma_plugin::record::Record;
 
 use super::via::add_via;
 use crate::snapshot::Snapshot;
@@ -22,7 +23,8 @@ pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
 
 /// Tells the client what each node answered, where the last of them failed or the settings want it
 /// always (APISIX). A node that gave no answer counts as what the client is answered, or as 502.
-pub(super) fn tell_upstream_status(head: &mut ResponseHead, statuses: &[u16], when: UpstreamStatusHeader) {
+pub(super) fn tell_upstream_status(head: &mut ResponseHead, record: &Record, when: UpstreamStatusHeader) {
+    let statuses = &record.upstream_statuses;
     let answered = |status: u16| match status {
         0 if head.status >= 500 => head.status,
         0 => 502,
@@ -30,6 +32,7 @@ pub(super) fn tell_upstream_status(head: &mut ResponseHead, statuses: &[u16], wh
     };
     let tells = match (statuses.last(), when) {
         (None, _) | (_, UpstreamStatusHeader::Never) => false,
+        _ if record.hides_reason => false,
         (Some(_), UpstreamStatusHeader::Always) => true,
         (Some(last), UpstreamStatusHeader::Errors) => answered(*last) >= 500,
     };

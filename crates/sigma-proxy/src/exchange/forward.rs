@@ -412,6 +412,7 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let settings = &plan.view.snapshot.settings;
+        self.scratch.ctx.record.hides_reason = self.hides_reason();
         let has_body = self.scratch.has_body();
         let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, ref mut turn, .. } = *self.scratch;
         let method = ctx.request.method;
@@ -461,7 +462,7 @@ impl Exchange<'_, '_> {
         }
         // Behind the cache: it is about this exchange alone.
         let when = settings.upstream_status_header;
-        answer::tell_upstream_status(&mut ctx.response, &ctx.record.upstream_statuses, when);
+        answer::tell_upstream_status(&mut ctx.response, &ctx.record, when);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
             Some(in_force) if !in_force.has_hooks(Phase::HeaderFilter) => in_force.body_filters(ctx, length),

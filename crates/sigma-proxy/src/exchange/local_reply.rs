@@ -79,7 +79,7 @@ fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
         head.headers.set(HeaderId::Server, name.as_bytes());
     }
-    answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
+    answer::tell_upstream_status(head, &ctx.record, settings.upstream_status_header);
     told::tell_status(&mut head.headers, &ctx.record, settings);
     body
 }
@@ -95,7 +95,7 @@ pub(super) fn declare_length(headers: &mut Headers, length: BodyLength) {
 }
 
 /// The body of a status for which a plugin gave none.
-fn plain_body(status: u16) -> Vec<u8> {
+pub(super) fn plain_body(status: u16) -> Vec<u8> {
     let said = format!("{status} {}", sigma_http::head::reason_phrase(status));
     // Not every status has a phrase.
     format!("{{\"error_msg\":\"{}\"}}\n", said.trim_end()).into_bytes()

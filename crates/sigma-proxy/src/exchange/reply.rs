@@ -1,15 +1,17 @@
 //! From a fault to an answer. Its status is that of its row in the table of reasons (`crates/sigma-http/src/fault.rs`).
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
+use sigma_config::settings::ShowReason;
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, Side};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Reply};
 
 use super::delivery::{Delivery, Hold, OwnBody};
-use super::local_reply::{self, Draft, LocalReply};
+use super::local_reply::{self, Draft, LocalReply, plain_body};
 use super::response::Verdict;
 use super::transfer::Transfer;
 use super::{Exchange, dubbo, grpc, told};
@@ -108,7 +110,7 @@ impl Exchange<'_, '_> {
             self.down.close_after();
         }
         let reply = match grpc::is_from_caller(&self.scratch.ctx) {
-            true => Reply::new(status).text(fault.reason),
+            true => Reply::new(status).text(self.shown_reason(status, fault)),
             false => self.error_reply(status, fault),
         };
         let mut sending = Box::pin(self.send_reply(Draft { reply, stream: None, peer: None }));
@@ -136,12 +138,27 @@ impl Exchange<'_, '_> {
         if !grpc::is_from_caller(&self.scratch.ctx) || !self.down.has_room() {
             return Err(fault);
         }
-        self.down.send(Frame::Trailers(Box::new(grpc::unavailable(fault.reason))));
+        let reason = self.shown_reason(503, fault);
+        self.down.send(Frame::Trailers(Box::new(grpc::unavailable(reason))));
         poll_fn(|task| match self.down.poll_flush(task) {
             Poll::Pending => Poll::Ready(Err(fault)),
             ready => ready,
         })
         .await
+    }
+
+    /// The reason of a fault, or the phrase of its status where the client may not see the reason.
+    fn shown_reason(&self, status: u16, fault: Fault) -> &'static str {
+        if self.hides_reason() { sigma_http::head::reason_phrase(status) } else { fault.reason }
+    }
+
+    /// Whether the client may not see why the request failed (`show_reason`).
+    pub(super) fn hides_reason(&self) -> bool {
+        match self.view.snapshot.settings.show_reason {
+            ShowReason::Always => false,
+            ShowReason::Never => true,
+            ShowReason::Internal => self.client_addr().is_some_and(|addr| !is_internal(addr)),
+        }
     }
 
     fn error_reply(&self, status: u16, fault: Fault) -> Reply {
@@ -153,7 +170,7 @@ impl Exchange<'_, '_> {
         }
         let reply = Reply::new(status)
             .header(HeaderId::ContentType.name(), "application/json")
-            .text(error_body(status, fault));
+            .text(if self.hides_reason() { plain_body(status) } else { error_body(status, fault) });
         match fault.kind {
             FaultKind::MemoryLimit => reply.header("Retry-After", RETRY_AFTER_S),
             FaultKind::MethodNotAllowed => reply.header(HeaderId::Allow.name(), self.scratch.value.clone()),
@@ -163,6 +180,7 @@ impl Exchange<'_, '_> {
 
     /// Sends a response of the gateway's own, through the plugins that see responses.
     pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
+        self.scratch.ctx.record.hides_reason = self.hides_reason();
         let own = local_reply::begin(draft, &mut self.scratch.ctx, &self.view);
         self.send_own(own).await
     }
@@ -228,6 +246,14 @@ impl Exchange<'_, '_> {
     }
 }
 
+/// Whether an address is of this machine or of a network that the Internet does not reach.
+fn is_internal(addr: IpAddr) -> bool {
+    match addr.to_canonical() {
+        IpAddr::V4(addr) => addr.is_loopback() || addr.is_private() || addr.is_link_local(),
+        IpAddr::V6(addr) => addr.is_loopback() || addr.is_unique_local() || addr.is_unicast_link_local(),
+    }
+}
+
 /// `reason` tells a gateway fault from an upstream's own answer: no upstream body has it by chance.
 fn error_body(status: u16, fault: Fault) -> Vec<u8> {
     let phrase = sigma_http::head::reason_phrase(status);
@@ -251,6 +277,26 @@ mod tests {
                 assert!((400..=508).contains(&status), "{kind:?}");
                 assert!(!sigma_http::head::reason_phrase(status).is_empty(), "{status}");
             }
+        }
+    }
+
+    #[test]
+    fn private_addresses_are_internal() {
+        for (addr, internal) in [
+            ("127.0.0.1", true),
+            ("10.1.2.3", true),
+            ("172.31.0.1", true),
+            ("172.32.0.1", false),
+            ("192.168.0.1", true),
+            ("169.254.1.1", true),
+            ("203.0.113.1", false),
+            ("::1", true),
+            ("::ffff:10.0.0.1", true),
+            ("fd00::1", true),
+            ("fe80::1", true),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(is_internal(addr.parse().unwrap()), internal, "{addr}");
         }
     }
 }

@@ -392,6 +392,38 @@ fn sessions_without_a_stream_route_are_named() {
 }
 
 #[test]
+fn clients_see_reasons_as_the_setting_says() {
+    let port = sigma_testkit::free_port();
+    let ask = |rest: Value, fields: &str| {
+        let gateway = shop(&to(port, json!({})), &rest);
+        let request = format!("GET /shop/1 HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        let answer = gateway.connect().unwrap().ask(request).unwrap();
+        assert_eq!(answer.status(), 502);
+        line(&gateway, &["reason=\"connection_refused\""]);
+        (answer.text(), answer.head.get("x-apisix-upstream-status").map(str::to_owned))
+    };
+    let shown = |(text, status): &(String, Option<String>)| {
+        assert_eq!(text.contains("\"reason\":\"connection_refused\""), status.is_some(), "{text} {status:?}");
+        if status.is_none() {
+            assert_eq!(text, "{\"error_msg\":\"502 Bad Gateway\"}\n");
+        }
+        status.is_some()
+    };
+    assert!(shown(&ask(json!({}), "")));
+    assert!(!shown(&ask(json!({ "show_reason": "never" }), "")));
+    let always = json!({ "show_reason": "never", "upstream_status_header": "always" });
+    assert!(!shown(&ask(always, "")));
+    let internal = json!({
+        "show_reason": "internal", "trusted_addresses": ["127.0.0.1"],
+        "client_address": { "field": "X-Forwarded-For" },
+    });
+    assert!(shown(&ask(internal.clone(), "")));
+    assert!(shown(&ask(internal.clone(), "X-Forwarded-For: 10.0.0.7\r\n")));
+    assert!(!shown(&ask(internal, "X-Forwarded-For: 203.0.113.7\r\n")));
+    assert!(!shown(&ask(json!({ "profile": "edge" }), "")));
+}
+
+#[test]
 fn upstreams_without_nodes_are_listed() {
     let whole = json!({
         "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
