@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 34] = [
+const COMMANDS: [(&str, &str, &str); 35] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -121,6 +121,7 @@ const COMMANDS: [(&str, &str, &str); 34] = [
         "/v1/profile/heap?seconds",
         "profiles::a_profile_of_the_heap_shows_who_keeps_memory",
     ),
+    ("docs/troubleshooting.md", "sigma explain", "failures::a_reason_is_explained"),
     ("docs/running-many-nodes.md", "etcd --data-dir", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),

@@ -453,6 +453,11 @@ fn a_reason_is_explained() {
         let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         (output.status.code(), out, err)
     };
+    // As the page on troubleshooting shows it.
+    let (status, text, _) = explain("connection_refused");
+    assert_eq!(status, Some(0));
+    let page = include_str!("../../../../docs/troubleshooting.md");
+    assert!(page.contains(&format!("$ sigma explain connection_refused\n{text}```\n")), "{text}");
     let (status, text, _) = explain("plugin:limit-count");
     assert_eq!(status, Some(0));
     assert!(text.contains("rejected_code"), "{text}");
