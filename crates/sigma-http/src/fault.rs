@@ -14,7 +14,7 @@ pub enum Side {
     Gateway,
 }
 
-/// A row of the table of reasons: why a response is not a node's, or why there is none.
+/// A row of the table of reasons: the cause of an error response, of a response that was cut, or of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasonRow {
     /// The word in bodies, logs and metrics: an error type of RFC 9209 §2.3 where one says it exactly. Kinds of fault may
@@ -154,7 +154,7 @@ fault_kinds! {
         "Remove the field in the client.";
     Misdirected Downstream 421 "http_request_misdirected" as "http_request_error",
         "The TLS session of the client is not for this host.",
-        "The client opens a connection for this host. With client certificates see [TLS](tls.md).";
+        "The client opens a connection for this host. For client certificates see [TLS](tls.md).";
     Loop Gateway 508 "proxy_loop_detected",
         "The request passed this gateway more often than it may.",
         "Correct the upstream that leads back; see `limits.loop_passes`.";
@@ -199,7 +199,7 @@ fault_kinds! {
         "Correct `scheme` or `tls` of the upstream: `http` where the node speaks cleartext.";
     TlsCertificate Upstream 502 "tls_certificate_error",
         "The upstream's settings do not trust the node's certificate.",
-        "Set `tls.ca` of the upstream, or correct the name that is asked for ([TLS to upstreams](tls.md#tls-to-upstreams)).";
+        "Set `tls.ca` of the upstream, or correct the name that is asked for; see [TLS to upstreams](tls.md#tls-to-upstreams).";
     TlsAlert Upstream 502 "tls_alert_received",
         "The node ended the TLS handshake with an alert, for example because it wants a client certificate.",
         "Set the upstream's client certificate.";
@@ -285,10 +285,10 @@ impl EarlyRefusal {
 refusals! {
     CleartextOnTls Some(400), "cleartext_on_tls_listener",
         "A client sent cleartext to a TLS listener.",
-        "The client uses `https://`; databases that begin in cleartext see [streams](streams.md).";
+        "Use `https://` in the client. For databases that begin in cleartext see [streams](streams.md).";
     TlsOnCleartext Some(400), "tls_on_cleartext_listener",
         "A client began TLS on a listener without TLS.",
-        "The client uses `http://`, or the listener gets `tls`.";
+        "Use `http://` in the client, or give the listener `tls`.";
     UnknownName None, "unknown_server_name",
         "A client asked for a name that no certificate is for, or for none at all.",
         "Add a certificate for the name to `ssls` ([TLS](tls.md)).";
