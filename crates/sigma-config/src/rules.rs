@@ -12,6 +12,7 @@ pub(crate) mod hosts;
 pub(crate) mod listeners;
 mod node_states;
 mod resilience;
+pub(crate) mod ssl_pair;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -549,7 +549,7 @@ stream_routes:
             ("plugin_metadata[0]", 19, "property \"allow_origins\" is required"),
             ("plugin_metadata[1].id", 20, "invalid plugin name (did you mean `cors`?)"),
             ("plugin_metadata[2]", 21, "missing plugin name (add `id`, the name of the plugin)"),
-            ("ssls[0]", 23, "then clause did not match (add `sni` or `snis`)"),
+            ("ssls[0]", 23, "`sni` or `snis` is required (add the server name)"),
             ("ssls[0].cert", 23, "string too short, expected at least 128, got 5"),
             ("protos[0]", 24, "property \"content\" is required (add `content`)"),
             ("protos[1].content", 24, "invalid content: content:1:9: expected an identifier, but found '{'"),

@@ -1,5 +1,7 @@
 //! Certificates with their keys.
 
+use std::path::{Path, PathBuf};
+
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -48,10 +50,10 @@ resource! {
         /// Its use.
         #[serde(rename = "type")]
         pub kind: SslType,
-        /// The certificate and its chain, in PEM; required.
+        /// The certificate and its chain, in PEM; required without `cert_file`.
         #[schemars(with = "String", length(min = 128, max = 65536))]
         pub cert: Box<str>,
-        /// Its private key, in PEM; required.
+        /// Its private key, in PEM; required with `cert`.
         #[schemars(with = "String", length(min = 64, max = 65536))]
         pub key: Confidential,
         /// The server name that it is shown for: exact, `*.example.com` or `*`.
@@ -94,16 +96,30 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub ssl_curves: Option<Box<str>>,
+        /// Instead of `cert` and `key`: the file of the certificate and its chain, in PEM, read again when it
+        /// changes. In a configuration file only; a store or the Admin API cannot name files.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>", length(min = 1))]
+        pub cert_file: Option<PathBuf>,
+        /// The file of the private key, in PEM; unset: the key is in `cert_file` too.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>", length(min = 1))]
+        pub key_file: Option<PathBuf>,
     }
 }
 
 impl Ssl {
-    /// Every pair of a certificate and its key that stands in it, the first one first.
+    /// Every pair of a certificate and its key that is written in it, the first one first.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let further = self.certs.iter().map(String::as_str).zip(self.keys.iter().map(Confidential::reveal));
-        let own =
-            (self.kind != SslType::Acme || !self.cert.is_empty()).then(|| (&*self.cert, self.key.reveal()));
+        let is_elsewhere = self.kind == SslType::Acme || self.cert_file.is_some();
+        let own = (!is_elsewhere || !self.cert.is_empty()).then(|| (&*self.cert, self.key.reveal()));
         own.into_iter().chain(further)
+    }
+
+    /// The file of its certificate, and that of the key if it is another one.
+    pub fn files(&self) -> Option<(&Path, Option<&Path>)> {
+        Some((self.cert_file.as_deref()?, self.key_file.as_deref()))
     }
 
     /// Whether it is in force, and for clients.
@@ -117,17 +133,22 @@ impl Ssl {
     }
 }
 
-/// What a certificate must have: one for servers, which is also what names no type, a name too; one that is
-/// ordered nothing but that.
+/// The required fields: a pair or its file, for servers, the default type, with a name. An ordered certificate needs
+/// the name only.
 fn conditions(ssl: &mut Schema) {
-    let names = ["sni", "snis"].map(|name| json!({ "required": [name, "key", "cert"] }));
+    let pairs = [&["key", "cert"][..], &["cert_file"]];
+    let named = |name: &str, fields: &[&str]| {
+        let required = [&[name], fields].concat();
+        json!({ "required": required })
+    };
+    let names: Vec<_> = pairs.iter().flat_map(|pair| ["sni", "snis"].map(|name| named(name, pair))).collect();
     ssl.insert("if".to_owned(), json!({ "properties": { "type": { "enum": ["server"] } } }));
     ssl.insert("then".to_owned(), json!({ "oneOf": names }));
     let one = ["sni", "snis"].map(|name| json!({ "required": [name] }));
     let other = json!({
         "if": { "properties": { "type": { "enum": ["acme"] } } },
         "then": { "oneOf": one },
-        "else": { "required": ["key", "cert"] },
+        "else": { "oneOf": pairs.map(|pair| json!({ "required": pair })) },
     });
     ssl.insert("else".to_owned(), other);
 }

@@ -124,7 +124,11 @@ pub(crate) fn problems(
         found.extend(more.filter(|problem| problem.pointer.is_empty() || !told.contains(&problem.pointer)));
     }
     let schema = subject.checker().map(|checker| checker.problems(value));
-    add(&mut found, schema.into_iter().flatten());
+    let mut refused: Vec<Problem> = schema.into_iter().flatten().collect();
+    if let (Kind::Ssl, Value::Object(ssl)) = (kind, value) {
+        refused = rules::ssl_pair::instead_of(refused, ssl);
+    }
+    add(&mut found, refused.into_iter());
     add(&mut found, subject.violated(after));
     if unknown == UnknownFields::Refuse {
         let fields = warnings::unknown(&subject, &found);
@@ -211,6 +215,9 @@ impl Subject<'_> {
     fn verify(&self) -> Result<(), String> {
         let (before, after) = rules_of(self.kind);
         let first = |rules| self.violated(rules).next().map_or(Ok(()), |problem| Err(problem.message));
+        if let (Kind::Ssl, Some(ssl)) = (self.kind, self.value.as_object()) {
+            rules::ssl_pair::without_files(ssl).map_err(invalid)?;
+        }
         first(before)?;
         self.checker().map_or(Ok(()), |checker| checker.check(self.value).map_err(invalid))?;
         first(after)

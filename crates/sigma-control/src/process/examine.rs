@@ -51,6 +51,7 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {
         let explained = |mut problem: Problem| {
             let told = unresolved.iter().find(|secret| problem.message.contains(&secret.reference));
+            let told = told.filter(|secret| !problem.message.contains(&secret.reason));
             problem.hint = problem.hint.or(told.map(|secret| secret.reason.clone()));
             problem
         };
@@ -152,6 +153,7 @@ fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     };
     let unresolved = runtime.block_on(secrets.resolve(&mut values));
     let found = values.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    revealed.note_refusals(&names, &unresolved);
     revealed.learn(names.into_iter().zip(found));
     unresolved
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use sigma_config::resources::{SslCrl, SslOcsp};
 use sigma_config::tls::Tls;
+use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, CertificateDer, Inquiries, RevocationLists, Staple, TicketKeys};
 use sigma_proxy::compile::{FileSource, StapleWish};
 use tokio::runtime::Handle;
 
 use super::inquiries::Inquirers;
+use super::pair_files::PairFiles;
 use super::published::Folder;
 use super::revocation::Revocations;
 use super::stapling::Staplings;
@@ -20,6 +22,8 @@ use super::stapling::Staplings;
 pub(crate) struct Files {
     /// Authorities that may vouch for nodes, by file.
     authorities: Vec<(Option<PathBuf>, Authorities)>,
+    /// Certificates of ssls with their keys.
+    pub(crate) pairs: PairFiles,
     /// Lists of revoked certificates.
     revocation: Revocations,
     /// What is asked about certificates of clients.
@@ -38,6 +42,7 @@ impl Files {
         let revocation = Revocations::followed_on(runtime.clone(), folder.clone());
         Files {
             authorities: Vec::new(),
+            pairs: PairFiles::default(),
             revocation,
             inquirers: Inquirers::asking_on(runtime.clone()),
             stapling: Staplings::followed_on(runtime, folder),
@@ -71,6 +76,10 @@ impl FileSource for Files {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+
+    fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String> {
+        self.pairs.pair(cert, key)
     }
 
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists> {

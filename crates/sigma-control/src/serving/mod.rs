@@ -5,7 +5,7 @@
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
 //! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
 //! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`.
-//! `file_stamp` tells whether a file has changed.
+//! `file_stamp` tells whether a file has changed; `pair_files` follows the certificates of ssls that are in files.
 //! `ticket_keys` keeps keys of session tickets, and shares them. `purges` has caches forget, on all gateways of a store; `cache_disk` is where they keep
 //! what outlasts the process. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
@@ -22,6 +22,7 @@ pub(crate) mod geo_files;
 pub(crate) mod health_file;
 pub(crate) mod health_sharing;
 pub(crate) mod inquiries;
+pub(crate) mod pair_files;
 pub(crate) mod plugins;
 pub(crate) mod published;
 pub(crate) mod publisher;

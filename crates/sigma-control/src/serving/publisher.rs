@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::resources::Secret;
+use sigma_config::resources::{Secret, Ssl};
 use sigma_config::{Config, Problem};
 use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
@@ -146,6 +146,8 @@ impl Publisher {
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
         state.snapshot = Some(snapshot);
         state.geo_files = geo_files;
+        let State { desired, files, .. } = &mut *state;
+        files.pairs.in_force(desired.config.resources.ssls.iter().filter_map(|ssl| ssl.files()));
         state.order();
     }
 
@@ -214,6 +216,24 @@ impl Publisher {
         if is_new { self.compile_change(Vec::new()).await } else { None }
     }
 
+    /// Whether the files of certificates are to be read again; to be asked at intervals.
+    pub(crate) fn has_new_pairs(&self) -> bool {
+        self.state().files.pairs.have_changed()
+    }
+
+    /// Reads the files of certificates that have changed, and compiles anew what shows them.
+    pub(crate) async fn refresh_pairs(&self) -> Option<Part> {
+        let ssls = {
+            let mut state = self.state();
+            let State { desired, files, .. } = &mut *state;
+            let with_files = |ssl: &&Arc<Ssl>| ssl.files().is_some();
+            let keys = desired.config.resources.ssls.iter().filter(with_files);
+            let keys: Vec<_> = keys.map(|ssl| ResourceKey::new(Kind::Ssl, ssl.id.as_str())).collect();
+            if files.pairs.refresh() { keys } else { Vec::new() }
+        };
+        if ssls.is_empty() { None } else { self.compile_change(ssls).await }
+    }
+
     /// Compiles ssls anew whose certificates were ordered.
     pub(crate) async fn show(&self, ssls: Vec<ResourceKey>) -> Option<Part> {
         self.compile_change(ssls).await
@@ -248,13 +268,15 @@ impl Publisher {
     async fn look_up(&self, accesses: Vec<Arc<Secret>>, wanted: BTreeSet<String>) -> Vec<ResourceKey> {
         let names: Vec<String> = wanted.into_iter().collect();
         let mut values = Value::from(names.clone());
+        let mut unresolved = Vec::new();
         if !names.is_empty() {
             self.secrets.set_accesses(accesses);
-            self.secrets.resolve(&mut values).await;
+            unresolved = self.secrets.resolve(&mut values).await;
         }
         let found = values.as_array().into_iter().flatten().filter_map(Value::as_str);
         let mut state = self.state();
         let State { references, revealed, .. } = &mut *state;
+        revealed.note_refusals(&names, &unresolved);
         references.holders(revealed.learn(names.into_iter().zip(found.map(str::to_owned))))
     }
 }

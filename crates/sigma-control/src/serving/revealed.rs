@@ -5,12 +5,16 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use sigma_proxy::compile::SecretSource;
 
+use super::secret::Unresolved;
+
 /// Secrets by reference.
 #[derive(Default)]
 pub(crate) struct Revealed {
     secrets: HashMap<String, String>,
     /// References that stand for something else than before the last [`Revealed::learn`].
     changed: HashSet<String>,
+    /// The reasons for which references have no secret.
+    refusals: HashMap<String, String>,
 }
 
 impl Revealed {
@@ -29,6 +33,15 @@ impl Revealed {
             }
         }
         &self.changed
+    }
+}
+
+impl Revealed {
+    /// Notes which of the `asked` references have no secret, and why.
+    pub(crate) fn note_refusals(&mut self, asked: &[String], unresolved: &[Unresolved]) {
+        asked.iter().for_each(|reference| drop(self.refusals.remove(reference)));
+        let refusals = unresolved.iter().map(|secret| (secret.reference.clone(), secret.reason.clone()));
+        self.refusals.extend(refusals);
     }
 }
 
@@ -56,5 +69,9 @@ impl SecretSource for Revealed {
             Value::Object(members) => members.values().any(|member| self.has_changed(member)),
             _ => false,
         }
+    }
+
+    fn refusal(&self, reference: &str) -> Option<&str> {
+        self.refusals.get(reference).map(String::as_str)
     }
 }

@@ -8,6 +8,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, SslCrl, SslOcsp};
 use sigma_config::settings::Settings;
 use sigma_config::{Problem, stored};
+use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
     Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
 };
@@ -87,6 +88,10 @@ impl FileSource for Untouched<'_> {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
         Err(format!("{} cannot be read here", path.display()))
+    }
+
+    fn pair(&mut self, cert: &Path, _: Option<&Path>) -> Result<Pair, String> {
+        Err(format!("{} cannot be read here", cert.display()))
     }
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {

@@ -82,6 +82,8 @@ pub(super) struct Certificate {
     stapling: Stapling,
     /// The one that was ordered, if it is shown.
     ordered: Option<Pair>,
+    /// The one that was read from files, if it is shown.
+    filed: Option<Pair>,
     /// Names that the ordered certificate is not for, and who nobody sees under them.
     missing: Option<Missing>,
 }
@@ -104,6 +106,7 @@ impl Task<'_> {
             && same.stapling == self.config.settings.tls.ocsp_stapling
             && !refers(ssl)
             && shows(same.ordered.as_ref(), ordered(ssl, &self.sources).ok().flatten().as_ref())
+            && shows(same.filed.as_ref(), filed(ssl, &mut self.sources).ok().flatten().as_ref())
         {
             return Some(Arc::clone(same));
         }
@@ -132,6 +135,7 @@ impl Task<'_> {
             sessions: Arc::clone(&self.sessions),
             stapling: self.config.settings.tls.ocsp_stapling.clone(),
             ordered: None,
+            filed: None,
             missing: None,
         };
         Some(Arc::new(Compiled { certificate: Some(Arc::new(certificate)), ..Compiled::default() }))
@@ -232,9 +236,10 @@ fn compile(
         None => None,
     };
     let ordered = ordered(ssl, sources)?;
+    let filed = filed(ssl, sources)?;
     let pairs = match &ordered {
         Some(pair) => vec![pair.clone()],
-        None => pairs(ssl, sources)?,
+        None => pairs(ssl, filed.as_ref(), sources)?,
     };
     let place = format!("ssls/{}", ssl.id);
     let wish = StapleWish { place: &place, own: ssl.ocsp_stapling.as_deref(), settings: stapling };
@@ -260,6 +265,7 @@ fn compile(
         sessions: Arc::clone(sessions),
         stapling: stapling.clone(),
         ordered,
+        filed,
         missing,
     })
 }
@@ -292,7 +298,12 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
     }
 }
 
-fn shows(shown: Option<&Pair>, ordered: Option<&Pair>) -> bool {
+/// The pair that an ssl has in files.
+pub(super) fn filed(ssl: &Ssl, sources: &mut Sources<'_>) -> Result<Option<Pair>, String> {
+    ssl.files().map(|(cert, key)| sources.files.pair(cert, key)).transpose()
+}
+
+pub(super) fn shows(shown: Option<&Pair>, ordered: Option<&Pair>) -> bool {
     match (shown, ordered) {
         (Some(shown), Some(ordered)) => shown.is(ordered),
         (None, None) => true,
@@ -354,8 +365,8 @@ fn chosen(ciphers: Option<&str>, curves: Option<&str>) -> Result<Offer, (&'stati
     }
 }
 
-/// Every pair of an ssl.
-pub(super) fn pairs(ssl: &Ssl, sources: &Sources<'_>) -> Result<Vec<Pair>, String> {
+/// Every pair of an ssl: that of its files, then those that are written in it.
+pub(super) fn pairs(ssl: &Ssl, filed: Option<&Pair>, sources: &Sources<'_>) -> Result<Vec<Pair>, String> {
     let pair = |(index, (cert, key)): (usize, (&str, &str))| {
         let parsed = revealed(cert, sources).and_then(|cert| {
             let key = revealed(key, sources)?;
@@ -367,7 +378,9 @@ pub(super) fn pairs(ssl: &Ssl, sources: &Sources<'_>) -> Result<Vec<Pair>, Strin
             further => format!("failed to handle cert-key pair[{further}]: {reason}"),
         })
     };
-    ssl.pairs().enumerate().map(pair).collect()
+    let first = usize::from(filed.is_some());
+    let written = (first..).zip(ssl.pairs()).map(pair);
+    filed.cloned().map(Ok).into_iter().chain(written).collect()
 }
 
 /// The secret that a text refers to, or the text itself.
@@ -379,7 +392,10 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
     sources.secrets.reveal(&mut value);
     match value {
         serde_json::Value::String(found) if found != text => Ok(found),
-        _ => Err(format!("the secret {text} cannot be read; see the error log for the reason")),
+        _ => Err(match sources.secrets.refusal(text) {
+            Some(reason) => format!("the secret {text} cannot be read: {reason}"),
+            None => format!("the secret {text} cannot be read"),
+        }),
     }
 }
 

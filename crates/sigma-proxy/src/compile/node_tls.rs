@@ -11,7 +11,7 @@ use sigma_config::tls::AlpnProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
 
-use super::certificates::{chosen_by, pairs, refers, revealed, versions};
+use super::certificates::{chosen_by, filed, pairs, refers, revealed, shows, versions};
 use super::sources::Sources;
 
 /// The TLS settings of connections to the nodes of an upstream. Kept while what they are
@@ -109,6 +109,7 @@ impl NodeTls {
         };
         if let Some(same) = before.filter(|before| before.inputs == inputs)
             && !client.is_some_and(|client| refers(client))
+            && inputs.shows_same_files(same, sources)
         {
             return Ok(Some(Arc::clone(same)));
         }
@@ -173,10 +174,21 @@ impl Inputs {
         ClientTls::new(settings).map_err(|error| error.to_string())
     }
 
+    /// Whether the files of the ssl still hold the pair that is shown.
+    fn shows_same_files(&self, before: &NodeTls, sources: &mut Sources<'_>) -> bool {
+        match self.client.as_deref().filter(|client| client.files().is_some()) {
+            Some(client) => {
+                filed(client, sources).is_ok_and(|pair| shows(before.pair.as_ref(), pair.as_ref()))
+            }
+            None => true,
+        }
+    }
+
     /// The certificate for nodes that ask for one.
-    fn pair(&self, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
+    fn pair(&self, sources: &mut Sources<'_>) -> Result<Option<Pair>, String> {
         if let Some(client) = &self.client {
-            return Ok(pairs(client, sources)?.into_iter().next());
+            let filed = filed(client, sources)?;
+            return Ok(pairs(client, filed.as_ref(), sources)?.into_iter().next());
         }
         let tls = self.tls.as_deref();
         let Some((cert, key)) = tls.and_then(|tls| tls.client_cert.as_deref().zip(tls.client_key.as_ref()))

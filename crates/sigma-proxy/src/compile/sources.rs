@@ -42,6 +42,12 @@ pub trait SecretSource {
     /// Whether any reference within a plugin's configuration stands for something else than it did
     /// in the compilation before.
     fn has_changed(&self, conf: &Value) -> bool;
+
+    /// The reason for which a reference has no secret, if that is known. It names no secret.
+    fn refusal(&self, reference: &str) -> Option<&str> {
+        let _ = reference;
+        None
+    }
 }
 
 /// Reads the files that a configuration names.
@@ -57,6 +63,13 @@ pub trait FileSource {
     /// # Errors
     /// Returns an error, which is a sentence with the file's name, if it cannot be read.
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
+
+    /// The certificate of an ssl and its key, which are in `key`, or in `cert` as well. While the files cannot be used,
+    /// the last good pair stays.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence with the names of the files, if there is no good pair yet.
+    fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String>;
 
     /// The lists of revoked certificates that `crl` names, signed by `authorities` or by who is below them. They
     /// are kept up to date; the same settings have the same lists.
@@ -171,6 +184,10 @@ impl FileSource for NoFiles {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
         Err(format!("{} cannot be read here", path.display()))
+    }
+
+    fn pair(&mut self, cert: &Path, _: Option<&Path>) -> Result<Pair, String> {
+        Err(format!("{} cannot be read here", cert.display()))
     }
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {

@@ -124,3 +124,63 @@ fn a_check_warns_of_it() {
     assert!(output.status.success(), "{told}");
     assert!(told.contains("warning: listeners/127.0.0.1:9443: a certificate has expired"), "{told}");
 }
+
+/// certbot keeps links in one folder to files in another, and moves one link after the other.
+#[test]
+fn a_renewed_certificate_is_taken_over_when_its_key_fits() {
+    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
+    let [first, second] = [root.issue("a.test"), root.issue("a.test")];
+    let dir = tempfile::tempdir().unwrap();
+    let put = |folder: &str, issued: &Issued, number: u32| {
+        let archive = dir.path().join("archive").join(folder);
+        std::fs::create_dir_all(&archive).unwrap();
+        std::fs::write(archive.join(format!("fullchain{number}.pem")), &issued.cert).unwrap();
+        std::fs::write(archive.join(format!("privkey{number}.pem")), &issued.key).unwrap();
+    };
+    let link = |name: &str, number: u32| {
+        let live = dir.path().join("live");
+        std::fs::create_dir_all(&live).unwrap();
+        std::os::unix::fs::symlink(format!("../archive/a/{name}{number}.pem"), live.join("new")).unwrap();
+        std::fs::rename(live.join("new"), live.join(format!("{name}.pem"))).unwrap();
+    };
+    put("a", &first, 1);
+    ["fullchain", "privkey"].into_iter().for_each(|name| link(name, 1));
+    let live = |name: &str| dir.path().join("live").join(name);
+    let rest = json!({
+        "ssls": [
+            { "id": "a", "sni": "a.test", "cert_file": live("fullchain.pem"), "key_file": live("privkey.pem") },
+        ],
+        "process": { "sandbox": "landlock" },
+    });
+    let text = config(json!(true), to_origin(&origin), rest);
+    let gateway = Gateway::start(SIGMA, &text).unwrap();
+    let shown = || run(shown(&gateway, &root, "a.test"));
+    assert_eq!(shown(), Ok(der(&first)));
+    put("a", &second, 2);
+    link("fullchain", 2);
+    let told = |text: &str| until(PATIENCE, || gateway.stderr().contains(text));
+    assert!(told("the last good pair stays"), "{}", gateway.stderr());
+    let log = gateway.stderr();
+    assert!(log.contains("the key does not belong") && log.contains("live/privkey.pem"), "{log}");
+    assert_eq!(shown(), Ok(der(&first)));
+    gateway.reload().unwrap();
+    assert!(told("configuration reloaded"), "{}", gateway.stderr());
+    assert_eq!(shown(), Ok(der(&first)), "a reload keeps the last good pair too");
+    link("privkey", 2);
+    assert!(until(PATIENCE, || shown() == Ok(der(&second))), "{}", gateway.stderr());
+    assert_eq!(gateway.stderr().matches("the last good pair stays").count(), 1, "{}", gateway.stderr());
+}
+
+/// Without a pair that was good before, nothing starts, and the message names the file.
+#[test]
+fn a_start_without_a_good_pair_is_refused() {
+    let origin = Origin::echo("a").unwrap();
+    let ssls = json!([{ "id": "a", "sni": "a.test", "cert_file": "/nowhere/both.pem" }]);
+    let failed = Gateway::start(SIGMA, &config(json!(true), to_origin(&origin), json!({ "ssls": ssls })));
+    let failed = format!("{:#}", failed.err().unwrap());
+    assert!(failed.contains("ssls/a: cannot read /nowhere/both.pem: No such file"), "{failed}");
+    let ssls = json!([{ "id": "a", "sni": "a.test", "cert": "$env://SIGMA_TEST_UNSET", "key": "$env://SIGMA_TEST_UNSET" }]);
+    let failed = Gateway::start(SIGMA, &config(json!(true), to_origin(&origin), json!({ "ssls": ssls })));
+    let failed = format!("{:#}", failed.err().unwrap());
+    assert!(failed.contains("there is no environment variable `SIGMA_TEST_UNSET`"), "{failed}");
+}

@@ -31,6 +31,8 @@ const RELOADED: &[(&str, FileAccess)] = &[
     ("listeners.**.files.*", ReadFile),
     ("tls.trusted_certificates", ReadFile),
     ("ssls.**.files.*", ReadFile),
+    ("ssls.*.cert_file", ReadFile),
+    ("ssls.*.key_file", ReadFile),
     ("secrets.*.auth_file", ReadFile),
 ];
 
@@ -186,6 +188,8 @@ geoip: { databases: [/geo/city.mmdb] }
 pid_file: /run/g/pid
 process: { sandbox_read: [/srv/keys] }
 discovery: { dns: { resolv_conf: /d/resolv.conf } }
+ssls:
+  - { id: 1, sni: a.test, cert_file: /live/a/fullchain.pem, key_file: /live/a/privkey.pem }
 routes:
   - { id: 1, uri: "/etc/passwd", plugins: { writer: { path: /w/lines } }, upstream: "http://127.0.0.1:1" }
 "#;
@@ -208,6 +212,8 @@ routes:
             ("pid_file", "/run/g/pid"),
             ("process.sandbox_read.0", "/srv/keys"),
             ("routes.0.plugins.writer.path", "/w/lines"),
+            ("ssls.0.cert_file", "/live/a/fullchain.pem"),
+            ("ssls.0.key_file", "/live/a/privkey.pem"),
             ("tls.trusted_certificates", "/t/ca.pem"),
         ];
         let expected: Vec<(String, String)> =

@@ -30,6 +30,8 @@ pub(super) enum Change {
     Secrets,
     /// Databases of addresses that have changed.
     Places,
+    /// Certificates in files that have changed.
+    Pairs,
     /// Certificates that were ordered for these ssls.
     Certificates(Vec<ResourceKey>),
     /// What the file says.
@@ -63,6 +65,7 @@ impl Supervisor {
             Change::Resources => Box::pin(async move { Outcome::Part(publisher.change().await) }),
             Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
             Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
+            Change::Pairs => Box::pin(async move { Outcome::Part(publisher.refresh_pairs().await) }),
             Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
             Change::File(trigger, asker) => {
                 let (plugins, sandbox) = (Arc::clone(&self.all_plugins), self.options.sandbox.clone());

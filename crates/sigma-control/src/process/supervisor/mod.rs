@@ -213,6 +213,9 @@ impl Supervisor {
         if self.options.watch && self.options.source.has_changed() {
             return Some(self.begin(Change::File(Trigger::Watch, None)));
         }
+        if self.publisher.has_new_pairs() {
+            return Some(self.begin(Change::Pairs));
+        }
         self.publisher.has_new_places().then(|| self.begin(Change::Places))
     }
 
