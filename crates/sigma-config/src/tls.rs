@@ -49,8 +49,8 @@ pub struct CertificateFiles {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListenerTls {
-    /// The certificates for clients that name no server, or one that no ssl has: several pairs for
-    /// different kinds of keys, such as RSA and ECDSA.
+    /// The certificates for clients that name no server, or one that no ssl has. The name that a client asks for
+    /// decides, then its kinds of keys, such as RSA and ECDSA. A name that none of them has gets the first.
     pub certificates: Vec<CertificateFiles>,
     /// The gateway orders certificates for the hosts of routes by itself, as `acme` says, where `ssls` have
     /// none. For routes that stand in a file.

@@ -7,6 +7,7 @@ use rustls::pki_types::UnixTime;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use super::certificate::dns_names;
 use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
 use super::{Offer, Resumption, Unusable, Versions};
@@ -27,8 +28,8 @@ pub(super) enum Order {
 /// The parts of a [`ServerIdentity`].
 #[derive(Debug)]
 pub struct Identity {
-    /// Certificates for the same names; the client's signature schemes decide, ECDSA and Ed25519
-    /// before RSA, since they cost the gateway a tenth.
+    /// Certificates. The name that a client asks for decides, then its signature schemes, ECDSA and Ed25519 before
+    /// RSA, since they cost the gateway a tenth. Clients with another name, or none, get the first.
     pub pairs: Vec<Pair>,
     /// Versions offered with these certificates.
     pub versions: Versions,
@@ -98,7 +99,7 @@ impl ServerIdentity {
 
     /// The certificates that it shows, with their keys.
     pub fn pairs(&self) -> impl Iterator<Item = Pair> {
-        self.certificates.0.iter().cloned()
+        self.certificates.0.iter().map(|of| of.pair.clone())
     }
 
     /// Its demands on clients.
@@ -179,22 +180,111 @@ fn unix_seconds() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Certificates to choose from, the preferred first.
+/// Certificates to choose from: by name, then by the kinds of keys that a client verifies, the preferred first.
 #[derive(Debug)]
-struct Choice(Vec<Pair>);
+struct Choice(Vec<Candidate>);
+
+/// A certificate, and the clients that it is for.
+#[derive(Debug)]
+struct Candidate {
+    pair: Pair,
+    /// The DNS names of the certificate, in lower case.
+    names: Box<[String]>,
+    /// It has a name of the first certificate: it is for clients whose name no certificate has.
+    is_default: bool,
+}
 
 impl Choice {
-    fn new(mut pairs: Vec<Pair>) -> Choice {
-        pairs.sort_by_key(|pair| pair.key().key.algorithm() == rustls::SignatureAlgorithm::RSA);
-        Choice(pairs)
+    fn new(pairs: Vec<Pair>) -> Choice {
+        let names = |pair: &Pair| -> Box<[String]> {
+            let names = pair.chain().first().map(dns_names).unwrap_or_default();
+            names.into_iter().map(|name| name.to_ascii_lowercase()).collect()
+        };
+        let first = pairs.first().map(names).unwrap_or_default();
+        let candidate = |(index, pair): (usize, Pair)| {
+            let names = names(&pair);
+            let is_default = index == 0
+                || names.iter().any(|name| first.contains(name))
+                || (names.is_empty() && first.is_empty());
+            Candidate { pair, names, is_default }
+        };
+        let mut candidates: Vec<Candidate> = pairs.into_iter().enumerate().map(candidate).collect();
+        candidates.sort_by_key(|of| of.pair.key().key.algorithm() == rustls::SignatureAlgorithm::RSA);
+        Choice(candidates)
+    }
+
+    /// The certificate for a client that asks for `name` and verifies what `fits`.
+    fn choose(&self, name: Option<&str>, fits: impl Fn(&Pair) -> bool) -> Option<&Pair> {
+        let preferred = |is_for: &dyn Fn(&Candidate) -> bool| {
+            let of_them = || self.0.iter().filter(|of| is_for(of)).map(|of| &of.pair);
+            // With none that fits, the handshake fails further on with the alert that says why.
+            of_them().find(|pair| fits(pair)).or_else(|| of_them().next())
+        };
+        let name = name.map(str::to_ascii_lowercase);
+        let named = name.as_deref().and_then(|name| {
+            let parent = name.split_once('.').map(|(_, parent)| parent);
+            let has =
+                |of: &Candidate, matches: &dyn Fn(&str) -> bool| of.names.iter().any(|own| matches(own));
+            let is_wildcard = |own: &str| own.strip_prefix("*.").is_some_and(|own| Some(own) == parent);
+            preferred(&|of| has(of, &|own| own == name)).or_else(|| preferred(&|of| has(of, &is_wildcard)))
+        });
+        named.or_else(|| preferred(&|of| of.is_default))
     }
 }
 
 impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
-        let fitting = self.0.iter().find(|pair| pair.key().key.choose_scheme(schemes).is_some());
-        // With none that fits, the handshake fails further on with the alert that says why.
-        fitting.or(self.0.first()).map(|pair| pair.shown(unix_seconds))
+        let fits = |pair: &Pair| pair.key().key.choose_scheme(schemes).is_some();
+        self.choose(hello.server_name(), fits).map(|pair| pair.shown(unix_seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn pair(names: &[&str]) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let cert = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        Pair::parse(&cert.pem(), &key.serialize_pem(), None).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_chosen_by_name_and_then_by_kind_of_key() {
+        let pairs = [
+            pair(&["shop.test"]),
+            pair(&["*.shop.test", "Blog.test"]),
+            pair(&["shop.test", "x.test"]),
+            pair(&["pay.shop.test"]),
+            pair(&[]),
+        ];
+        let choice = Choice::new(pairs.to_vec());
+        let check = |name: Option<&str>, refused: &[usize], expected: usize| {
+            let fits = |pair: &Pair| !refused.iter().any(|index| pairs[*index].is(pair));
+            let found = choice.choose(name, fits).unwrap();
+            let found = pairs.iter().position(|pair| pair.is(found)).unwrap();
+            assert_eq!(found, expected, "{name:?} without {refused:?}");
+        };
+        check(Some("shop.test"), &[], 0);
+        check(Some("SHOP.test"), &[], 0);
+        check(Some("blog.test"), &[], 1);
+        check(Some("a.shop.test"), &[], 1);
+        check(Some("pay.shop.test"), &[], 3);
+        check(Some("b.a.shop.test"), &[], 0);
+        // Another name is no way out of a kind of key that the client does not verify.
+        check(Some("shop.test"), &[0], 2);
+        check(Some("shop.test"), &[0, 2], 0);
+        check(Some("pay.shop.test"), &[3], 3);
+        // The first is for everybody else.
+        check(Some("other.test"), &[], 0);
+        check(None, &[], 0);
+        check(None, &[0], 2);
+        let nameless = Choice::new(vec![pair(&[]), pairs[0].clone()]);
+        assert!(nameless.choose(Some("shop.test"), |_| true).unwrap().is(&pairs[0]));
+        assert!(!nameless.choose(None, |_| true).unwrap().is(&pairs[0]));
     }
 }

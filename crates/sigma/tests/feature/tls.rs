@@ -192,6 +192,22 @@ fn the_name_decides_which_certificate_is_shown() {
 }
 
 #[test]
+fn the_name_decides_among_the_pairs_of_a_listener() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let [shop, blog] = ["shop.test", "blog.test"].map(|name| root.issue(name));
+    let tls = json!({ "certificates": [shop.files(dir.path(), "shop"), blog.files(dir.path(), "blog")] });
+    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
+    run(async {
+        for (name, expected) in [("shop.test", &shop), ("blog.test", &blog), ("BLOG.test", &blog)] {
+            assert_eq!(shown(&gateway, &root, name).await.as_ref(), Ok(&der(expected)), "{name}");
+        }
+        let refused = shown(&gateway, &root, "other.test").await.unwrap_err();
+        assert!(refused.contains("certificate"), "{refused}");
+    });
+}
+
+#[test]
 fn a_listener_without_a_certificate_for_a_name_says_so() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
     let issued = root.issue("a.test");
