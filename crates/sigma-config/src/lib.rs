@@ -194,6 +194,32 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     Ok(Checked { config, warnings: found.warnings, set_aside, seed: found.seed })
 }
 
+/// The pid file that a configuration names, whatever else is wrong with it: commands that act on a process need no more.
+/// A relative path begins in `process.working_folder`, where that is set.
+#[must_use]
+pub fn pid_file_of(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    max_bytes: usize,
+) -> Option<std::path::PathBuf> {
+    let options = ParseOptions { env, max_bytes, ..ParseOptions::default() };
+    let document = prepared(text, &options, &mut check::Findings::default())
+        .or_else(|_| Document::parse(text, max_bytes));
+    let Ok(document) = document else { return written_pid_file(text) };
+    let file = document.value.get("pid_file")?.as_str().filter(|file| !file.is_empty())?;
+    let folder = document.value.get("process").and_then(|process| process.get("working_folder")?.as_str());
+    Some(std::path::Path::new(folder.unwrap_or_default()).join(file))
+}
+
+/// The same of a text that is no document: from its line, if it has one of its own at the top.
+fn written_pid_file(text: &str) -> Option<std::path::PathBuf> {
+    let value = text.lines().find_map(|line| line.strip_prefix("pid_file:"))?;
+    let value = value.split(" #").next().unwrap_or_default().trim();
+    let value =
+        value.strip_prefix(['"', '\'']).and_then(|inner| inner.strip_suffix(['"', '\''])).unwrap_or(value);
+    (!value.is_empty() && !value.contains("${{")).then(|| value.into())
+}
+
 /// A listener at `:port` stands for two; what is wrong with it is told once. `written` are those of
 /// the document, behind which the second ones stand.
 fn once_per_listener(problems: &mut Vec<Problem>, written: usize) {

@@ -444,7 +444,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// File that the process id is written to. It is locked while the process runs: a second gateway with the same file
-    /// does not start.
+    /// does not start. Unset: a file in `$RUNTIME_DIRECTORY`, `/run/sigma` or `$XDG_RUNTIME_DIR/sigma`, if there is one
+    /// of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
     /// How the process itself runs, and how another one takes its place.

@@ -685,3 +685,22 @@ fn http2_settings_keep_to_the_protocol() {
         ],
     );
 }
+
+#[test]
+fn the_pid_file_is_found_whatever_else_is_wrong() {
+    let env = |name: &str| (name == "RUN").then(|| "/run/x".to_owned());
+    let check = |text: &str, expected: Option<&str>| {
+        let found = crate::pid_file_of(text, &env, 1 << 20);
+        assert_eq!(found.as_deref(), expected.map(std::path::Path::new), "{text}");
+    };
+    check("pid_file: a.pid\nroutes: [{ path: /x }]\nnonsense: 1\n", Some("a.pid"));
+    check("pid_file: \"${{RUN}}/a.pid\"\nworkers: none\n", Some("/run/x/a.pid"));
+    check("pid_file: a.pid\nprocess: { working_folder: /srv, mode: none }\n", Some("/srv/a.pid"));
+    check("{\"pid_file\": \"a.pid\", \"workers\": -1}", Some("a.pid"));
+    check("workers: 1\n", None);
+    check("", None);
+    // No YAML at all.
+    check("routes: [\npid_file: 'a.pid' # here\n  }", Some("a.pid"));
+    check("routes: [\npid_file: ${{RUN}}/a\n  }", None);
+    check("routes: [\n  pid_file: a\n  }", None);
+}

@@ -22,6 +22,7 @@ pub use process::examine::compile_only;
 pub use process::handover::Origin;
 pub use process::log_control::{LIFE, LogControl};
 pub use process::parent::{Parent, Renewal};
+pub use process::pid_file::{default_pid_file, holder_of, known_pid_files};
 pub use process::rights::{RightsError, confine, harden};
 pub use process::sandbox::{Line, Sandbox};
 pub use process::start::StartError;

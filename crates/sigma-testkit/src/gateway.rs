@@ -335,6 +335,8 @@ fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
         .args([OsStr::new("run"), OsStr::new("-c"), config.as_os_str()])
         .args(options)
         .current_dir(dir)
+        // The default pid file is in the folder of the test, too.
+        .env("RUNTIME_DIRECTORY", dir.join("run"))
         .stdin(Stdio::null())
         .stdout(File::create(dir.join("stdout"))?)
         .stderr(File::create(dir.join("stderr"))?)

@@ -1,16 +1,12 @@
 //! The commands.
 
-use std::os::fd::OwnedFd;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal as SignalNumber, kill_process, pidfd_open};
 use sigma_config::process::Mode;
 use sigma_config::seed::Format;
 use sigma_config::settings::{Limits, Settings, Workers};
@@ -18,17 +14,16 @@ use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
 use sigma_control::{
     LIFE, Line, LoadError, Options, Origin, Parent, Renewal, Sandbox, Source, Supervisor,
-    certificate_warnings, compile_only, confine, daemon, harden,
+    certificate_warnings, compile_only, confine, daemon, default_pid_file, harden,
 };
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
 
-use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run, Signal};
-use crate::outcome::Outcomes;
+use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
 use crate::output::printed;
 use crate::roster::roster;
-use crate::{demo, errorlog};
+use crate::{demo, errorlog, first_request, orders};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
 const NO_ROUTE: u8 = 3;
@@ -39,10 +34,10 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Import(Import::Openapi(args)) => crate::import::open_api(&args),
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
-        Command::Reload(args) => reload(process_of(&args)?),
-        Command::Reopen(args) => tell(process_of(&args)?, SignalNumber::USR1),
-        Command::Stop(args) => tell(process_of(&args)?, SignalNumber::TERM),
-        Command::Upgrade(args) => upgrade(process_of(&args)?),
+        Command::Reload(args) => orders::reload(&args),
+        Command::Reopen(args) => orders::reopen(&args),
+        Command::Stop(args) => orders::stop(&args),
+        Command::Upgrade(args) => orders::upgrade(&args),
         Command::Routes(args) => routes(&args),
         Command::Explain(args) => crate::explain::execute(&args.reason),
         Command::Ctl(args) => crate::ctl::execute(args),
@@ -107,6 +102,9 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
     source.skip_invalid = args.skip_invalid;
     let checked = source.load(&*roster())?;
     let settings = &checked.config.settings;
+    if settings.pid_file.is_none() {
+        source.default_pid_file = default_pid_file(&conf);
+    }
     // `sigma run` is what service managers and containers start: there a niubix.json stays in the foreground.
     let stays = checked.seed == Some(Format::Niubix) && !args.as_niubix;
     if settings.process.daemon && !stays {
@@ -116,7 +114,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         daemon::detach();
     }
     if settings.process.mode == Mode::Supervised && !origin.has_parent() {
-        return supervise(settings, origin);
+        return supervise(settings, &source, origin);
     }
     if settings.process.working_folder.is_some() {
         // Reloads find the files all the same.
@@ -144,12 +142,16 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.place().to_string()).collect();
+        let first = first_request::command(&checked.config);
         let options = Options { source, watch: args.watch, plugins: crate::roster::all_kinds(), sandbox };
         let supervisor = Supervisor::start(options, checked, Box::new(log), origin).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
-        if !args.with_demo_origin.is_empty() {
-            println!("sigma is serving on {}; try:", listeners.join(", "));
-            println!("  curl -i http://{}/hello", listeners[0]);
+        if !args.with_demo_origin.is_empty() || std::io::stdout().is_terminal() {
+            let places = listeners.join(", ");
+            match first {
+                Some(command) => println!("sigma is serving on {places}; try:\n  {command}"),
+                None => println!("sigma is serving on {places}"),
+            }
         }
         supervisor.run().await?;
         Ok(ExitCode::SUCCESS)
@@ -168,14 +170,17 @@ fn launch(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
 }
 
 /// Runs as the parent of the gateways.
-fn supervise(settings: &Settings, origin: &Origin) -> Result<ExitCode> {
+fn supervise(settings: &Settings, source: &Source, origin: &Origin) -> Result<ExitCode> {
     harden(&settings.process)?;
     // The log's thread is to get none: a signal stays pending while another program takes the place of this one.
     sigma_net::signals::hold_back().context("cannot receive signals")?;
     let (log, _last_lines) = errorlog::start(&settings.error_log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let status = Parent::start(settings, Box::new(log), origin).await?.run().await;
+        let status = Parent::start(settings, source.default_pid_file.as_deref(), Box::new(log), origin)
+            .await?
+            .run()
+            .await;
         Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
     })
 }
@@ -287,112 +292,6 @@ fn listed(
     problems.extend(compile.into_iter().map(|problem| valid_part.located(problem)));
     problems.sort_by_key(|problem| problem.line);
     source.invalid(problems)
-}
-
-/// The process that a command is for.
-fn process_of(args: &Signal) -> Result<Pid> {
-    let number = match (args.pid, &args.pid_file, &args.conf) {
-        (Some(pid), _, _) => pid,
-        (None, Some(file), _) => read_pid(file)?,
-        (None, None, None) if !Path::new(DEFAULT_FILE).exists() => {
-            return Err(anyhow!(
-                "which process? Name it with --pid, --pid-file, or -c and its configuration"
-            ));
-        }
-        (None, None, conf) => {
-            let conf = file_of(None, conf.clone());
-            let checked = Source::file(&conf).load(&*roster())?;
-            let file = checked.config.settings.pid_file;
-            read_pid(&file.ok_or_else(|| {
-                anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display())
-            })?)?
-        }
-    };
-    Pid::from_raw(number).filter(|_| number > 0).ok_or_else(|| anyhow!("{number} is no process id"))
-}
-
-fn tell(pid: Pid, signal: SignalNumber) -> Result<ExitCode> {
-    let number = pid.as_raw_nonzero();
-    kill_process(pid, signal).map_err(|error| match error {
-        Errno::SRCH => anyhow!("no process has the id {number}: the gateway has ended"),
-        Errno::PERM => {
-            anyhow!("the process {number} belongs to another user; try it as that user or as root")
-        }
-        error => anyhow!("cannot signal process {number}: {}", std::io::Error::from(error)),
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// How long a reload may take before the command gives up on its outcome.
-const RELOAD_LIMIT: Duration = Duration::from_secs(60);
-
-/// The same of an upgrade: longer than the process itself waits, unless it was told to wait longer than most do.
-const UPGRADE_LIMIT: Duration = Duration::from_secs(180);
-
-/// Asks for a reload and waits for what becomes of it.
-fn reload(pid: Pid) -> Result<ExitCode> {
-    order(pid, SignalNumber::HUP, "reload", RELOAD_LIMIT).map_err(|refusal| match refusal {
-        Refusal::Refused(problem) => {
-            anyhow!("the reload was refused, the old configuration stays in force:\n{problem}")
-        }
-        Refusal::Other(error) => error,
-    })
-}
-
-/// Asks for an upgrade and waits for what becomes of it.
-fn upgrade(pid: Pid) -> Result<ExitCode> {
-    order(pid, SignalNumber::USR2, "upgrade", UPGRADE_LIMIT).map_err(|refusal| match refusal {
-        Refusal::Refused(problem) => anyhow!("the upgrade has failed, the old process goes on:\n{problem}"),
-        Refusal::Other(error) => error,
-    })
-}
-
-/// Why an order was not carried out.
-enum Refusal {
-    /// The process says why.
-    Refused(String),
-    /// It could not be told, or does not answer.
-    Other(anyhow::Error),
-}
-
-/// Sends the signal of an order, and waits for what becomes of it.
-fn order(pid: Pid, signal: SignalNumber, name: &str, limit: Duration) -> Result<ExitCode, Refusal> {
-    let number = pid.as_raw_nonzero().get();
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok();
-    let told = Outcomes::of(number);
-    let before = told.as_ref().and_then(Outcomes::last);
-    tell(pid, signal).map_err(Refusal::Other)?;
-    let (Some(told), Some((orders, _))) = (told, before) else {
-        eprintln!("the process {number} was told to {name}; its error log says what became of it");
-        return Ok(ExitCode::SUCCESS);
-    };
-    let end = Instant::now() + limit;
-    while Instant::now() < end {
-        // In this order: its last word may be what is waited for.
-        let has_ended = has_ended(process.as_ref());
-        match told.last() {
-            Some((now, None)) if now > orders => return Ok(ExitCode::SUCCESS),
-            Some((now, Some(problem))) if now > orders => return Err(Refusal::Refused(problem)),
-            _ if has_ended => return Err(Refusal::Other(anyhow!("the process {number} has ended"))),
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-    let seconds = limit.as_secs();
-    Err(Refusal::Other(anyhow!("the process {number} has not done it within {seconds} seconds: {name}")))
-}
-
-/// Whether a process is no more, or only waits for its parent to see that. Not by `/proc`: a process that is not dumpable
-/// is not to be seen there with `hidepid`, as under `ProtectProc=invisible` of a unit.
-fn has_ended(process: Option<&OwnedFd>) -> bool {
-    let Some(process) = process else { return true };
-    let mut watched = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
-fn read_pid(file: &Path) -> Result<i32> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the pid file {}", file.display()))?;
-    text.trim().parse().with_context(|| format!("the pid file {} holds no number", file.display()))
 }
 
 fn routes(args: &Routes) -> Result<ExitCode> {

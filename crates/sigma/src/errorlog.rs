@@ -179,7 +179,7 @@ impl LogControl for Control {
         }
     }
 
-    fn carried_out(&mut self, result: &Result<(), String>) {
+    fn carried_out(&mut self, result: Result<&str, &str>) {
         if let Some(outcome) = &mut self.outcome {
             outcome.tell(result);
         }

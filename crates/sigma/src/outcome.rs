@@ -40,7 +40,7 @@ impl Outcome {
     pub(crate) fn new() -> Option<Outcome> {
         let fd: OwnedFd = memfd_create(NAME, MemfdFlags::CLOEXEC).ok()?;
         let mut outcome = Outcome { file: File::from(fd), orders: 0 };
-        outcome.write("");
+        outcome.write(Ok(""));
         outcome.pass();
         Some(outcome)
     }
@@ -48,7 +48,7 @@ impl Outcome {
     /// The one that another program has written before, in the same process.
     pub(crate) fn over(fd: OwnedFd) -> Outcome {
         let outcomes = Outcomes(File::from(fd));
-        let orders = outcomes.last().map_or(0, |(orders, _)| orders);
+        let orders = outcomes.last().map_or(0, |last| last.orders);
         let outcome = Outcome { file: outcomes.0, orders };
         outcome.pass();
         outcome
@@ -68,14 +68,17 @@ impl Outcome {
         }
     }
 
-    pub(crate) fn tell(&mut self, result: &Result<(), String>) {
+    pub(crate) fn tell(&mut self, result: Result<&str, &str>) {
         self.orders += 1;
-        self.write(result.as_ref().err().map_or("", String::as_str));
+        self.write(result);
     }
 
-    /// In one write, so that a reader sees the whole of it: the number, the problem, and an end mark.
-    fn write(&mut self, problem: &str) {
-        let text = format!("{}\n{problem}\0", self.orders);
+    /// In one write, so that a reader sees the whole of it: the number, the problem, and an end mark; then the number,
+    /// the note, and an end mark, which earlier versions neither write nor read.
+    fn write(&mut self, result: Result<&str, &str>) {
+        let (orders, note, problem) =
+            (self.orders, result.unwrap_or_default(), result.err().unwrap_or_default());
+        let text = format!("{orders}\n{problem}\0{orders}\n{note}\0");
         // Memory: the one reason to fail is that there is none left.
         let _ = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.flush());
     }
@@ -118,6 +121,15 @@ fn send(to: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The outcome of the last order.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Last {
+    /// How many orders there were.
+    pub(crate) orders: u64,
+    /// A note on what was done, empty from an earlier version; or the problem.
+    pub(crate) result: Result<String, String>,
+}
+
 /// The outcomes of orders of a process. They can be read on when the process has ended.
 pub(crate) struct Outcomes(File);
 
@@ -127,13 +139,21 @@ impl Outcomes {
         received(pid).or_else(|| in_proc(pid)).map(Outcomes)
     }
 
-    /// How many orders there were, and the problem of the last one if it was refused.
-    pub(crate) fn last(&self) -> Option<(u64, Option<String>)> {
+    /// None if there is no outcome to be read.
+    pub(crate) fn last(&self) -> Option<Last> {
         let mut text = vec![0; usize::try_from(self.0.metadata().ok()?.len()).ok()?];
         self.0.read_exact_at(&mut text, 0).ok()?;
-        let (whole, _) = std::str::from_utf8(&text).ok()?.split_once('\0')?;
-        let (orders, problem) = whole.split_once('\n')?;
-        Some((orders.parse().ok()?, (!problem.is_empty()).then(|| problem.to_owned())))
+        let mut parts = text.split(|byte| *byte == 0).map(|part| {
+            let (orders, text) = std::str::from_utf8(part).ok()?.split_once('\n')?;
+            Some((orders.parse::<u64>().ok()?, text))
+        });
+        let (orders, problem) = parts.next()??;
+        if !problem.is_empty() {
+            return Some(Last { orders, result: Err(problem.to_owned()) });
+        }
+        // Behind the problem an earlier version leaves what is left of a longer one.
+        let note = parts.next().flatten().filter(|(of, _)| *of == orders);
+        Some(Last { orders, result: Ok(note.map(|(_, note)| note.to_owned()).unwrap_or_default()) })
     }
 }
 
@@ -173,19 +193,28 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut outcome = Outcome::new().unwrap();
         let outcomes = Outcomes(received(own).unwrap());
-        assert_eq!(outcomes.last(), Some((0, None)));
-        outcome.tell(&Err("line 1: a long problem\nand another".into()));
-        assert_eq!(outcomes.last(), Some((1, Some("line 1: a long problem\nand another".into()))));
-        outcome.tell(&Ok(()));
-        assert_eq!(outcomes.last(), Some((2, None)));
-        outcome.tell(&Err("the last".into()));
+        let check = |orders: u64, result: Result<&str, &str>| {
+            let result = result.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(outcomes.last(), Some(Last { orders, result }));
+        };
+        check(0, Ok(""));
+        let problem = "line 1: a long problem\nand another";
+        outcome.tell(Err(problem));
+        check(1, Err(problem));
+        outcome.tell(Ok("reloaded; needs a restart: workers"));
+        check(2, Ok("reloaded; needs a restart: workers"));
+        outcome.tell(Err("the last"));
         let mut outcome = Outcome::over(outcome.file.into());
-        assert_eq!(outcomes.last(), Some((3, Some("the last".into()))), "another program writes into it");
-        outcome.tell(&Ok(()));
-        assert_eq!(outcomes.last(), Some((4, None)));
-        outcome.tell(&Err("the last".into()));
+        check(3, Err("the last"));
+        outcome.tell(Ok("another program writes into it"));
+        check(4, Ok("another program writes into it"));
+        // As an earlier version does.
+        outcome.file.write_all_at(b"5\n\0", 0).unwrap();
+        check(5, Ok(""));
+        outcome.orders = 5;
+        outcome.tell(Err("the last"));
         drop(outcome);
-        assert_eq!(outcomes.last(), Some((5, Some("the last".into()))), "also when the process has ended");
+        check(6, Err("the last"));
         assert!(outcomes.0.write_at(b"6", 0).is_err(), "callers only read");
         let old = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         assert!(in_proc(own).is_some(), "an older version shows it in /proc");

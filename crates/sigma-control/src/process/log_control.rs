@@ -11,8 +11,8 @@ pub trait LogControl {
     fn set_level(&self, filter: &str) -> Result<(), String>;
     /// Opens the file anew, after it was renamed.
     fn reopen(&self);
-    /// Tells whoever asked for a reload or an upgrade how it went.
-    fn carried_out(&mut self, result: &Result<(), String>);
+    /// Tells the caller of a reload or an upgrade how it went: a note on what was done, or the problem.
+    fn carried_out(&mut self, result: Result<&str, &str>);
     /// Where it tells that, for the program that takes the place of this one in the same process; None if it tells it
     /// nowhere.
     fn outcome(&self) -> Option<BorrowedFd<'_>>;

@@ -6,7 +6,7 @@ pub(crate) mod examine;
 pub(crate) mod handover;
 pub(crate) mod log_control;
 pub(crate) mod parent;
-mod pid_file;
+pub(crate) mod pid_file;
 mod program;
 pub(crate) mod rights;
 pub(crate) mod sandbox;

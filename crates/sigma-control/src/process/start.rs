@@ -117,8 +117,8 @@ pub(super) fn worker_count(settings: &Settings, cpus: usize) -> usize {
     }
 }
 
-/// What a reload cannot change is said, not silently left.
-pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
+/// Warns of changed settings that a reload does not put into force; returns their names.
+pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let changed = [
         ("workers", old.workers != new.workers),
         ("pin_workers", old.pin_workers != new.pin_workers),
@@ -152,8 +152,19 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("process", old.process != new.process),
         ("error_log.path", old.error_log.path != new.error_log.path),
     ];
-    for (name, _) in changed.iter().filter(|(_, changed)| *changed) {
+    let changed: Vec<&str> =
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
+    for name in &changed {
         tracing::warn!("`{name}` has changed; that takes effect at the next start");
+    }
+    changed
+}
+
+/// What has become of a reload, for its operator.
+pub(super) fn reload_note(need_restart: &[&str]) -> String {
+    match need_restart {
+        [] => "reloaded".to_owned(),
+        names => format!("reloaded; needs a restart: {}", names.join(", ")),
     }
 }
 

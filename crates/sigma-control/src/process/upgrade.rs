@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -58,6 +58,21 @@ pub(crate) struct Successor {
     pub(crate) takes_sessions: bool,
     /// Unknown if somebody else has started it.
     pub(crate) pid: Option<u32>,
+}
+
+impl Successor {
+    /// What has become of the upgrade, for its operator.
+    pub(crate) fn note(&self) -> String {
+        let own = env!("CARGO_PKG_VERSION");
+        let versions = match self.version == own {
+            true => format!("version {own}"),
+            false => format!("version {own} → {}", self.version),
+        };
+        match self.pid {
+            Some(pid) => format!("upgraded: pid {} → {pid}, {versions}", std::process::id()),
+            None => format!("upgraded: {versions}"),
+        }
+    }
 }
 
 /// A process that closes its channel is about to end: so often, and at such times, it is looked for that.
@@ -154,6 +169,7 @@ pub(crate) struct Possessions {
     publisher: Arc<Publisher>,
     running: Arc<Running>,
     node: Arc<Node>,
+    pid_file: Option<PathBuf>,
 }
 
 fn ms(time: Duration) -> u64 {
@@ -172,6 +188,7 @@ impl Possessions {
         publisher: &Arc<Publisher>,
         running: &Arc<Running>,
         node: &Arc<Node>,
+        pid_file: Option<&Path>,
     ) -> io::Result<Possessions> {
         let inheritance = gateway.inheritance();
         Ok(Possessions {
@@ -182,6 +199,7 @@ impl Possessions {
             publisher: Arc::clone(publisher),
             running: Arc::clone(running),
             node: Arc::clone(node),
+            pid_file: pid_file.map(Path::to_owned),
         })
     }
 
@@ -195,6 +213,8 @@ impl Possessions {
             ticket_keys: keys.iter().map(|key| key.bytes().to_vec()).collect(),
             ticket_age_ms: ms(*age),
             legacies: self.node.legacies(),
+            // The next process may have another folder.
+            pid_file: self.pid_file.as_deref().and_then(|path| std::path::absolute(path).ok()),
             uptime_ms: ms(Host.uptime()),
         }
     }

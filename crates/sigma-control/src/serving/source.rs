@@ -25,6 +25,8 @@ pub struct Source {
     pub instances: Option<u16>,
     /// What is invalid among the resources is closed instead of stopping the file.
     pub skip_invalid: bool,
+    /// The pid file of a gateway whose configuration names none.
+    pub default_pid_file: Option<PathBuf>,
     /// The state of the files when they were read last, for `--watch`. Copies share it.
     seen: Arc<Mutex<Option<Seen>>>,
 }
@@ -89,6 +91,7 @@ impl Source {
             companion: None,
             instances: None,
             skip_invalid: false,
+            default_pid_file: None,
             seen: Arc::default(),
         }
     }

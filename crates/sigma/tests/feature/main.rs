@@ -55,6 +55,7 @@ mod node_limits;
 mod node_states;
 mod nodes;
 mod operators;
+mod orders;
 mod outliers;
 mod overload;
 mod plugins_admin;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) ticket_age_ms: u64,
     /// What plugins leave, by the names of their parts.
     pub(crate) legacies: BTreeMap<String, Value>,
+    /// The pid file, which the next process may have elsewhere.
+    pub(crate) pid_file: Option<PathBuf>,
     /// How long the process has run; times that plugins leave are of this clock.
     pub(crate) uptime_ms: u64,
 }

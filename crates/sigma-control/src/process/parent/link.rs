@@ -32,8 +32,12 @@ pub(super) enum Word {
     Beat,
     /// The gateway: somebody should take its place.
     Replace { why: String },
-    /// The gateway: what became of an order of operators.
-    CarriedOut { problem: Option<String> },
+    /// The gateway: what became of an order of operators. One of an earlier version has no note.
+    CarriedOut {
+        problem: Option<String>,
+        #[serde(default)]
+        note: String,
+    },
     /// The gateway: an operator has told it to stop, and its parent with it.
     Stop,
     /// The parent: a successor is at the other end of this descriptor.
@@ -76,9 +80,9 @@ impl Link {
         self.say(&Word::Replace { why: why.to_owned() }, &[]).await;
     }
 
-    pub(crate) async fn carried_out(&self, result: &Result<(), String>) {
-        let problem = result.as_ref().err().cloned();
-        self.say(&Word::CarriedOut { problem }, &[]).await;
+    pub(crate) async fn carried_out(&self, result: Result<&str, &str>) {
+        let (note, problem) = (result.unwrap_or_default().to_owned(), result.err().map(str::to_owned));
+        self.say(&Word::CarriedOut { problem, note }, &[]).await;
     }
 
     /// Tells the parent that no gateway is to run any more.

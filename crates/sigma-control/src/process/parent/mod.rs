@@ -21,6 +21,7 @@ pub use renewal::Renewal;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -35,7 +36,7 @@ use self::outbox::Outbox;
 use self::renewal::ProgramFile;
 use super::handover::{self, Channel, Estate, Origin, State};
 use super::log_control::{LIFE, LogControl};
-use super::pid_file::PidFile;
+use super::pid_file::{PidFile, Place};
 use super::program::Program;
 use super::start::{Signals, StartError};
 use super::systemd::Systemd;
@@ -130,6 +131,7 @@ impl Parent {
     /// Returns an error if that cannot be; nothing keeps running then.
     pub async fn start(
         settings: &Settings,
+        default_pid_file: Option<&Path>,
         log: Box<dyn LogControl>,
         origin: &Origin,
     ) -> Result<Parent, StartError> {
@@ -140,7 +142,8 @@ impl Parent {
         if let Some(launcher) = &launcher {
             held.extend(handover::inherit(launcher).await.map_err(StartError::Handover)?.0);
         }
-        let pid_file = settings.pid_file.as_deref().map(PidFile::write).transpose()?;
+        let place = Place::of(settings, default_pid_file);
+        let pid_file = place.as_ref().map(Place::write).transpose()?.flatten();
         let mut parent = Parent {
             program: origin.program.clone(),
             settings: settings.process.clone(),
@@ -317,15 +320,15 @@ impl Parent {
         };
         if let Some(problem) = problem {
             tracing::error!("there is no successor: {problem}");
-            self.log.carried_out(&Err(problem));
+            self.log.carried_out(Err(&problem));
         }
     }
 
     fn take_in(&mut self, event: Event) {
         match event {
             // One that drains may tell what has come of an upgrade.
-            Event::Said(_, Word::CarriedOut { problem }, _) => {
-                self.log.carried_out(&problem.map_or(Ok(()), Err));
+            Event::Said(_, Word::CarriedOut { problem, note }, _) => {
+                self.log.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
                 self.systemd.ready();
             }
             Event::Said(pid, word, descriptors) => self.said(pid, word, descriptors),

@@ -78,7 +78,9 @@ impl Sandbox {
         for path in std::iter::once(&source.path).chain(&source.companion) {
             add(&mut remaining, &of_source(path), &mut lines);
         }
-        for need in needs::of(config, plugins) {
+        let needs = needs::of(config, plugins).into_iter();
+        let pid_file = source.default_pid_file.as_deref().filter(|_| config.settings.pid_file.is_none());
+        for need in needs.chain(pid_file.map(of_pid_file)) {
             add(&mut remaining, &need, &mut lines);
         }
         let enforced = restrict(&remaining).map_err(|reason| {
@@ -150,6 +152,11 @@ fn line_of(enforced: &Enforced) -> Option<Line> {
 fn of_source(path: &Path) -> Need {
     let (place, path) = ("the configuration".to_owned(), path.to_owned());
     Need { place, path, access: FileAccess::ReadFile, is_reloaded: false }
+}
+
+fn of_pid_file(path: &Path) -> Need {
+    let (place, path) = ("pid_file".to_owned(), path.to_owned());
+    Need { place, path, access: FileAccess::WriteFile, is_reloaded: false }
 }
 
 /// The rights that every gateway has.

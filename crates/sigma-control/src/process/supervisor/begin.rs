@@ -1,7 +1,6 @@
 //! The start of a process, in three steps: what is there before anybody is told anything, the first configuration in
 //! force, and those who serve it.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use sigma_cache::Zones;
@@ -22,7 +21,7 @@ use crate::process::chronicle::{Chronicle, Trigger};
 use crate::process::handover::Origin;
 use crate::process::log_control::LogControl;
 use crate::process::parent::Link;
-use crate::process::pid_file::PidFile;
+use crate::process::pid_file::{PidFile, Place};
 use crate::process::start::{
     Before, Signals, StartError, access_log, endpoints, files, keyring, look_after, must_fit, open_store,
     secrets, with_stored, worker_count,
@@ -117,13 +116,16 @@ impl First {
 async fn take_place(
     before: Before,
     gateway: &Gateway,
-    path: Option<&Path>,
+    place: Option<&Place>,
 ) -> (Option<Link>, Option<PidFile>) {
-    let path = path.filter(|_| before.state.is_some());
+    let place = place.filter(|_| before.state.is_some());
+    let former = before.state.as_ref().and_then(|state| state.pid_file.clone());
     let parent = before.take_place(gateway).await.parent.map(Link::over);
-    let pid_file = path.and_then(|path| {
-        PidFile::write(path).map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()
-    });
+    let write = |place: &Place| {
+        place.write().map_err(|error| tracing::error!("{error}; the gateway serves without it")).ok()?
+    };
+    let pid_file = place.and_then(write);
+    Place::remove_former(place, former.as_deref());
     (parent, pid_file)
 }
 
@@ -165,14 +167,16 @@ impl Supervisor {
             .await?;
         before.resume_tickets(&current);
         // A parent has one.
-        let path = settings.pid_file.as_deref().filter(|_| before.links.parent.is_none());
+        let place = Place::of(&settings, options.source.default_pid_file.as_deref())
+            .filter(|_| before.links.parent.is_none());
         // Before anything accepts traffic, unless another process has it until this one serves.
-        let own_file = path.filter(|_| before.state.is_none()).map(PidFile::write).transpose()?;
+        let own_file = place.as_ref().filter(|_| before.state.is_none()).map(Place::write);
+        let own_file = own_file.transpose()?.flatten();
         current.residents.prepare(None, &plugins.node);
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer, before.receiving())?;
         running.set_unready(None);
         running.members().begin();
-        let (parent, taken_file) = take_place(before, &gateway, path).await;
+        let (parent, taken_file) = take_place(before, &gateway, place.as_ref()).await;
         look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let revision = publisher.state().desired.revision();

@@ -14,6 +14,7 @@ use crate::process::chronicle::Trigger;
 use crate::process::examine;
 use crate::process::handover::Channel;
 use crate::process::log_control::LIFE;
+use crate::process::pid_file::PidFile;
 use crate::process::sandbox::Sandbox;
 use crate::process::start::StartError;
 use crate::process::upgrade::{self, Possessions, Successor};
@@ -116,8 +117,9 @@ impl Supervisor {
 
     /// What a successor gets.
     fn possessions(&self) -> std::io::Result<Possessions> {
-        let Supervisor { gateway, entrances, store, publisher, running, node, .. } = self;
-        Possessions::of(gateway, entrances, store.as_ref(), publisher, running, node)
+        let Supervisor { gateway, entrances, store, publisher, running, node, pid_file, .. } = self;
+        let pid_file = pid_file.as_ref().map(PidFile::path);
+        Possessions::of(gateway, entrances, store.as_ref(), publisher, running, node, pid_file)
     }
 }
 

@@ -27,7 +27,7 @@ use super::parent::Link;
 use super::pid_file::PidFile;
 use super::program::Program;
 use super::sandbox::Sandbox;
-use super::start::{Signals, StartError, access_log, warn_of_restart};
+use super::start::{Signals, StartError, access_log, reload_note, warn_of_restart};
 use super::systemd::Systemd;
 use super::upgrade::{Starter, Successor};
 use super::usage::Usage;
@@ -296,9 +296,11 @@ impl Supervisor {
             Outcome::Successor(successor) => return self.upgraded(successor).await,
             Outcome::File(whole, trigger, asker) => {
                 let result = whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string());
+                let note = reload_note(result.as_deref().unwrap_or_default());
+                let result = result.map(drop);
                 self.running.reloaded(result.as_ref().err().cloned());
                 self.tell_history_of_file(trigger, &result);
-                self.carried_out(&result).await;
+                self.carried_out(result.as_ref().map(|()| &*note).map_err(|problem| &**problem)).await;
                 match &result {
                     Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
                     Err(error) => tracing::error!(
@@ -308,7 +310,8 @@ impl Supervisor {
                 (result, asker)
             }
             Outcome::Edit(whole, asker) => {
-                (whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string()), asker)
+                let result = whole.and_then(|whole| self.commit(whole)).map(drop);
+                (result.map_err(|error| error.to_string()), asker)
             }
         };
         self.tell_parent_of_sockets().await;
@@ -318,7 +321,7 @@ impl Supervisor {
     }
 
     /// Tells whoever has signalled this process, or its parent.
-    async fn carried_out(&mut self, result: &Result<(), String>) {
+    async fn carried_out(&mut self, result: Result<&str, &str>) {
         self.log.carried_out(result);
         if let Some(parent) = &self.parent {
             parent.carried_out(result).await;
@@ -332,7 +335,7 @@ impl Supervisor {
     async fn upgraded(&mut self, successor: Result<Successor, String>) -> Option<Successor> {
         match successor {
             Ok(successor) => {
-                self.carried_out(&Ok(())).await;
+                self.carried_out(Ok(&successor.note())).await;
                 let (version, pid) = (&successor.version, successor.pid);
                 tracing::info!(target: LIFE, version, pid, "a successor serves");
                 if let Some((systemd, pid)) = self.systemd.as_ref().zip(pid) {
@@ -342,7 +345,7 @@ impl Supervisor {
             }
             Err(why) => {
                 tracing::error!("there is no successor, this process goes on:\n{why}");
-                self.carried_out(&Err(why)).await;
+                self.carried_out(Err(&why)).await;
                 None
             }
         }
@@ -358,8 +361,9 @@ impl Supervisor {
         self.tell_store();
     }
 
-    /// Puts a whole configuration into force; on an error everything stays as it is.
-    fn commit(&mut self, whole: Whole) -> Result<(), StartError> {
+    /// Puts a whole configuration into force; on an error everything stays as it is. Returns the names of settings that
+    /// need a restart.
+    fn commit(&mut self, whole: Whole) -> Result<Vec<&'static str>, StartError> {
         let snapshot = Arc::clone(&whole.snapshot);
         let log = access_log(&snapshot.settings)?;
         let prepared = self.gateway.prepare(&snapshot, log)?;
@@ -368,13 +372,13 @@ impl Supervisor {
         self.publisher.adopt(whole);
         self.gateway.commit(prepared);
         self.tell_store();
-        warn_of_restart(&self.current.settings, &snapshot.settings);
+        let need_restart = warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
             tracing::error!(%error, "the level of the error log stays as it was");
         }
         self.go_on_with(snapshot);
         self.has_changed = true;
-        Ok(())
+        Ok(need_restart)
     }
 
     /// What is in force from now on.

@@ -1,0 +1,93 @@
+//! `sigma reload`, `upgrade`, `reopen` and `stop`: they find the process by its configuration, whatever is wrong with
+//! that, and say what was done.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use sigma_testkit::{Gateway, Origin, until};
+
+use crate::{PATIENCE, SIGMA, catch_all, nodes};
+
+/// A command that names a gateway by its configuration.
+fn order(gateway: &Gateway, name: &str) -> Output {
+    let mut command = Command::new(SIGMA);
+    command.arg(name).arg("-c").arg(gateway.dir().join("sigma.yaml"));
+    command.env("RUNTIME_DIRECTORY", gateway.dir().join("run")).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The default pid files of the folder of a gateway.
+fn pid_files(gateway: &Gateway) -> Vec<String> {
+    let files = fs::read_dir(gateway.dir().join("run")).into_iter().flatten().flatten();
+    files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_broken_file_is_no_obstacle_to_a_stop() {
+    let origin = Origin::echo("a").unwrap();
+    let config = catch_all("", &nodes(&[&origin]), "");
+    let mut gateway = Gateway::start(SIGMA, &config).unwrap();
+    assert_eq!(pid_files(&gateway).len(), 1, "{}", gateway.stderr());
+    for broken in ["routes:\n  - path: /x\nnonsense: 1\n", "routes: [\n  }"] {
+        gateway.rewrite(broken).unwrap();
+        let output = order(&gateway, "reload");
+        assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+        assert!(out(&output).contains("the old configuration stays in force"), "{}", out(&output));
+        let output = order(&gateway, "reopen");
+        assert!(out(&output).contains("opens its log files again"), "{}", out(&output));
+    }
+    let output = order(&gateway, "stop");
+    assert_eq!(out(&output), format!("process {} finishes its open exchanges and ends\n", gateway.pid()));
+    assert!(gateway.wait(PATIENCE).unwrap().success());
+    assert!(pid_files(&gateway).is_empty(), "the file goes with its process");
+    let output = order(&gateway, "stop");
+    assert!(out(&output).contains("no running gateway is known"), "{}", out(&output));
+    assert!(out(&output).contains("--pid"), "{}", out(&output));
+}
+
+/// The number of a dead process may be another one's.
+#[test]
+fn a_file_of_a_dead_process_names_no_process() {
+    let origin = Origin::echo("a").unwrap();
+    let mut gateway = Gateway::start(SIGMA, &catch_all("", &nodes(&[&origin]), "")).unwrap();
+    gateway.kill().unwrap();
+    let files = pid_files(&gateway);
+    assert_eq!(files.len(), 1);
+    // A process that runs, and is no gateway.
+    let path = gateway.dir().join("run").join(&files[0]);
+    fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+    let output = order(&gateway, "stop");
+    assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+    assert!(out(&output).contains("no running gateway is known"), "{}", out(&output));
+    gateway.start_again().unwrap();
+    assert_eq!(out(&order(&gateway, "reload")), "reloaded\n");
+}
+
+#[test]
+fn a_reload_and_an_upgrade_say_what_was_done() {
+    let origin = Origin::echo("a").unwrap();
+    let with = |settings: &str| catch_all(settings, &nodes(&[&origin]), "");
+    let gateway = Gateway::start(SIGMA, &with("pid_file: \"{dir}/sigma.pid\"")).unwrap();
+    assert!(pid_files(&gateway).is_empty(), "the configuration names another file");
+    assert_eq!(out(&order(&gateway, "reload")), "reloaded\n");
+    gateway.rewrite(&with("pid_file: \"{dir}/sigma.pid\"\nstatus: { address: \"{status}\" }")).unwrap();
+    assert_eq!(out(&order(&gateway, "reload")), "reloaded; needs a restart: status\n");
+    let first = gateway.pid();
+    let output = order(&gateway, "upgrade");
+    assert!(until(PATIENCE, || gateway.pid() != first), "{}", gateway.stderr());
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!("upgraded: pid {first} → {}, version {version}\n", gateway.pid());
+    assert_eq!(out(&output), expected);
+    // Without `pid_file` the next process has the default file, and the former one goes.
+    gateway.rewrite(&with("")).unwrap();
+    let upgraded =
+        Command::new(SIGMA).args(["upgrade", "--pid", &gateway.pid().to_string()]).output().unwrap();
+    assert!(upgraded.status.success(), "{}", out(&upgraded));
+    assert!(until(PATIENCE, || pid_files(&gateway).len() == 1), "{}", gateway.stderr());
+    assert!(until(PATIENCE, || !gateway.dir().join("sigma.pid").exists()), "{}", gateway.stderr());
+    assert_eq!(out(&order(&gateway, "reload")), "reloaded\n");
+    assert!(order(&gateway, "stop").status.success());
+}
