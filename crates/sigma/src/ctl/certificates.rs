@@ -16,7 +16,7 @@ pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut all_answered = true;
     for control in controls {
-        match Client::new(Some(control.clone()), None)?.certificates().await {
+        match Client::of_control(control)?.certificates().await {
             Ok(found) => rows.extend(found.as_array().into_iter().flatten().cloned().map(|mut one| {
                 one["node"] = control.as_str().into();
                 one

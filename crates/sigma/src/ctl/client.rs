@@ -11,6 +11,33 @@ use super::identity::Identity;
 /// An answer takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
+/// The Control API that commands ask unless `--control` names another.
+pub(crate) const DEFAULT_CONTROL: &str = "http://127.0.0.1:9090";
+
+/// The API of a gateway, and the options that name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Api {
+    Admin,
+    Control,
+    /// The Admin API, where a Control API would do as well.
+    Either,
+}
+
+impl Api {
+    /// What to look at where it cannot be reached.
+    fn remedy(self, is_tls: bool) -> &'static str {
+        match self {
+            Api::Admin | Api::Either if is_tls => {
+                "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`"
+            }
+            Api::Admin => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
+            Api::Control => "see that it runs with `control` at this address, or name another with --control",
+            Api::Either => {
+                "see that it runs and that its address is right (--admin, SIGMA_ADMIN); a gateway without an Admin API, such as one with its routes in a file, is asked with --control URL"
+            }
+        }
+    }
+}
 
 /// A change of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +73,23 @@ pub(crate) fn with_query<'a>(path: &str, arguments: impl Iterator<Item = (&'a st
 
 /// A gateway to talk to.
 pub(crate) struct Client {
+    api: Api,
     base: String,
     key: Option<String>,
     http: reqwest::Client,
 }
 
 impl Client {
-    /// Of the gateway at `url`, or the one that the environment names.
-    pub(crate) fn new(url: Option<String>, key: Option<String>) -> Result<Client> {
-        Client::over(reqwest::Client::builder(), url, key)
+    /// Of the Control API at `url`.
+    pub(crate) fn of_control(url: &str) -> Result<Client> {
+        let client = Client::over(reqwest::Client::builder(), Some(url.to_owned()), None)?;
+        Ok(Client { api: Api::Control, ..client })
+    }
+
+    /// The same, for a question that a Control API answers too.
+    fn or_control(&self) -> Client {
+        let Client { base, key, http, .. } = self;
+        Client { api: Api::Either, base: base.clone(), key: key.clone(), http: http.clone() }
     }
 
     /// The same, as somebody who may have a certificate.
@@ -70,7 +105,7 @@ impl Client {
         }
         // A proxy of the environment is meant for the world outside, not for the gateways within.
         let http = http.timeout(TIMEOUT).no_proxy().build()?;
-        Ok(Client { base: url.trim_end_matches('/').to_owned(), key, http })
+        Ok(Client { api: Api::Admin, base: url.trim_end_matches('/').to_owned(), key, http })
     }
 
     /// Calls the Admin API; `path` is below `/apisix/admin`.
@@ -86,16 +121,18 @@ impl Client {
 
     /// Asks the Admin API, or the Control API at `control`, for what both tell under the same path.
     pub(crate) async fn ask(&self, control: Option<&str>, path: &str) -> Result<Value> {
-        let Some(control) = control else { return self.call(Method::Get, path, None).await };
-        let other = Client::new(Some(control.to_owned()), None)?;
+        let Some(control) = control else { return self.or_control().call(Method::Get, path, None).await };
+        let other = Client::of_control(control)?;
         let (_, text) = other.send(other.http.get(format!("{}/v1/{path}", other.base))).await?;
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
     /// Asks the Admin API, or the Control API at `control`, for an answer without an end.
     pub(crate) async fn stream(&self, control: Option<&str>, path: &str) -> Result<reqwest::Response> {
-        let other = control.map(|control| Client::new(Some(control.to_owned()), None)).transpose()?;
-        let (client, root) = other.as_ref().map_or((self, "apisix/admin"), |other| (other, "v1"));
+        let (client, root) = match control {
+            Some(control) => (Client::of_control(control)?, "v1"),
+            None => (self.or_control(), "apisix/admin"),
+        };
         let request = client.http.get(format!("{}/{root}/{path}", client.base)).timeout(Duration::MAX);
         let answer = client.begin(request).await?;
         match answer.status().as_u16() {
@@ -169,10 +206,7 @@ impl Client {
             request = request.header("x-api-key", key);
         }
         request.send().await.map_err(|error| {
-            let remedy = match self.base.starts_with("https://") {
-                false => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
-                true => "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`",
-            };
+            let remedy = self.api.remedy(self.base.starts_with("https://"));
             anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
         })
     }
@@ -242,6 +276,18 @@ mod tests {
         assert!(said.ends_with("this key may only read: give one of role admin"), "{said}");
         assert!(
             refusal(401, text).to_string().starts_with("401: failed to check token: missing apikey; give")
+        );
+    }
+
+    #[test]
+    fn the_remedy_names_the_option_of_the_command() {
+        for is_tls in [false, true] {
+            assert!(Api::Control.remedy(is_tls).contains("--control"));
+            assert!(!Api::Control.remedy(is_tls).contains("--admin"));
+            assert!(!Api::Admin.remedy(is_tls).contains("--control"));
+        }
+        assert!(
+            Api::Either.remedy(false).contains("--admin") && Api::Either.remedy(false).contains("--control")
         );
     }
 

@@ -165,19 +165,15 @@ enum Verb {
         file: PathBuf,
     },
     /// Show which revision gateways serve, asked of their Control APIs
-    Nodes {
-        /// A Control API
-        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
-        control: Vec<String>,
-    },
+    Nodes(Controls),
     /// Show the nodes of upstreams, with their states and what keeps them out, asked of a Control API
     Upstreams {
         /// The resource that the upstream stands in, such as upstreams/1 or routes/1; without it all
         #[arg(value_name = "UPSTREAM")]
         upstream: Option<String>,
-        /// The Control API
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
-        control: String,
+        /// The Control API [default: http://127.0.0.1:9090]
+        #[arg(long, value_name = "URL")]
+        control: Option<String>,
     },
     /// Put a node of an upstream into a state, by Control APIs; holds while those gateways run
     NodeState {
@@ -196,11 +192,7 @@ enum Verb {
     },
     /// List the certificates that gateways show, the first to expire first, asked of their Control APIs
     #[command(after_help = "Exit status 3: one of them has expired, or cannot be read.")]
-    Certificates {
-        /// A Control API
-        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
-        control: Vec<String>,
-    },
+    Certificates(Controls),
     /// List the certificates that gateways order by themselves: their state, the next try and the last error
     Acme {
         #[command(subcommand)]
@@ -210,11 +202,25 @@ enum Verb {
         control: Vec<String>,
     },
     /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
-    Quarantine {
-        /// A Control API
-        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
-        control: Vec<String>,
-    },
+    Quarantine(Controls),
+}
+
+/// Control APIs that a command asks.
+#[derive(Debug, Args)]
+struct Controls {
+    /// A Control API, which may be named several times [default: http://127.0.0.1:9090]
+    #[arg(long, value_name = "URL")]
+    control: Vec<String>,
+    /// A Control API, as with --control
+    #[arg(value_name = "URL")]
+    urls: Vec<String>,
+}
+
+impl Controls {
+    fn all(self) -> Vec<String> {
+        let all = [self.control, self.urls].concat();
+        if all.is_empty() { vec![client::DEFAULT_CONTROL.to_owned()] } else { all }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -287,9 +293,14 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Purge(purge) => purge.order(&client, form).await?,
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
-        Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,
+        Verb::Nodes(controls) => return nodes(&controls.all(), form.unwrap_or(Form::Table)).await,
         Verb::Upstreams { upstream, control } => {
-            let client = Client::new(Some(control), None)?;
+            // A URL is that of a Control API, as with `nodes`.
+            let (urls, upstream): (Vec<String>, Vec<String>) =
+                upstream.into_iter().partition(|text| text.contains("://"));
+            let upstream = upstream.into_iter().next();
+            let control = control.or_else(|| urls.into_iter().next());
+            let client = Client::of_control(&control.unwrap_or_else(|| client::DEFAULT_CONTROL.to_owned()))?;
             let mut found = client.nodes(upstream.as_deref()).await?;
             if upstream.is_some() {
                 found = json!([found]);
@@ -309,9 +320,11 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
                 orders::order(&control, &name).await?;
             }
         }
-        Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,
-        Verb::Certificates { control } => {
-            return certificates::list(&control, form.unwrap_or(Form::Table)).await;
+        Verb::Quarantine(controls) => {
+            return quarantine(&controls.all(), form.unwrap_or(Form::Table)).await;
+        }
+        Verb::Certificates(controls) => {
+            return certificates::list(&controls.all(), form.unwrap_or(Form::Table)).await;
         }
         Verb::Dump => {
             let mut found = client.call(Method::Get, "configs", None).await?;
@@ -328,7 +341,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
 }
 
 async fn set_node_state(control: &str, upstream: &str, node: &str, state: &str) -> Result<()> {
-    let client = Client::new(Some(control.to_owned()), None)?;
+    let client = Client::of_control(control)?;
     let set = client.set_node_state(upstream, node, state).await;
     let set = set.with_context(|| control.to_owned())?;
     let held = set.get("state").and_then(Value::as_str).unwrap_or(state);
@@ -445,7 +458,7 @@ async fn revisions(controls: &[String]) -> Result<(Vec<Value>, bool)> {
     let mut rows = Vec::new();
     let mut all_answered = true;
     for control in controls {
-        let client = Client::new(Some(control.clone()), None)?;
+        let client = Client::of_control(control)?;
         rows.push(match client.revision().await {
             Ok(mut found) => {
                 found["node"] = control.as_str().into();
@@ -463,6 +476,29 @@ async fn revisions(controls: &[String]) -> Result<(Vec<Value>, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_apis_are_named_with_and_without_the_option() {
+        use clap::Parser;
+
+        let check = |arguments: &[&str], expected: &[&str]| {
+            for command in ["nodes", "certificates", "quarantine"] {
+                let line = [&["sigma", "ctl", command], arguments].concat();
+                let cli = crate::args::Cli::try_parse_from(line).unwrap();
+                let crate::args::Command::Ctl(Ctl { command, .. }) = cli.command else { panic!("not ctl") };
+                let (Verb::Nodes(controls) | Verb::Certificates(controls) | Verb::Quarantine(controls)) =
+                    command
+                else {
+                    panic!("another command")
+                };
+                assert_eq!(controls.all(), expected, "{arguments:?}");
+            }
+        };
+        check(&[], &["http://127.0.0.1:9090"]);
+        check(&["http://a", "http://b"], &["http://a", "http://b"]);
+        check(&["--control", "http://a", "--control", "http://b"], &["http://a", "http://b"]);
+        check(&["http://b", "--control", "http://a"], &["http://a", "http://b"]);
+    }
 
     #[test]
     fn kinds_and_ids_make_paths() {

@@ -25,7 +25,7 @@ pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut all_answered = true;
     for control in controls {
-        match Client::new(Some(control.clone()), None)?.orders().await {
+        match Client::of_control(control)?.orders().await {
             Ok(found) => rows.extend(found.as_array().into_iter().flatten().cloned().map(|mut one| {
                 one["node"] = control.as_str().into();
                 one
@@ -42,7 +42,7 @@ pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
 
 /// Has one ordered.
 pub(super) async fn order(control: &str, name: &str) -> Result<()> {
-    let client = Client::new(Some(control.to_owned()), None)?;
+    let client = Client::of_control(control)?;
     let known = client.orders().await.with_context(|| control.to_owned())?;
     let meant: Vec<&str> = meant(&known, name);
     if meant.is_empty() {
