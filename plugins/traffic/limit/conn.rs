@@ -310,7 +310,8 @@ impl LimitConn {
         }
         ctx.keep(self, Entered(taken));
         match over {
-            true => self.refusal.over(env),
+            // When another request ends is not known.
+            true => self.refusal.over(env, None),
             false if self.refusal.is_dry() => Step::Next,
             false => after(delay),
         }
@@ -352,7 +353,7 @@ impl LimitConn {
         Step::wait(entered, move |entered, _, env| match entered {
             Ok(Some(_)) if refusal.is_dry() => Step::Next,
             Ok(Some(delay)) => after(delay),
-            Ok(None) => refusal.over(env),
+            Ok(None) => refusal.over(env, None),
             Err(error) => refusal.undetermined(error),
         })
     }

@@ -351,6 +351,15 @@ impl Event for Spared {
     }
 }
 
+/// The statuses whose responses say when to try again (RFC 6585, RFC 9110).
+const RETRIED: [u16; 2] = [429, 503];
+
+/// Whole seconds, rounded up: earlier is too early.
+pub(super) fn whole_seconds(seconds: f64) -> u64 {
+    // A float saturates; what is a whole second but for the last bits is that second.
+    (seconds - 1e-6).ceil().max(0.0) as u64
+}
+
 /// How requests are answered that do not pass.
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -378,8 +387,9 @@ impl Refusal {
         self.fields.dry_run
     }
 
-    /// Refuses a request that is over the limit.
-    pub(super) fn over(&self, env: &Env<'_>) -> Step {
+    /// Refuses a request that is over the limit. With `wait_s`, the seconds after which it would pass, a 429 or 503 has
+    /// `Retry-After`.
+    pub(super) fn over(&self, env: &Env<'_>, wait_s: Option<f64>) -> Step {
         if self.fields.dry_run {
             static REPORT: LogThrottle = LogThrottle::new();
             self.spared.count(env, Spared);
@@ -389,9 +399,14 @@ impl Refusal {
             }
             return Step::Next;
         }
+        let status = self.fields.rejected_code;
+        let mut reply = Reply::new(status);
+        if let Some(wait_s) = wait_s.filter(|_| RETRIED.contains(&status)) {
+            reply = reply.header("Retry-After", whole_seconds(wait_s).max(1).to_string());
+        }
         match &self.fields.rejected_msg {
-            Some(message) => Step::json(self.fields.rejected_code, &json!({"error_msg": message})),
-            None => Reply::new(self.fields.rejected_code).into(),
+            Some(message) => reply.json(&json!({"error_msg": message})).into(),
+            None => reply.into(),
         }
     }
 

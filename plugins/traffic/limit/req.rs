@@ -54,7 +54,7 @@ HTTP/1.1 429 Too Many Requests
 ///
 /// Requests flow through a bucket that leaks `rate` of them per second. What comes faster is delayed
 /// until it fits, as long as no more than `burst` requests wait; beyond that it is refused. With
-/// `nodelay` the burst passes at once.
+/// `nodelay` the burst passes at once. A refusal with 429 or 503 has `Retry-After`, in whole seconds.
 ///
 /// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose buckets
 /// are empty first are forgotten.
@@ -149,6 +149,18 @@ impl Bucket {
         Some(excess)
     }
 
+    /// Seconds after which a request fits that does not fit now; None if it never does.
+    fn wait_s(self, level: Level, cost: u64, now_ms: u64) -> Option<f64> {
+        let leaked = self.rate * now_ms.abs_diff(level.at_ms) as f64;
+        let excess = level.excess.unwrap_or_default() - leaked + cost as f64 * 1000.0;
+        self.wait_for(excess - self.burst * 1000.0, cost)
+    }
+
+    /// Seconds until so many thousandths have leaked; None if the request is larger than the bucket.
+    fn wait_for(self, surplus: f64, cost: u64) -> Option<f64> {
+        (cost as f64 <= self.burst + 1.0).then(|| surplus / self.rate / 1000.0)
+    }
+
     /// Milliseconds after which a bucket is as good as new, and a second more.
     fn lifetime_ms(self) -> u64 {
         // Redis takes no expiry that does not fit its clock; thirty thousand years are as good.
@@ -158,7 +170,8 @@ impl Bucket {
 
 /// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which
 /// forgets the last request too early at rates below one; it has the time of one request more here.
-/// The clock is the server's: those of gateways differ, and are set.
+/// The clock is the server's: those of gateways differ, and are set. A request that does not fit returns the negative
+/// number of thousandths that are too many.
 const POUR: &str = "
 if redis.replicate_commands then redis.replicate_commands() end
 local time = redis.call('TIME')
@@ -171,7 +184,7 @@ if level[1] and level[2] then
     excess = math.max(tonumber(level[1]) - rate * math.abs(now - tonumber(level[2])) + cost, excess)
 end
 if excess > burst * 1000 then
-    return false
+    return tostring(burst * 1000 - excess)
 end
 redis.call('HSET', KEYS[1], 'excess', tostring(excess), 'last', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -223,16 +236,17 @@ impl LimitReq {
     fn local(&self, buckets: &Buckets, key: &[u8], cost: u64, env: &Env<'_>) -> Step {
         let now_ms = clock::process_ms();
         let poured = buckets.0.with(key, now_ms, |slot| {
+            let before = slot.value;
             let poured = self.bucket.pour(&mut slot.value, cost, now_ms);
             if poured.is_some() || slot.value.excess.is_none() {
                 slot.expires_ms = now_ms.saturating_add(self.bucket.lifetime_ms());
             }
-            poured
+            poured.ok_or(before)
         });
         match poured.map(|excess| self.delay(excess)) {
-            None => self.refusal.over(env),
-            Some(None) => Step::Next,
-            Some(Some(delay)) => {
+            Err(level) => self.refusal.over(env, self.bucket.wait_s(level, cost, now_ms)),
+            Ok(None) => Step::Next,
+            Ok(Some(delay)) => {
                 Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
             }
         }
@@ -246,9 +260,8 @@ impl LimitReq {
         let args = [rate.to_string(), burst.to_string(), lifetime_ms.to_string(), cost.to_string()];
         let (nodelay, refusal) = (self.nodelay || self.refusal.is_dry(), Arc::clone(&self.refusal));
         let poured = async move {
-            let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
-            if let Ok(Some(excess)) = &excess
-                && let Ok(excess) = excess.parse::<f64>()
+            let excess = POUR_SCRIPT.run::<f64>(&connection, &key, &args).await;
+            if let Ok(excess) = excess
                 && excess / rate >= 1.0
                 && !nodelay
             {
@@ -256,9 +269,10 @@ impl LimitReq {
             }
             excess
         };
+        let bucket = self.bucket;
         Step::wait(poured, move |excess, _, env| match excess {
-            Ok(Some(_)) => Step::Next,
-            Ok(None) => refusal.over(env),
+            Ok(excess) if excess < 0.0 => refusal.over(env, bucket.wait_for(-excess, cost)),
+            Ok(_) => Step::Next,
             Err(error) => refusal.undetermined(error),
         })
     }
@@ -327,6 +341,22 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_request_fits_after_its_wait() {
+        for (rate, burst, cost) in [(0.5, 0.0, 1), (3.0, 7.0, 2), (10.0, 1.0, 2), (1000.0, 0.0, 1)] {
+            let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
+            while bucket.pour(&mut level, 1, 500).is_some() {}
+            let wait_ms = (bucket.wait_s(level, cost, 501).unwrap() * 1000.0).ceil() as u64;
+            let fits = |at_ms: u64| bucket.pour(&mut level.clone(), cost, at_ms).is_some();
+            assert!(
+                fits(501 + wait_ms) && (wait_ms <= 1 || !fits(501 + wait_ms - 2)),
+                "{bucket:?} {wait_ms}"
+            );
+        }
+        let small = Bucket { rate: 1.0, burst: 1.0 };
+        assert_eq!(small.wait_s(Level::default(), 3, 0), None);
+    }
+
+    #[test]
     fn a_forgotten_bucket_is_empty() {
         for (rate, burst) in [(0.5, 0.0), (3.0, 7.0), (1000.0, 0.0)] {
             let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
@@ -387,6 +417,7 @@ mod tests {
         assert!(case.run(&slow, Phase::Access).is_none());
         let reply = case.run(&slow, Phase::Access).unwrap();
         assert_eq!((reply.status, reply.body), (503, None));
+        assert_eq!(reply.headers, [("Retry-After".into(), b"100".to_vec())]);
         case.request("GET /?a=2 HTTP/1.1\nHost: h\n");
         assert!(case.run(&slow, Phase::Access).is_none());
     }

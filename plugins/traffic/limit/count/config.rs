@@ -49,9 +49,12 @@ pub(in crate::limit) struct Config {
     /// here. -1 to ask Redis for each request.
     #[schemars(with = "f64", extend("default" = -1))]
     sync_interval: Option<f64>,
-    /// Whether responses tell the client its quota.
+    /// Whether responses tell the client its quota, and refusals with 429 or 503 have `Retry-After`.
     #[schemars(extend("default" = true))]
     pub(super) show_limit_quota_header: bool,
+    /// The form of the reset header: whole seconds, rounded up, or hundredths of a second as in APISIX. Sigma's own.
+    #[schemars(extend("default" = "seconds", "own_default" = true))]
+    pub(super) reset_form: ResetForm,
     /// Whether responses have `RateLimit-Policy` and `RateLimit` as well, of
     /// draft-ietf-httpapi-ratelimit-headers-10. A policy is named `default`, or after the `header_prefix` or the
     /// number of its rule. Sigma's own.
@@ -71,6 +74,16 @@ pub(in crate::limit) struct Config {
     /// Whether clients do not get the `cost_header`. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) hide_cost_header: bool,
+}
+
+/// The form of the header with the seconds until a quota is whole again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ResetForm {
+    /// Whole seconds.
+    Seconds,
+    /// Seconds with up to two decimals.
+    Hundredths,
 }
 
 /// Settings that mean nothing without `cost_header`.

@@ -2,7 +2,8 @@
 
 use sigma_http::Headers;
 
-use super::config::Metadata;
+use super::super::quota::whole_seconds;
+use super::config::{Metadata, ResetForm};
 use super::window::{Quota, Verdict};
 
 /// The names of the header fields of one rule.
@@ -40,7 +41,7 @@ impl FieldNames {
     }
 
     /// Tells a client of its quota, in the place of fields of the same names.
-    pub(super) fn set(&self, headers: &mut Headers, quota: Quota, verdict: Verdict) {
+    pub(super) fn set(&self, headers: &mut Headers, quota: Quota, verdict: Verdict, form: ResetForm) {
         let mut digits = itoa::Buffer::new();
         let mut set = |name: &str, value: &str| {
             headers.remove_name(name.as_bytes());
@@ -48,6 +49,9 @@ impl FieldNames {
         };
         set(&self.limit, digits.format(quota.limit));
         set(&self.remaining, digits.format(verdict.remaining.unwrap_or(0)));
+        if form == ResetForm::Seconds {
+            return set(&self.reset, digits.format(whole_seconds(verdict.reset_s)));
+        }
         // Made of hundredths, see `Verdict::new`: text of floats takes longer than all the rest.
         let hundredths = (verdict.reset_s * 100.0).round() as u64;
         let whole = digits.format(hundredths / 100);
@@ -103,5 +107,24 @@ mod tests {
         );
         let own = json!({"limit_header": "L", "remaining_header": "RateLimit-R", "reset_header": "X"});
         check(own, Some("1"), ["L", "1-RateLimit-R", "X"]);
+    }
+
+    #[test]
+    fn a_reset_is_in_whole_seconds_unless_hundredths_are_wanted() {
+        let names = FieldNames::new(&Metadata::default(), None);
+        let check = |reset_s: f64, expected: [&str; 2]| {
+            for (form, expected) in [ResetForm::Seconds, ResetForm::Hundredths].into_iter().zip(expected) {
+                let mut headers = Headers::default();
+                let quota = Quota { limit: 2, window_s: 600 };
+                names.set(&mut headers, quota, Verdict::new(None, reset_s), form);
+                let found = headers.iter().find(|(name, _)| *name == b"X-RateLimit-Reset");
+                assert_eq!(found.unwrap().1, expected.as_bytes(), "{reset_s} {form:?}");
+            }
+        };
+        check(600.0, ["600", "600"]);
+        check(59.98, ["60", "59.98"]);
+        check(59.01, ["60", "59.01"]);
+        check(0.5, ["1", "0.5"]);
+        check(0.0, ["0", "0"]);
     }
 }

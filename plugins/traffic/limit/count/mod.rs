@@ -29,6 +29,7 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Res
 
 use super::quota::{self, Amount, Key, Refusal, Space, Unlimited};
 use config::OF_COST_HEADER;
+use config::ResetForm;
 pub(super) use config::{Config, Metadata};
 use delayed::Delayed;
 use fields::FieldNames;
@@ -101,6 +102,8 @@ X-RateLimit-Reset: 600
 …
 $ curl -i http://127.0.0.1:9080/orders
 HTTP/1.1 429 Too Many Requests
+…
+Retry-After: 600
 …
 {"error_msg":"429 Too Many Requests"}
 ```
@@ -191,6 +194,7 @@ pub(super) struct LimitCount {
     counters: Arc<Counters>,
     window_type: WindowType,
     shown: bool,
+    reset_form: ResetForm,
     standard_fields: bool,
     refusal: Arc<Refusal>,
     rules: Vec<Rule>,
@@ -314,6 +318,7 @@ impl LimitCount {
             counters,
             window_type: config.window_type,
             shown: config.show_limit_quota_header,
+            reset_form: config.reset_form,
             standard_fields: config.standard_fields,
             refusal: config.refusal.of(build),
             rules,
@@ -420,7 +425,11 @@ impl LimitCount {
         if let Some(told) = told.filter(|_| self.shown || self.standard_fields || self.learning.is_some()) {
             ctx.keep(self, told);
         }
-        if verdict.is_refusal() { self.refusal.over(env) } else { Step::Next }
+        let is_told = self.shown || self.standard_fields;
+        match verdict.is_refusal() {
+            true => self.refusal.over(env, is_told.then_some(verdict.reset_s)),
+            false => Step::Next,
+        }
     }
 
     fn remote(
@@ -471,7 +480,7 @@ impl LimitCount {
         let (rule, quota, verdict) = (*rule, *quota, *verdict);
         let names = &self.rules[rule].names;
         if self.shown {
-            names.set(headers, quota, verdict);
+            names.set(headers, quota, verdict, self.reset_form);
         }
         if self.standard_fields {
             names.append_standard(headers, quota, verdict);

@@ -109,6 +109,16 @@ fn fields(case: &mut Case, entry: &Entry) -> String {
     fields.collect::<Vec<_>>().join(" ")
 }
 
+/// The fields of the reply to the second request.
+fn case_refusal(conf: Value) -> Vec<(String, String)> {
+    let entry = entry("limit-count", conf).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    assert!(case.run(&entry, Phase::Access).is_none());
+    let reply = case.run(&entry, Phase::Access).unwrap();
+    let text = |value: Vec<u8>| String::from_utf8(value).unwrap();
+    reply.headers.into_iter().map(|(name, value)| (name.into_owned(), text(value))).collect()
+}
+
 #[test]
 fn requests_over_the_quota_are_refused() {
     let conf = json!({"count": 2, "time_window": 60, "rejected_code": 429, "rejected_msg": "too \"many\"", "key": "http_x-key"});
@@ -126,6 +136,11 @@ fn requests_over_the_quota_are_refused() {
     assert_eq!(ask(keyed).1, "X-RateLimit-Limit=2 X-RateLimit-Remaining=1");
     assert_eq!(ask(bare).1, "X-RateLimit-Limit=2 X-RateLimit-Remaining=0");
     let (reply, fields, info) = ask(bare);
+    let told = case_refusal(json!({"count": 1, "time_window": 60, "rejected_code": 429}));
+    assert_eq!(told, [("Retry-After".to_owned(), "60".to_owned())]);
+    assert_eq!(case_refusal(json!({"count": 1, "time_window": 60})), told, "503 has it too");
+    assert_eq!(case_refusal(json!({"count": 1, "time_window": 60, "rejected_code": 403})), []);
+    assert_eq!(case_refusal(json!({"count": 1, "time_window": 60, "show_limit_quota_header": false})), []);
     assert_eq!(reply, Some((429, Some(b"{\"error_msg\":\"too \\\"many\\\"\"}\n".to_vec()))));
     assert_eq!(fields, "X-RateLimit-Limit=2 X-RateLimit-Remaining=0");
     let info: Value = serde_json::from_str(&info).unwrap();

@@ -395,7 +395,7 @@ impl Inner {
         let inner = Arc::clone(self);
         counted.and_then(ctx, env, move |end, _, env| match end {
             End::Reply(reply) if reply.reason == Some(UNDETERMINED) => Step::Reply(reply),
-            _ if inner.limit.refusal().is_dry() => inner.limit.refusal().over(env),
+            _ if inner.limit.refusal().is_dry() => inner.limit.refusal().over(env, None),
             _ => {
                 let reason = format!("query cost {cost} exceeds max_cost {max_cost}");
                 Step::json(403, &json!({"message": format!("Invalid graphql request: {reason}")}))
