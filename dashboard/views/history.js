@@ -33,7 +33,9 @@ function whatOf({ summary, keys, rollback_to }) {
   const all = summary.created + summary.changed + summary.deleted;
   const more = all > keys.length ? ` and ${format.count(all - keys.length)} more` : "";
   const back = rollback_to === undefined ? "" : `back to ${rollback_to}: `;
-  return `${back}${keys.join(", ")}${more}`;
+  const kinds = ["created", "changed", "deleted"].filter((kind) => summary[kind] > 0);
+  const done = kinds.map((kind) => (kinds.length > 1 ? `${format.count(summary[kind])} ${kind}` : kind)).join(", ");
+  return `${back}${done && `${done}: `}${keys.join(", ")}${more}`;
 }
 
 async function versions(root, key, signal) {
@@ -107,7 +109,7 @@ async function rollBack(number, root) {
     const seen = await get(path("history", newestVersion, "diff", number));
     const left = [...plan.left.settings, ...plan.left.expired];
     const content = [
-      h("p", {}, `${format.count(plan.objects)} objects change.`),
+      h("p", {}, `${format.count(plan.created.length)} created, ${format.count(plan.changed.length)} changed, ${format.count(plan.deleted.length)} deleted.`),
       left.length > 0 && note(`Not brought back: ${left.join(", ")}.`),
       seen.changes.map((change) => h("div", {}, h("h3", {}, change.key), difference(change.before ?? undefined, change.after ?? undefined))),
     ];

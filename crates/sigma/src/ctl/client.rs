@@ -119,6 +119,13 @@ impl Client {
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
+    /// Posts to a path of the Admin API, if this is still the newest version of the history.
+    pub(crate) async fn call_if_newest(&self, path: &str, version: u64) -> Result<Value> {
+        let url = format!("{}/apisix/admin/{path}", self.base);
+        let (_, text) = self.send(self.http.post(url).header("if-match", format!("\"{version}\""))).await?;
+        Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
     /// Asks the Admin API, or the Control API at `control`, for what both tell under the same path.
     pub(crate) async fn ask(&self, control: Option<&str>, path: &str) -> Result<Value> {
         let Some(control) = control else { return self.or_control().call(Method::Get, path, None).await };

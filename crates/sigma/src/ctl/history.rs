@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::Value;
 
@@ -14,6 +14,8 @@ use super::output::{self, Form, table};
 const COLUMNS: usize = 79;
 /// Keys that a row of a list has room for.
 const KEYS: usize = 3;
+/// Versions among which a change of resources is looked for.
+const UNDO_LOOKS: &str = "100";
 
 /// Which past is meant.
 #[derive(Debug, Args)]
@@ -90,13 +92,59 @@ pub(super) async fn rollback(client: &Client, version: u64, dry_run: bool, form:
     Ok(())
 }
 
+/// Takes back the newest change of resources.
+pub(super) async fn undo(client: &Client, dry_run: bool, form: Option<Form>) -> Result<()> {
+    let newest =
+        client.call(Method::Get, &with_query("history", [("limit", UNDO_LOOKS)].into_iter()), None).await?;
+    let list = newest["list"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // Settings are in the file: a version of those alone has nothing to go back on.
+    let Some(last) = list.iter().find(|one| has_resources(one)) else {
+        bail!("there is no change of resources to undo; `sigma ctl history` lists the versions");
+    };
+    let (Some(seen), Some(version)) = (list[0]["version"].as_u64(), last["version"].as_u64()) else {
+        bail!("the history is not understood; `sigma ctl rollback VERSION` names the version itself");
+    };
+    let before = version.saturating_sub(1);
+    let arguments = dry_run.then_some(("dry_run", "true"));
+    let path = with_query(&format!("history/{before}/rollback"), arguments.into_iter());
+    let found = client.call_if_newest(&path, seen).await?;
+    match form.unwrap_or(Form::Table) {
+        Form::Table => {
+            let what = if dry_run { "would be undone" } else { "is undone" };
+            let mut text = String::new();
+            line(
+                &mut text,
+                &format!("version {version} by {}, {}, {what}:", author(&last["author"]), moment(last)),
+            );
+            print!("{text}{}", rolled_back(&found, dry_run));
+        }
+        form => output::print(form, &found)?,
+    }
+    Ok(())
+}
+
+/// Whether a version changed resources, and is no beginning.
+fn has_resources(version: &Value) -> bool {
+    let changed =
+        ["created", "changed", "deleted"].iter().any(|name| version["summary"][*name].as_u64() > Some(0));
+    let keys = version["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    changed && keys.iter().filter_map(Value::as_str).any(|key| !key.starts_with("settings/"))
+}
+
+/// A line for each object that a rollback creates, changes or deletes.
 fn rolled_back(found: &Value, dry_run: bool) -> String {
     let mut text = String::new();
-    let would = if dry_run { "would be brought" } else { "brought" };
-    for key in found["keys"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        line(&mut text, &format!("{key}: {would} back"));
+    let mut named = 0;
+    let kinds = ["created", "changed", "deleted"];
+    // An earlier version tells the keys alone.
+    let is_told = kinds.iter().any(|kind| found[*kind].is_array());
+    let kinds = kinds.iter().map(|kind| (*kind, *kind));
+    for (member, done) in kinds.chain((!is_told).then_some(("keys", "brought back"))) {
+        for key in found[member].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            named += 1;
+            line(&mut text, &format!("{key}: {}{done}", if dry_run { "would be " } else { "" }));
+        }
     }
-    let named = found["keys"].as_array().map_or(0, Vec::len) as u64;
     let objects = found["objects"].as_u64().unwrap_or_default();
     if objects > named {
         line(&mut text, &format!("and {} more", objects - named));
@@ -329,12 +377,15 @@ mod tests {
     #[test]
     fn what_a_rollback_leaves_is_said() {
         let found = json!({
-            "objects": 1, "keys": ["routes/1"],
+            "objects": 3, "keys": ["routes/1", "routes/2", "upstreams/u"],
+            "created": ["upstreams/u"], "changed": ["routes/2"], "deleted": ["routes/1"],
             "left": {"settings": ["settings/listeners"], "expired": []},
         });
-        let expected = "routes/1: brought back\n\
+        let expected = "upstreams/u: created\nroutes/2: changed\nroutes/1: deleted\n\
             settings/listeners: left, stands in the file of the gateway: change it there a…\n";
         assert_eq!(rolled_back(&found, false), expected);
+        let earlier = json!({"objects": 2, "keys": ["routes/1"], "left": {"settings": [], "expired": []}});
+        assert_eq!(rolled_back(&earlier, true), "routes/1: would be brought back\nand 1 more\n");
         let nothing = json!({"objects": 0, "keys": [], "left": {"settings": [], "expired": []}});
         assert_eq!(rolled_back(&nothing, true), "nothing has changed since that version\n");
     }

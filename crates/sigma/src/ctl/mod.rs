@@ -156,6 +156,12 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Take back the newest change of resources; a second `undo` takes back the first
+    Undo {
+        /// Check everything and store nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Print the whole configuration, to be kept or applied elsewhere
     Dump,
     /// Check a configuration without storing it, and list all its faults
@@ -293,6 +299,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Purge(purge) => purge.order(&client, form).await?,
         Verb::Explain(wish) => return explain::show(&client, wish, form).await,
         Verb::Rollback { version, dry_run } => history::rollback(&client, version, dry_run, form).await?,
+        Verb::Undo { dry_run } => history::undo(&client, dry_run, form).await?,
         Verb::Nodes(controls) => return nodes(&controls.all(), form.unwrap_or(Form::Table)).await,
         Verb::Upstreams { upstream, control } => {
             // A URL is that of a Control API, as with `nodes`.

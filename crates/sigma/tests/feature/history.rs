@@ -78,6 +78,8 @@ fn changes_are_told_and_taken_back() {
     let fresh = format!("If-Match: \"{newest}\"\r\n");
     let (status, back) = rollback(&writer, number(&first), "", &fresh);
     assert_eq!((status, &back["objects"]), (200, &json!(3)), "{back}");
+    let lists = json!([[], ["routes/1"], ["routes/2", "upstreams/u"]]);
+    assert_eq!(json!([back["created"], back["changed"], back["deleted"]]), lists, "{back}");
     await_answerer(&gateway, "/one", "a");
     await_answerer(&gateway, "/two", "404");
     let list = await_newest(&writer, HISTORY, |one| one["rollback_to"] == number(&first));
@@ -308,10 +310,20 @@ fn the_history_is_read_and_gone_back_in_from_a_shell() {
     check(&["diff", &first, &first], 0, &[]);
     check(&["diff"], 2, &[]);
     check(&["diff", &first], 2, &[]);
-    check(&["rollback", &first, "--dry-run"], 0, &["routes/1: would be brought back"]);
-    check(&["rollback", &first], 0, &["routes/1: brought back"]);
+    check(&["rollback", &first, "--dry-run"], 0, &["routes/1: would be changed"]);
+    check(&["rollback", &first], 0, &["routes/1: changed"]);
     await_answerer(&gateway, "/one", "a");
     check(&["rollback", "99"], 1, &[]);
+    // The rollback is the newest change itself.
+    await_newest(&writer, HISTORY, |one| one["rollback_to"] == first.parse::<u64>().unwrap());
+    check(&["undo", "--dry-run"], 0, &["would be undone", "routes/1: would be changed"]);
+    check(&["undo"], 0, &["is undone", "routes/1: changed"]);
+    await_answerer(&gateway, "/two", "b");
+    let before: u64 = first.parse().unwrap();
+    check(&["rollback", &(before - 1).to_string()], 0, &["routes/1: deleted"]);
+    await_newest(&writer, HISTORY, |one| one["summary"]["deleted"] == 1);
+    check(&["undo"], 0, &["routes/1: created"]);
+    await_answerer(&gateway, "/two", "b");
 }
 
 /// The successor goes on with the file.

@@ -73,7 +73,8 @@ pub fn settle_key(settings: &mut Admin, folder: &Path) -> Result<Option<KeyFile>
         made => made.map(|key| (key, true)),
     };
     let (key, is_new) = key.map_err(|source| KeyFileError { path: path.clone(), source })?;
-    settings.keys.push(AdminKey { name: Some("generated".to_owned()), key, role: AdminRole::Admin });
+    // The history and the audit log name it; operators know the file.
+    settings.keys.push(AdminKey { name: Some(FILE_NAME.to_owned()), key, role: AdminRole::Admin });
     Ok(Some(KeyFile { path, is_new }))
 }
 

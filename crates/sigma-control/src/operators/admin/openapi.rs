@@ -354,7 +354,7 @@ fn history() -> Vec<(String, Value)> {
     let get = |summary: &str, parameters: &[Value]| {
         operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
     };
-    let rolled = [("200", any("The objects that were brought back."))];
+    let rolled = [("200", any("The keys of the objects that were created, changed and deleted."))];
     let parameters = [number("version"), write_parameters()[1].clone()];
     let rollback = operation("Bring objects back to how they were".to_owned(), &parameters, &rolled);
     let text = || json!({"type": "string"});

@@ -60,8 +60,11 @@ fn answer(version: u64, plan: &Plan, target: &Target) -> Reply {
     let named = |keys: &[String]| keys.iter().take(KEYS_NAMED).cloned().collect::<Vec<_>>();
     let body = json!({
         "rollback_to": version,
-        "objects": plan.keys.len(),
-        "keys": named(&plan.keys),
+        "objects": plan.keys().count(),
+        "keys": plan.keys().take(KEYS_NAMED).collect::<Vec<_>>(),
+        "created": named(&plan.created),
+        "changed": named(&plan.changed),
+        "deleted": named(&plan.deleted),
         // What a write of the store cannot bring back, or had better not.
         "left": {"settings": named(&target.settings), "expired": named(&target.expired)},
     });
@@ -69,8 +72,14 @@ fn answer(version: u64, plan: &Plan, target: &Target) -> Reply {
 }
 
 /// What is written, checked.
+#[derive(Default)]
 struct Plan {
-    keys: Vec<String>,
+    /// Keys of objects that are not there now.
+    created: Vec<String>,
+    /// Keys of objects that are different now.
+    changed: Vec<String>,
+    /// Keys of objects that were not there then.
+    deleted: Vec<String>,
     transaction: Transaction,
     warnings: Vec<Problem>,
 }
@@ -79,7 +88,7 @@ impl Plan {
     fn of(state: &AdminState, present: &Contents, target: &Target) -> Result<Plan, Refusal> {
         let records: BTreeMap<&str, &Record> =
             present.records.iter().map(|record| (record.key.as_str(), record)).collect();
-        let mut plan = Plan { keys: Vec::new(), transaction: Transaction::default(), warnings: Vec::new() };
+        let mut plan = Plan::default();
         for (key, value) in &target.objects {
             let record = records.get(key.as_str());
             plan.transaction.conditions.push(match record {
@@ -93,10 +102,22 @@ impl Plan {
                 }
                 None => Write::Delete { key: key.clone() },
             });
-            plan.keys.push(key.clone());
+            let list = match (record, value) {
+                (_, None) => &mut plan.deleted,
+                (None, Some(_)) => &mut plan.created,
+                (Some(_), Some(_)) => &mut plan.changed,
+            };
+            list.push(key.clone());
         }
         check_references(&records, target)?;
         Ok(plan)
+    }
+
+    /// All keys.
+    fn keys(&self) -> impl Iterator<Item = &String> {
+        let mut all: Vec<&String> = self.created.iter().chain(&self.changed).chain(&self.deleted).collect();
+        all.sort();
+        all.into_iter()
     }
 }
 
