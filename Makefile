@@ -72,13 +72,19 @@ docs:
 	cargo xtask docs
 	cargo doc --workspace --no-deps --locked
 
-# Installs the Debian packages in the shell array `missing`. Another apt-get is waited for, ten minutes at most: its own
-# option for that covers one of its three locks.
+# Installs the Debian packages in the shell array `missing`, after it has listed them. With SIGMA_NO_INSTALL=1 it stops
+# with the list instead. Another apt-get is waited for, ten minutes at most: its own option for that covers one of its
+# three locks.
 define install_missing
 if (( $${#missing[@]} )); then \
-  command -v apt-get >/dev/null || { echo "install what is missing: $${missing[*]} (names of Debian)" >&2; exit 1; }; \
-  echo "apt-get installs what is missing: $${missing[*]}" >&2; \
   sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
+  if [[ $${SIGMA_NO_INSTALL:-} == 1 ]] || ! command -v apt-get >/dev/null; then \
+    echo "missing packages (names of Debian): $${missing[*]}" >&2; \
+    echo "install them: $${sudo:+sudo }apt-get install $${missing[*]}" >&2; \
+    exit 1; \
+  fi; \
+  echo "installing missing packages with $${sudo:+sudo }apt-get: $${missing[*]}" >&2; \
+  echo "(SIGMA_NO_INSTALL=1 stops here instead)" >&2; \
   apt() { \
     local said; \
     for _ in {1..120}; do \
