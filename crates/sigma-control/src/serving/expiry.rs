@@ -5,11 +5,13 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sigma_net::tls::CertificateDer;
 use sigma_net::tls::certificate::{self, Validity};
+use sigma_observe::Clock;
 use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::{Presented, Side};
 
@@ -29,6 +31,8 @@ pub(crate) struct InUse {
     pub(crate) place: String,
     /// Who is shown it.
     pub(crate) side: Side,
+    /// The DNS names that it is for.
+    pub(crate) names: Vec<String>,
     /// Its serial number.
     pub(crate) serial: String,
     /// When the first certificate of its chain expires, in Unix seconds; None if that cannot be read.
@@ -46,23 +50,47 @@ impl InUse {
         InUse {
             place: presented.place.clone(),
             side: presented.side,
+            names: chain.first().map(certificate::dns_names).unwrap_or_default(),
             serial: chain.first().and_then(certificate::serial).unwrap_or_default(),
             ends: times.iter().map(|time| time.not_after).min(),
             begins: times.iter().map(|time| time.not_before).max(),
         }
     }
 
-    /// How it stands at `now`, in Unix seconds, where `days` before the end are worth a word.
+    /// How it stands at `now`, in Unix seconds, where `days` before the end are worth a word. None of them comes
+    /// before the last third of its lifetime: one that is good for 30 days is renewed after 20.
     pub(crate) fn standing(&self, days: &[u32], now: i64) -> Standing {
         let (Some(ends), Some(begins)) = (self.ends, self.begins) else { return Standing::Unreadable };
         let left = ends.saturating_sub(now);
-        let near = days.iter().filter(|days| left <= i64::from(**days) * DAY_S).min();
+        let third = ends.saturating_sub(begins) / 3;
+        let near = days.iter().filter(|days| left <= third.min(i64::from(**days) * DAY_S)).min();
         match near {
             _ if left < 0 => Standing::Expired,
             _ if begins > now => Standing::NotYet,
             Some(days) => Standing::Within(Reverse(*days)),
             None => Standing::Good,
         }
+    }
+}
+
+impl InUse {
+    /// The names that it is for, of many the first ones.
+    fn shown_names(&self) -> String {
+        const MOST: usize = 3;
+        match &self.names[..] {
+            [] => "no names".to_owned(),
+            names if names.len() <= MOST => names.join(", "),
+            names => format!("{} and {} more", names[..MOST].join(", "), names.len() - MOST),
+        }
+    }
+
+    /// The date of its end.
+    fn end(&self) -> String {
+        let seconds = self.ends.and_then(|ends| u64::try_from(ends).ok()).unwrap_or_default();
+        let clock = Clock::new(seconds.saturating_mul(1000));
+        // The date is what comes before the time of day.
+        let text = String::from_utf8_lossy(clock.time_iso8601()).into_owned();
+        text.split('T').next().unwrap_or_default().to_owned()
     }
 }
 
@@ -132,11 +160,12 @@ impl Told {
 fn say(certificate: &InUse, standing: Standing, now: i64) {
     let Some(advice) = standing.advice() else { return };
     let InUse { place, serial, ends, .. } = certificate;
+    let (names, until) = (certificate.shown_names(), certificate.end());
     let (side, days) = (certificate.side.name(), ends.map(|ends| ends.saturating_sub(now) / DAY_S));
     if standing >= Standing::Expired {
-        tracing::error!(resource = place, r#type = side, serial, days_left = days, "{advice}");
+        tracing::error!(resource = place, names, r#type = side, serial, until, days_left = days, "{advice}");
     } else {
-        tracing::warn!(resource = place, r#type = side, serial, days_left = days, "{advice}");
+        tracing::warn!(resource = place, names, r#type = side, serial, until, days_left = days, "{advice}");
     }
 }
 
@@ -169,13 +198,25 @@ pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
     let news = Told::default().look(certificates, &snapshot.settings.tls.expiry_warning_days, unix_seconds());
     let text = |(certificate, standing): &(InUse, Standing)| {
         let InUse { place, serial, .. } = certificate;
+        let file = file_of(snapshot, place).map(|file| format!("{}, ", file.display())).unwrap_or_default();
         let is_said = place.starts_with("ssls/") && matches!(standing, Standing::Expired | Standing::NotYet);
         if is_said {
             return None;
         }
-        Some(format!("{place}: {} (serial {serial})", standing.advice()?))
+        let (names, until) = (certificate.shown_names(), certificate.end());
+        Some(format!("{place}: {} ({names}, {file}until {until}, serial {serial})", standing.advice()?))
     };
     news.iter().filter_map(text).collect()
+}
+
+/// The file of a certificate that is a listener's only one.
+fn file_of<'s>(snapshot: &'s Snapshot, place: &str) -> Option<&'s Path> {
+    let address = place.strip_prefix("listeners/")?;
+    let listener = snapshot.settings.listeners.iter().find(|one| one.place().to_string() == address)?;
+    match &*listener.tls.as_ref()?.certificates {
+        [only] => Some(&only.cert),
+        _ => None,
+    }
 }
 
 /// The leaf of what is shown.
@@ -191,7 +232,8 @@ mod tests {
 
     fn one(serial: &str, begins: i64, ends: i64) -> InUse {
         let (begins, ends) = (Some(begins), Some(ends));
-        InUse { place: "ssls/1".into(), side: Side::Server, serial: serial.into(), ends, begins }
+        let names = vec!["a.example".to_owned()];
+        InUse { place: "ssls/1".into(), side: Side::Server, names, serial: serial.into(), ends, begins }
     }
 
     #[test]
@@ -214,6 +256,28 @@ mod tests {
         assert_eq!(news, [(one("02", 0, ends), within(7))]);
         // One that stands at a place twice is one.
         assert_eq!(told.look(vec![one("03", 0, 0), one("03", 0, 0)], &DAYS, 5).len(), 1);
+    }
+
+    #[test]
+    fn short_lives_have_warnings_in_their_last_third() {
+        let day_of = |lifetime: i64| {
+            let certificate = one("01", 0, lifetime * DAY_S);
+            (0..=lifetime).find(|day| certificate.standing(&DAYS, day * DAY_S) != Standing::Good)
+        };
+        assert_eq!(day_of(398), Some(368));
+        assert_eq!(day_of(90), Some(60));
+        assert_eq!(day_of(30), Some(20), "it is not soon over on its first day");
+        assert_eq!(day_of(6), Some(4));
+    }
+
+    #[test]
+    fn names_and_dates_are_shown() {
+        let mut certificate = one("01", 0, 1_800_000_000);
+        assert_eq!((certificate.shown_names(), certificate.end()), ("a.example".into(), "2027-01-15".into()));
+        certificate.names = ["a", "b", "c", "d", "e"].map(str::to_owned).to_vec();
+        assert_eq!(certificate.shown_names(), "a, b, c and 2 more");
+        certificate.names.clear();
+        assert_eq!(certificate.shown_names(), "no names");
     }
 
     #[test]
