@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn what_never_happens_is_told() {
-        let limit = json!(["limit-conn", {"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false}]);
+        let limit = json!(["limit-conn", {"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false, "rejected_code": 429}]);
         let conf = json!({"rules": [{"actions": [limit, ["return", {"code": 403}]]}]});
         let places = warned("workflow", PluginScope::Http, &conf);
         assert_eq!(places, ["rules[0].actions[1]", "rules[0].actions[0][1].only_use_default_delay"]);

@@ -2,6 +2,8 @@
 //! about, and fields that are without effect where they stand.
 
 mod pairs;
+mod readers;
+mod streams;
 mod together;
 
 use std::collections::{BTreeSet, HashMap};
@@ -68,6 +70,9 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
     }
     if let Some(inline) = value.get("upstream").and_then(Value::as_object) {
         upstream("upstream", inline, &mut found);
+    }
+    if matches!(kind, Kind::Consumer | Kind::ConsumerGroup) {
+        readers::limits_by_address(value, &mut found);
     }
     // The plugins of a consumer are its credentials.
     if !matches!(kind, Kind::Consumer | Kind::Credential) {
@@ -298,6 +303,8 @@ pub(crate) fn whole(settings: &Settings, resources: &Resources, plugins: &dyn Pl
     unknown_names(resources, &mut found);
     together::pairs(resources, plugins, &mut found);
     without_sessions(settings, resources, &mut found);
+    streams::without_certificates(settings, resources, &mut found);
+    found.extend(readers::unread_metrics(settings, resources));
     // There the pattern that was written earlier may be met first though it is shorter.
     if settings.router.http != RouterKind::RadixtreeUriWithParameter {
         shadowed(resources, &mut found);
@@ -309,7 +316,9 @@ fn without_certificates(settings: &Settings, resources: &Resources, found: &mut 
     if resources.ssls.iter().any(|ssl| ssl.is_for_clients()) {
         return;
     }
-    for (index, listener) in settings.listeners.iter().enumerate() {
+    // Where sessions begin with TLS, their routes are named.
+    let listeners = settings.listeners.iter().enumerate().filter(|(_, listener)| listener.stream.is_none());
+    for (index, listener) in listeners {
         if listener.tls.as_ref().is_some_and(|tls| tls.certificates.is_empty()) {
             let message = "there is no certificate: every handshake fails";
             let hint = "add one to `ssls`, or name files in `tls.certificates`";

@@ -500,7 +500,7 @@ fn settings_that_do_nothing_or_too_much_are_told() {
     };
     check(
         "limit-conn",
-        json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false}),
+        json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false, "rejected_code": 429}),
         &["only_use_default_delay"],
     );
     let origins = |pattern: &str| json!({"allow_origins_by_regex": [pattern]});

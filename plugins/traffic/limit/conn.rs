@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
@@ -26,9 +27,11 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     priority: 1003,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
-    warnings: Some(|_, conf| {
-        [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)]
-            .concat()
+    warnings: Some(|scope, conf| {
+        // Sessions have no status.
+        let status = if scope == PluginScope::Stream { Vec::new() } else { quota::unset_status(conf) };
+        let idle = [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat();
+        [quota::client_chosen(conf), idle, status].concat()
     }),
     build: |build| Ok(Arc::new(LimitConn::new(build)?)),
     flow: Some(sessions::FLOW),

@@ -320,6 +320,15 @@ pub(super) struct RefusalFields {
     dry_run: bool,
 }
 
+/// A warning where requests over the limit get 503, which nobody chose.
+pub(super) fn unset_status(conf: &Value) -> Vec<Problem> {
+    if conf.get("rejected_code").is_some() || conf.get("dry_run") == Some(&Value::Bool(true)) {
+        return Vec::new();
+    }
+    let message = "clients over the limit get 503, as in an outage";
+    vec![Problem::new("rejected_code", "default_status", message).hint("write `rejected_code: 429`, or 503")]
+}
+
 /// Why a request is refused whose limit cannot be determined.
 pub(super) const UNDETERMINED: &str = "a limit cannot be determined";
 

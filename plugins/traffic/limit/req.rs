@@ -22,7 +22,9 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     priority: 1001,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    warnings: Some(|_, conf| [quota::client_chosen(conf), idle_settings(conf)].concat()),
+    warnings: Some(|_, conf| {
+        [quota::client_chosen(conf), idle_settings(conf), quota::unset_status(conf)].concat()
+    }),
     build: |build| Ok(Arc::new(LimitReq::new(build)?)),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),

@@ -157,6 +157,79 @@ fn what_a_whole_file_lacks() {
 }
 
 #[test]
+fn limits_of_consumers_that_count_addresses() {
+    let check = |conf: Value, expected: &[(&str, &str)]| {
+        for kind in [Kind::Consumer, Kind::ConsumerGroup] {
+            check(kind, json!({"plugins": {"limit-count": conf.clone()}}), expected);
+        }
+        check(Kind::Route, json!({"uri": "/a", "plugins": {"limit-count": conf}}), &[]);
+    };
+    let place = [("plugins.limit-count.key", "each address of the consumer")];
+    check(json!({"count": 1, "time_window": 1}), &place);
+    check(json!({"count": 1, "time_window": 1, "key": "remote_addr", "key_type": "var"}), &place);
+    check(json!({"count": 1, "time_window": 1, "key": "consumer_name"}), &[]);
+    check(json!({"count": 1, "time_window": 1, "key_type": "constant", "key": "a"}), &[]);
+    check(json!({"rules": []}), &[]);
+    check(json!({"count": 1, "time_window": 1, "_meta": {"disable": true}}), &[]);
+}
+
+#[test]
+fn metrics_that_nobody_can_read() {
+    let rest = "routes: [{ uri: /a, upstream: { nodes: { \"h:1\": 1 } } }]\n";
+    let check = |attributes: &str, is_read: bool| {
+        let text =
+            format!("{attributes}global_rules: [{{ id: a, plugins: {{ prometheus: {{}} }} }}]\n{rest}");
+        let (settings, resources) = parts(&text);
+        let found = readers::unread_metrics(&settings, &resources);
+        assert_eq!(found.is_none(), is_read, "{text}");
+        assert!(found.is_none_or(|problem| problem.pointer == "global_rules/a.plugins.prometheus"), "{text}");
+    };
+    check("", false);
+    check("plugin_attr: { prometheus: { metric_prefix: a } }\n", false);
+    check("plugin_attr: { prometheus: { export_addr: { port: 1 }, enable_export_server: false } }\n", false);
+    check("plugin_attr: { prometheus: { export_addr: { port: 1 } } }\n", true);
+    check("plugin_attr: { prometheus: { enable_export_server: true } }\n", true);
+    check("plugin_attr: { prometheus: { otlp: { endpoint: \"http://h\" } } }\n", true);
+    check("services: [{ id: a, plugins: { public-api: {} } }]\n", true);
+}
+
+#[test]
+fn streams_without_a_certificate() {
+    let check = |listener: &str, route: &str, ssl: &str, expected: &[&str]| {
+        let text = format!(
+            "listeners: [{{ address: \":1\", stream: {listener} }}]\n\
+            stream_routes: [{{ id: a, upstream: {{ nodes: {{ \"h:1\": 1 }} }}{route} }}]\n{ssl}"
+        );
+        let (settings, resources) = parts(&text);
+        let mut found = Vec::new();
+        streams::without_certificates(&settings, &resources, &mut found);
+        let places: Vec<&str> = found.iter().map(|problem| problem.pointer.as_str()).collect();
+        assert_eq!(places, expected, "{text}");
+    };
+    let ssl = |name: &str| format!("ssls: [{{ id: s, sni: \"{name}\", cert: a, key: a }}]\n");
+    check("tls", ", sni: a.example", "", &["stream_routes/a.sni"]);
+    check("tls", ", sni: a.example", &ssl("b.example"), &["stream_routes/a.sni"]);
+    check("tls", ", sni: a.example", &ssl("A.example"), &[]);
+    check("tls", ", sni: \"*.example\"", &ssl("*.example"), &[]);
+    check("tls", ", sni: a.example", &ssl("*.example"), &[]);
+    check("tls", ", sni: a.example, tls: passthrough", "", &[]);
+    check("tls", "", "", &["stream_routes/a"]);
+    check("tls", "", &ssl("a.example"), &[]);
+    check("tcp", "", "", &[]);
+}
+
+/// The settings and resources of a text, unchecked.
+fn parts(text: &str) -> (Settings, Resources) {
+    let document = crate::document::Document::parse(text, 1 << 20).unwrap();
+    let mut found = crate::check::Findings::default();
+    let mut document = document;
+    crate::shorthand::expand(&mut document, &mut found);
+    let config = crate::typed(&document, &[], &mut found);
+    assert_eq!(found.errors, [], "{text}");
+    (config.settings, config.resources)
+}
+
+#[test]
 fn places_without_a_database() {
     let rest = "upstream: { nodes: { \"h:1\": 1 } }";
     let routed = format!("routes: [{{ uri: /a, vars: [[geoip_country_code, ==, DE]], {rest} }}]\n");

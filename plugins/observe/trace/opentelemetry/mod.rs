@@ -68,7 +68,11 @@ fn processor(build: &Build<'_>, metadata: &Metadata) -> Result<(Arc<Processor>, 
     Ok((processor, queue.drops_alone))
 }
 
-fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
+fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
+    // Metadata have no sampler.
+    if scope == PluginScope::Metadata {
+        return Vec::new();
+    }
     let sampler = &conf["sampler"];
     let never = match sampler["name"].as_str() {
         None | Some("always_off") => true,

@@ -80,7 +80,8 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         Problem::new("sync_interval", "no_effect", message).hint("remove it")
     });
     let idle = idle.chain(unsent).collect();
-    [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle].concat()
+    let status = quota::unset_status(conf);
+    [quota::client_chosen(conf), quota::idle_rules(conf), idle_settings(conf), idle, status].concat()
 }
 
 const EXAMPLE: &str = r#"```yaml

@@ -623,7 +623,9 @@ fn answers_say_what_requests_have_cost() {
 
 #[test]
 fn settings_of_answers() {
-    let conf = |more: Value| crate::testing::merged(json!({"count": 1, "time_window": 1}), &more);
+    let conf = |more: Value| {
+        crate::testing::merged(json!({"count": 1, "time_window": 1, "rejected_code": 429}), &more)
+    };
     let check =
         |more: Value, expected: &str| crate::testing::assert_refusal("limit-count", &conf(more), expected);
     check(
@@ -642,12 +644,30 @@ fn settings_of_answers() {
 #[test]
 fn a_sync_interval_without_redis_is_warned_of() {
     let check = |more: Value, expected: &[&str]| {
-        let conf = crate::testing::merged(json!({"count": 1, "time_window": 1, "key": "server_port"}), &more);
+        let base = json!({"count": 1, "time_window": 1, "key": "server_port", "rejected_code": 429});
+        let conf = crate::testing::merged(base, &more);
         assert_eq!(crate::testing::warned("limit-count", PluginScope::Http, &conf), expected, "{more}");
     };
     check(json!({"sync_interval": 5}), &["sync_interval"]);
     check(json!({"sync_interval": -1}), &[]);
     check(json!({"sync_interval": 0.5, "policy": "redis", "redis_host": "127.0.0.1"}), &[]);
+}
+
+#[test]
+fn a_limit_without_a_status_is_warned_of() {
+    for (name, conf) in [
+        ("limit-count", json!({"count": 1, "time_window": 1})),
+        ("graphql-limit-count", json!({"count": 1, "time_window": 1})),
+        ("limit-req", json!({"rate": 1, "burst": 0, "key": "remote_addr"})),
+        ("limit-conn", json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"})),
+    ] {
+        assert_eq!(crate::testing::warned(name, PluginScope::Http, &conf), ["rejected_code"], "{name}");
+        let chosen = crate::testing::merged(conf.clone(), &json!({"rejected_code": 503}));
+        assert_eq!(crate::testing::warned(name, PluginScope::Http, &chosen), [""; 0], "{name}");
+        if name == "limit-conn" {
+            assert_eq!(crate::testing::warned(name, PluginScope::Stream, &conf), [""; 0]);
+        }
+    }
 }
 
 #[test]
@@ -659,7 +679,8 @@ fn limits_by_what_clients_choose_are_warned_of() {
                 "limit-req" => json!({"rate": 1, "burst": 0}),
                 _ => json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1}),
             };
-            let conf = crate::testing::merged(conf, &json!({"key": key, "key_type": key_type}));
+            let more = json!({"key": key, "key_type": key_type, "rejected_code": 429});
+            let conf = crate::testing::merged(conf, &more);
             let warned = crate::testing::warned(name, sigma_config::plugins::PluginScope::Http, &conf);
             assert_eq!(warned, expected, "{name} {key}");
         };
