@@ -102,23 +102,6 @@ pub(crate) fn id_of(item: &Value) -> Option<String> {
     text_of_id(item.get("id").or_else(|| item.get("username"))?)
 }
 
-/// The problems without those that follow from a field whose name is wrong: that the object around it lacks the field
-/// that was meant.
-fn without_consequences(mut problems: Vec<Problem>) -> Vec<Problem> {
-    let meant = |problem: &Problem| {
-        let name = problem.hint.as_ref()?.strip_prefix("did you mean ")?.strip_suffix('?')?;
-        let object = problem.pointer.rsplit_once('.').map_or("", |(object, _)| object);
-        (problem.code == "unknown_key").then(|| (object.to_owned(), name.to_owned()))
-    };
-    let meant: Vec<(String, String)> = problems.iter().filter_map(meant).collect();
-    let follows = |problem: &Problem| {
-        let adds = |name: &str| problem.hint.as_ref().is_some_and(|hint| hint.contains(name));
-        meant.iter().any(|(object, name)| *object == problem.pointer && adds(name))
-    };
-    problems.retain(|problem| problem.code != "missing" || !follows(problem));
-    problems
-}
-
 fn items<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let list = root.get(section).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let section = section.to_owned();
@@ -341,7 +324,7 @@ impl Rules<'_> {
 
     /// Everything about one item, by itself and among the others.
     fn item(&mut self, kind: Kind, pointer: &str, item: &Value) {
-        let refused = without_consequences(stored::problems(kind, item, self.plugins, self.unknown));
+        let refused = stored::problems(kind, item, self.plugins, self.unknown);
         let refused = refused.into_iter().map(|problem| self.document.located(problem.within(pointer)));
         self.found.errors.extend(refused.collect::<Vec<_>>());
         let empty = Object::new();
@@ -460,16 +443,21 @@ impl Rules<'_> {
                     all.names().into_iter().filter(|name| all.attributes(name).is_some()).collect();
                 let hint = match closest(name, known.iter().copied()) {
                     Some(close) => format!("did you mean `{close}`?"),
-                    None => format!("remove it; plugins that can be told something are {}", known.join(", ")),
+                    None => {
+                        "remove it; `sigma plugins` lists the plugins, and their pages what each can be told"
+                            .to_owned()
+                    }
                 };
                 self.error(&here, "unknown_key", format!("nothing can be told to a plugin `{name}`"), hint);
                 continue;
             };
             // Not written by users, but by plugins, whose tests compile it.
             let schema = wording::Schema::of_program(&schema).expect("the schema of attributes is one");
-            if let Err(text) = schema.check(value) {
-                let hint = format!("see the reference of the plugin `{name}`");
-                self.error(&here, "plugin", text, hint);
+            let mistakes = schema.mistakes(value, &[]);
+            if !mistakes.is_empty() {
+                let located =
+                    mistakes.into_iter().map(|problem| self.document.located(problem.within(&here)));
+                self.found.errors.extend(located.collect::<Vec<_>>());
                 continue;
             }
             for field in schema.unread(value, &[]) {

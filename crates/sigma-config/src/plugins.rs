@@ -81,6 +81,12 @@ pub trait PluginSchemas: Send + Sync {
     /// Returns the first reason for which the configuration is refused.
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal>;
 
+    /// The mistakes of a configuration, or of the plugins within, that its schema finds, for the writer of a file;
+    /// pointers begin in `conf`. There may be none where [`PluginSchemas::check`] refuses the configuration.
+    fn mistakes(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
+        Vec::new()
+    }
+
     /// The fields of a configuration, which [`PluginSchemas::check`] accepts, that nobody reads.
     /// `_meta` is none of them.
     fn unread(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Unread> {
@@ -269,6 +275,13 @@ impl PluginSchemas for EnabledPlugins<'_> {
         }
     }
 
+    fn mistakes(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
+        match self.is_enabled(name, scope) {
+            true => self.all.mistakes(name, scope, &self.filled(name, scope, conf)),
+            false => Vec::new(),
+        }
+    }
+
     fn unread(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
         self.all.unread(name, scope, conf)
     }
@@ -399,6 +412,26 @@ pub(crate) fn check_plugin(
         );
     }
     Ok(())
+}
+
+/// The mistakes of a plugin's configuration, `_meta` included, that schemas find; pointers begin in it.
+pub(crate) fn mistakes_of_plugin(
+    name: &str,
+    conf: &Value,
+    scope: PluginScope,
+    plugins: &dyn PluginSchemas,
+) -> Vec<Problem> {
+    if !conf.is_object() && !conf.as_array().is_some_and(Vec::is_empty) {
+        let message = "the configuration of a plugin is a map";
+        return vec![Problem::new("", "type", message).hint(format!("for example {name}: {{}}"))];
+    }
+    if is_disabled(conf) {
+        return Vec::new();
+    }
+    let meta = conf.get("_meta").map(|meta| meta_checker().mistakes(meta, &[])).unwrap_or_default();
+    let mut found: Vec<Problem> = meta.into_iter().map(|problem| problem.within("_meta")).collect();
+    found.extend(plugins.mistakes(name, scope, conf));
+    found
 }
 
 /// Whether a configuration stands there for reference only: such a one may be wrong.

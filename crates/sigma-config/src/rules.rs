@@ -59,6 +59,36 @@ pub(crate) fn route_before_schema(route: &Object) -> Vec<Problem> {
     found
 }
 
+/// A problem of a rule for the writer of a file; the texts of rules are those of APISIX's Admin API.
+pub(crate) fn in_plain_words(mut problem: Problem) -> Problem {
+    let text = problem.message.strip_prefix("invalid configuration: ").unwrap_or(&problem.message);
+    let is_url = problem.code == "node" && problem.pointer.contains("://");
+    let plain = match problem.code {
+        "expression" | "body_condition" | "plugin" => {
+            let reason = text.strip_prefix("failed to validate the 'vars' expression: ");
+            reason.map(|reason| format!("the condition is not valid: {reason}"))
+        }
+        "certificate" | "private_key" => {
+            text.split_once("() failed: ").map(|(_, reason)| format!("not usable: {reason}"))
+        }
+        "missing" if text == "missing key" => Some("`key` is required with this `type`".to_owned()),
+        "pattern" if text.contains(HASH_VARS_PATTERN) => Some("no variable to hash".to_owned()),
+        _ if is_url => Some("a node has no scheme".to_owned()),
+        _ => None,
+    };
+    let plain = plain.unwrap_or_else(|| text.to_owned());
+    if problem.code == "plugin" && plain.starts_with("the condition is not valid") {
+        problem.hint = Some(EXPRESSION_HINT.to_owned());
+    } else if is_url {
+        problem.hint = Some("write host:port; the scheme goes into `scheme`".to_owned());
+    } else if text.contains(HASH_VARS_PATTERN) {
+        let hint = "write remote_addr, uri, host, server_name, … or arg_NAME, without `$`";
+        problem.hint = Some(hint.to_owned());
+    }
+    problem.message = plain;
+    problem
+}
+
 /// The inline upstream of a route or service.
 pub(crate) fn inline_upstream(item: &Object) -> Vec<Problem> {
     let Some(upstream) = item.get("upstream").and_then(Value::as_object) else { return Vec::new() };

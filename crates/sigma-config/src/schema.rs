@@ -86,7 +86,7 @@ pub(crate) fn problems(document: &Document) -> Vec<Problem> {
         value => (name.clone(), value.clone()),
     };
     let root = document.value.as_object().into_iter().flatten().map(outside).collect();
-    let found = CHECKER.get_or_init(compiled).problems(&Value::Object(root));
+    let found = CHECKER.get_or_init(compiled).mistakes(&Value::Object(root), &[]);
     found.into_iter().map(|problem| document.located(problem)).collect()
 }
 

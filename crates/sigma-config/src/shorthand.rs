@@ -234,8 +234,16 @@ fn upstream_of(url: &str, pointer: &str, document: &Document, found: &mut Findin
             json!({ "scheme": scheme, "nodes": [node] })
         }
         Err(reason) => {
+            // A variable that is not set leaves an empty text, which is no second mistake.
+            if found.errors.iter().any(|problem| problem.pointer == pointer) {
+                return json!({ "nodes": [] });
+            }
             let problem = document.problem(pointer, "upstream", reason);
-            found.errors.push(problem.hint("write it like http://127.0.0.1:8888"));
+            let hint = match pointer.starts_with("stream_routes") {
+                true => "for example upstream: { scheme: tcp, nodes: { \"127.0.0.1:6379\": 1 } }",
+                false => "write it like http://127.0.0.1:8888",
+            };
+            found.errors.push(problem.hint(hint));
             // An upstream without nodes, so that the same text is not refused again as no object.
             json!({ "nodes": [] })
         }

@@ -172,30 +172,38 @@ upstreams:
             ("worker", 1, "did you mean `workers`?"),
             ("limits.request_headers", 3, "expected 70000 to be at most 65535"),
             ("listeners[1].address", 4, "already the address of listeners[0].address"),
-            ("listeners[2].address", 4, "got: nonsense (write ip:port, [v6]:port, :port or unix:/path)"),
-            ("routes[0].urii", 8, "forbidden, found urii (did you mean `uri`?)"),
+            (
+                "listeners[2].address",
+                4,
+                "`nonsense` is not valid (write ip:port, [v6]:port, :port or unix:/path)",
+            ),
+            ("routes[0].urii", 8, "unknown field `urii` (did you mean `uri`?)"),
             ("routes[0].upstream_id", 9, "there is no upstream `9`"),
             ("routes[1].id", 10, "already that of routes[0]"),
-            ("routes[1].uris", 12, "matches both schemas 1 and 2 (keep one of `uri` and `uris`)"),
-            ("routes[1]", 10, "(add `plugins`, `upstream`, `upstream_id`, `service_id` or `script`)"),
+            ("routes[1].uris", 12, "`uri` and `uris` exclude each other"),
+            ("routes[1]", 10, "`plugins`, `upstream`, `upstream_id` or `service_id` is required"),
             ("routes[1].method", 13, "did you mean `methods`?"),
             ("routes[2].plugins.corse", 15, "unknown plugin [corse] (did you mean `cors`?)"),
-            ("routes[2].plugins.cors", 15, "invalid plugin conf 1 for plugin [cors]"),
-            ("routes[2].methods[0]", 16, "matches none of the enum values (did you mean `GET`?)"),
-            ("routes[2].host", 17, "with \"a b\" (for example example.com, *.example.com or *)"),
-            ("routes[2].remote_addr", 18, "none of the required (for example 10.0.0.0/8)"),
-            ("routes[2].vars", 19, "rule should be wrapped inside brackets"),
+            ("routes[2].plugins.cors", 15, "the configuration of a plugin is a map (for example cors: {})"),
+            ("routes[2].methods[0]", 16, "`GTE` is not allowed here (did you mean `GET`?)"),
+            ("routes[2].host", 17, "`a b` is not valid (for example example.com, *.example.com or *)"),
+            ("routes[2].remote_addr", 18, "`10.0.0.0/99` is not valid (for example 10.0.0.0/8 or"),
+            ("routes[2].vars", 19, "the condition is not valid: rule should be wrapped inside brackets"),
             ("upstreams[0].type", 22, "did you mean `roundrobin`?"),
             ("upstreams[0].nodes[\"h:70000\"]", 23, "invalid port 70000"),
             ("upstreams[0].nodes[\"::1\"]", 23, "must be enclosed with '[' and ']'"),
-            ("upstreams[1]", 24, "missing key"),
+            ("upstreams[1]", 24, "`key` is required with this `type`"),
             ("upstreams[1]", 24, "`upstream_host` can't be empty when `pass_host` is `rewrite`"),
-            ("upstreams[1].nodes[0].port", 27, "(expected 0 to be at least 1)"),
-            ("upstreams[1].nodes[0].weight", 27, "(expected -1 to be at least 0)"),
-            ("upstreams[1].checks", 28, "[\"passive\"] or [\"agent\"] (add `active`, `passive` or `agent`)"),
-            ("upstreams[1].tls.client_cert", 29, "string too short, expected at least 128, got 1"),
-            ("upstreams[1].tls", 29, "property \"client_key\" is required (add `client_key`)"),
-            ("upstreams[1].filter", 30, "forbidden, found filter (known fields are id, name,"),
+            ("upstreams[1].nodes[0].port", 27, "expected 0 to be at least 1"),
+            ("upstreams[1].nodes[0].weight", 27, "expected -1 to be at least 0"),
+            ("upstreams[1].checks", 28, "`active`, `passive` or `agent` is required (for example active: {"),
+            ("upstreams[1].tls.client_cert", 29, "`x` is not the text of a PEM file"),
+            ("upstreams[1].tls", 29, "`client_key` is required"),
+            (
+                "upstreams[1].filter",
+                30,
+                "unknown field `filter` (some of the 43 fields here are nodes, type,",
+            ),
         ],
     );
 }
@@ -215,9 +223,9 @@ fn single_problems() {
     refused("routes:\n- {uri: /, upstream: h}", &[("routes[0].upstream", 2, "has no scheme")]);
     refused(
         "routes:\n- {uri: /, upstream: 5}",
-        &[("routes[0].upstream", 2, "wrong type: expected object, got number")],
+        &[("routes[0].upstream", 2, "expected a map, got `5` (for example upstream: { nodes:")],
     );
-    refused("routes:\n- {upstream: \"http://h\"}", &[("routes[0]", 2, "matches none (add `uri` or `uris`)")]);
+    refused("routes:\n- {upstream: \"http://h\"}", &[("routes[0]", 2, "`uri` or `uris` is required")]);
     refused("upstream: http://h\nroutes: []", &[("upstream", 1, "move it into a route")]);
     refused(
         "routes:\n- uri: /\n  upstream: \"http://h\"\n  vars: [[post_arg_a, x]]\n  plugins: { cors: { _meta: { filter: [[post_arg_b, x]] } } }",
@@ -237,22 +245,18 @@ fn single_problems() {
     // Nothing behind a key is no value.
     refused(
         "via:",
-        &[(
-            "via",
-            1,
-            "expected string, got null (nothing stands behind the key: write a value, or remove it)",
-        )],
+        &[("via", 1, "the key has no value; expected a text (write a value, or remove the key)")],
     );
     refused("workers: all", &[("workers", 1, "auto")]);
-    refused("\n\nstatus: x", &[("status.address", 3, "got: x (for example 127.0.0.1:7085)")]);
+    refused("\n\nstatus: x", &[("status.address", 3, "`x` is not valid (for example 127.0.0.1:7085)")]);
     refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);
     refused("listeners: []", &[("listeners", 1, "no listener is named")]);
-    refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "forbidden, found a")]);
+    refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown field `a`")]);
     refused(
         "listeners: [{address: \":1\", name: public}]\nroutes:\n- {uri: /, upstream: \"http://h\", listeners: [pubic]}",
         &[("routes[0].listeners[0]", 3, "did you mean `public`?")],
     );
-    refused("{\"routes\": 1}", &[("routes", 1, "wrong type: expected array, got number")]);
+    refused("{\"routes\": 1}", &[("routes", 1, "expected a list, got `1` (for example routes: [{ uri:")]);
     let Err(problems) = parse("", &options()) else { panic!("the empty text was accepted") };
     assert_eq!(problems[0].code, "empty");
 }
@@ -287,7 +291,11 @@ fn levels_of_the_error_log_are_a_closed_list() {
 fn a_mistake_is_told_once_and_in_words_of_the_file() {
     refused(
         "listeners: [{ address: \":443\", tls: { cert: a } }]",
-        &[("listeners[0].tls.cert", 1, "forbidden, found cert (known fields are certificates,")],
+        &[(
+            "listeners[0].tls.cert",
+            1,
+            "unknown field `cert` (did you mean `certificates`? For example certificates: [{ cert:",
+        )],
     );
     refused(
         "listeners: [\":80\", \"[::]:80\"]",
@@ -295,7 +303,7 @@ fn a_mistake_is_told_once_and_in_words_of_the_file() {
     );
     refused(
         "consumers: [{ username: jack.smith }]",
-        &[("consumers[0].username", 1, "with \"jack.smith\" (1 to 256 letters, digits, `-` or `_`)")],
+        &[("consumers[0].username", 1, "`jack.smith` is not valid (1 to 256 letters, digits, `-` or `_`)")],
     );
     let routes = |id: &str| {
         format!("upstreams: [{{ id: web, nodes: {{}} }}]\nroutes: [{{ uri: /a, upstream_id: {id} }}]\n")
@@ -338,7 +346,7 @@ fn files_of_other_programs_are_recognised() {
     check("entryPoints:\n  web:\n    address: \":80\"\n", "static configuration of Traefik");
     check("http:\n  routers:\n    a: { rule: \"Path(`/a`)\" }\n", "dynamic configuration of Traefik");
     check("_format_version: \"3.0\"\nservices: {}\n", "Kong");
-    refused("http: {}\n", &[("http", 1, "forbidden, found http (did you mean `http2`?)")]);
+    refused("http: {}\n", &[("http", 1, "unknown field `http` (did you mean `http2`?)")]);
 }
 
 #[test]
@@ -352,7 +360,11 @@ fn attributes_of_plugins_are_known() {
         "nothing can be told to a plugin `key-auth`",
     );
     check("plugin_attr: { cors: { prot: 1 } }", "plugin_attr.cors.prot", "did you mean `port`?");
-    check("plugin_attr: { cors: { port: a } }", "plugin_attr.cors", "expected integer, got string");
+    check(
+        "plugin_attr: { cors: { port: a } }",
+        "plugin_attr.cors.port",
+        "expected a whole number, got the text `a`",
+    );
     let warnings = accepted("plugin_attr: { cors: { old: 1 } }").warnings;
     assert_eq!(
         warnings[0].to_string(),
@@ -367,7 +379,7 @@ fn plugins_without_fields_may_be_empty() {
     let config = accepted(text).config;
     let route = config.resources.routes.get("arr_1").unwrap();
     assert!(route.plugins.values().all(|conf| **conf == json!({})), "{:?}", route.plugins);
-    refused(&text.replace("[]", "[1]"), &[("routes[0].plugins.cors", 6, "invalid plugin conf [1]")]);
+    refused(&text.replace("[]", "[1]"), &[("routes[0].plugins.cors", 6, "is a map (for example cors: {})")]);
 }
 
 #[test]
@@ -393,14 +405,17 @@ fn unknown_fields_of_resources_may_be_warned_of_only() {
         ]
     );
     // What APISIX refuses, and settings of the process, are refused all the same.
-    refused(&format!("{text}    urii: /b\n"), &[("routes[0].urii", 9, "found urii (did you mean `uri`?)")]);
+    refused(
+        &format!("{text}    urii: /b\n"),
+        &[("routes[0].urii", 9, "unknown field `urii` (did you mean `uri`?)")],
+    );
     refused(
         "compat: { unknown_fields: warn, unknown: 1 }",
-        &[("compat.unknown", 1, "found unknown (known fields are unknown_fields, ignored_plugins)")],
+        &[("compat.unknown", 1, "unknown field `unknown` (did you mean `unknown_fields`?)")],
     );
     refused(
         "compat: { unknown_fields: ignore }",
-        &[("compat.unknown_fields", 1, "the enum values (one of \"refuse\" or \"warn\")")],
+        &[("compat.unknown_fields", 1, "`ignore` is not allowed here (allowed are refuse and warn)")],
     );
 }
 
@@ -538,30 +553,33 @@ stream_routes:
             (
                 "consumers[0].plugins.key-auth",
                 11,
-                "invalid plugins configuration: failed to check the configuration of plugin key-auth err: property \"key\" is required",
+                "`key` is required (`sigma plugins key-auth` shows all fields)",
             ),
             ("consumers[1].id", 12, "consumer not found: jill"),
-            ("consumers[2].username", 13, "forbidden, found username (known fields are id, name,"),
+            ("consumers[2].username", 13, "unknown field `username` (known fields are id, name,"),
             ("consumers[2].plugins.cors", 13, "only supports auth type plugins"),
             ("consumers[3].id", 14, "wrong username"),
-            ("consumers[3].name", 14, "forbidden, found name"),
+            ("consumers[3].name", 14, "unknown field `name`"),
             ("global_rules[1].plugins.cors", 17, "plugin 'cors' already exists in global rule with id '1'"),
-            ("plugin_metadata[0]", 19, "property \"allow_origins\" is required"),
+            ("plugin_metadata[0]", 19, "`allow_origins` is required"),
             ("plugin_metadata[1].id", 20, "invalid plugin name (did you mean `cors`?)"),
             ("plugin_metadata[2]", 21, "missing plugin name (add `id`, the name of the plugin)"),
-            ("ssls[0]", 23, "`sni` or `snis` is required (add the server name)"),
-            ("ssls[0].cert", 23, "string too short, expected at least 128, got 5"),
-            ("protos[0]", 24, "property \"content\" is required (add `content`)"),
+            ("ssls[0]", 23, "`sni` or `snis` is required"),
+            ("ssls[0].cert", 23, "`short` is not the text of a PEM file (write"),
+            ("protos[0]", 24, "`content` is required"),
             ("protos[1].content", 24, "invalid content: content:1:9: expected an identifier, but found '{'"),
-            ("secrets[0].uri", 26, "with \"x\" (for example http://127.0.0.1:8200)"),
-            ("secrets[0]", 26, "property \"prefix\" is required (add `prefix`)"),
-            ("secrets[0]", 26, "property \"token\" is required (add `token`)"),
+            ("secrets[0].uri", 26, "`x` is not valid (for example http://127.0.0.1:8200)"),
+            ("secrets[0]", 26, "`prefix` and `token` are required"),
             ("secrets[1].id", 27, "invalid secret manager: volt (begin it with vault, aws or gcp"),
             ("secrets[2]", 28, "no secret id (add `id`, as in vault/1)"),
-            ("stream_routes[0].remote_addr", 30, "none of the required (for example 10.0.0.0/8)"),
+            ("stream_routes[0].remote_addr", 30, "`x` is not valid (for example 10.0.0.0/8 or"),
             ("stream_routes[0].protocol.name", 30, "unknown protocol [redis]"),
             ("stream_routes[0].protocol.superior_id", 30, "there is no stream route `9`"),
-            ("stream_routes[0].plugins.cors", 30, "unknown plugin [cors]"),
+            (
+                "stream_routes[0].plugins.cors",
+                30,
+                "unknown plugin [cors] (remove it; stream routes have no such plugin)",
+            ),
         ],
     );
 }

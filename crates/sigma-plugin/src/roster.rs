@@ -4,6 +4,7 @@ mod children;
 mod known;
 mod lookup;
 mod off;
+mod secrets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +15,14 @@ use sigma_config::Problem;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
 use sigma_config::profile::Profile;
-use sigma_config::wording::{Unread, is_secret_reference};
+use sigma_config::wording::Unread;
 
 use self::children::Children;
 use self::known::{Checked, Known};
 pub use self::lookup::Lookup;
 use self::off::{Off, early_filter, is_off, switched_off};
+pub use self::secrets::unresolved;
+use self::secrets::{empty_secret, hidden, secrets_of, unknown_secret};
 use crate::credentials::Credentials;
 use crate::descriptor::{Child, Data, InlineUpstream};
 use crate::meta::Meta;
@@ -446,10 +449,21 @@ impl PluginSchemas for Roster {
         }
     }
 
+    fn mistakes(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
+        let Some(schema) = self.checked(name, scope) else { return Vec::new() };
+        let mut filled = conf.clone();
+        take_meta(&mut filled);
+        self.fill_profile(name, scope, &mut filled);
+        let mut found = schema.compiled.mistakes(&filled, also_known(scope));
+        for child in self.children_of(name, scope, conf) {
+            let inner = self.mistakes(&child.name, PluginScope::Http, &child.conf).into_iter();
+            found.extend(inner.map(|problem| problem.within(&child.place)));
+        }
+        found
+    }
+
     fn unread(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
-        // What stores and clients add to every resource; a plugin's metadata is one.
-        let also =
-            if scope == PluginScope::Metadata { &["id", "create_time", "update_time"][..] } else { &[] };
+        let also = also_known(scope);
         if let Some(schema) = self.checked(name, scope) {
             let mut conf = conf.clone();
             take_meta(&mut conf);
@@ -525,66 +539,15 @@ fn may_hold_plugins(kind: &dyn Kind, scope: PluginScope) -> bool {
     }
 }
 
+/// What stores and clients add to every resource; a plugin's metadata is one.
+fn also_known(scope: PluginScope) -> &'static [&'static str] {
+    if scope == PluginScope::Metadata { &["id", "create_time", "update_time"] } else { &[] }
+}
+
 /// Takes `_meta` out of a configuration: every plugin has it, it is checked on its own, and no
 /// plugin's schema knows it, least of all one that admits no unknown field.
 fn take_meta(conf: &mut Value) -> Option<Value> {
     conf.as_object_mut()?.remove("_meta")
-}
-
-/// The place of the first text that still refers to a secret. Whoever knew the text of the reference
-/// could pass as the consumer if it counted as the secret.
-pub fn unresolved(conf: &Value) -> Option<String> {
-    match conf {
-        Value::String(text) => is_secret_reference(text).then(String::new),
-        Value::Array(items) => {
-            let mut found = items.iter().enumerate();
-            found.find_map(|(index, item)| Some(format!("{index}/{}", unresolved(item)?)))
-        }
-        Value::Object(members) => {
-            let mut found = members.iter();
-            found.find_map(|(name, member)| Some(format!("{name}/{}", unresolved(member)?)))
-        }
-        _ => None,
-    }
-    .map(|place| place.trim_end_matches('/').to_owned())
-}
-
-fn unknown_secret(field: &str) -> String {
-    format!("the secret that `{field}` refers to is not known")
-}
-
-/// A secret that is empty is known to everybody.
-fn empty_secret(fields: &[String], conf: &Value) -> Option<String> {
-    let is_empty = |field: &&String| {
-        let place = field.split('.').try_fold(conf, |value, key| value.get(key));
-        place.and_then(Value::as_str) == Some("")
-    };
-    fields.iter().find(is_empty).map(|field| format!("`{field}` is empty: give it a secret"))
-}
-
-/// The references in a configuration and what they stand for.
-fn secrets_of<'c>(conf: &'c Value, resolved: &Value) -> Vec<(&'c str, String)> {
-    match (conf, resolved) {
-        (Value::String(reference), Value::String(secret)) if reference != secret => {
-            vec![(reference, secret.clone())]
-        }
-        (Value::Array(conf), Value::Array(resolved)) => {
-            conf.iter().zip(resolved).flat_map(|(conf, resolved)| secrets_of(conf, resolved)).collect()
-        }
-        (Value::Object(conf), Value::Object(resolved)) => {
-            let members = conf.iter().filter_map(|(name, conf)| Some((conf, resolved.get(name)?)));
-            members.flat_map(|(conf, resolved)| secrets_of(conf, resolved)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// A reason that shows references in the place of secrets: it reaches logs.
-fn hidden(reason: String, secrets: &[(&str, String)]) -> String {
-    secrets.iter().fold(reason, |reason, (reference, secret)| match secret.is_empty() {
-        true => reason,
-        false => reason.replace(secret.as_str(), reference),
-    })
 }
 
 impl std::fmt::Debug for Roster {

@@ -49,7 +49,9 @@ fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
             Err(error) => {
                 let (line, column) = place(error.marker());
                 let message = format!("not YAML: {} (column {column})", error.info());
-                builder.problems.push(Problem::new("", "syntax", message).at(Some(line)));
+                let mut problem = Problem::new("", "syntax", message).at(Some(line));
+                problem.hint = remedy(error.info()).map(str::to_owned);
+                builder.problems.push(problem);
                 let in_brackets = builder.stack.iter().map(|frame| frame.place);
                 let flow = in_brackets.into_iter().find(|place| indented.is_bracket(*place));
                 let outdented = error.info().contains("indentation").then_some((line as usize, flow));
@@ -58,6 +60,23 @@ fn attempt(indented: &Indented<'_>) -> (Builder, Option<Outdented>) {
         }
     }
     (builder, None)
+}
+
+/// The remedy for what is no YAML.
+fn remedy(info: &str) -> Option<&'static str> {
+    let known = [
+        ("tabs disallowed", "indent with spaces"),
+        (
+            "mapping values are not allowed",
+            "compare the indentation with the line above; put texts with `: ` into quotes",
+        ),
+        ("did not find expected key", "compare the indentation with the line above"),
+        ("anchor or alias", "put texts that begin with `*` or `&` into quotes"),
+        ("unexpected character", "put the text into quotes"),
+        ("in quoted scalar", "the quotes are not closed"),
+        ("in flow construct", "a bracket is not closed, or the line is not indented"),
+    ];
+    known.into_iter().find(|(text, _)| info.contains(text)).map(|(_, remedy)| remedy)
 }
 
 /// A list or mapping that is still open.

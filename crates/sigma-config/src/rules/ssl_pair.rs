@@ -33,8 +33,10 @@ pub(crate) fn instead_of(mut schema: Vec<Problem>, ssl: &Object) -> Vec<Problem>
     if !pair.is_empty() {
         let is_clause = |problem: &Problem| {
             let is_there = |own: &Problem| own.pointer == problem.pointer;
-            problem.message.contains("clause did not match")
-                && (problem.pointer.is_empty() || pair.iter().any(is_there))
+            let is_told = problem.message.contains("clause did not match")
+                || problem.message.ends_with(" is required")
+                || problem.message.ends_with(" are required");
+            is_told && (problem.pointer.is_empty() || pair.iter().any(is_there))
         };
         schema.retain(|problem| !is_clause(problem));
     }

@@ -214,7 +214,7 @@ pub fn read(
         _ => {}
     }
     let value = held.as_ref().unwrap_or(value);
-    let subject = Subject { kind: key.kind, id: Some(&key.id), value, plugins };
+    let subject = Subject { kind: key.kind, id: Some(&key.id), value, plugins, is_of_file: false };
     match key.kind {
         // It may belong to a plugin that is not there, which APISIX does not mind.
         Kind::PluginMetadata if !subject.metadata_of_nobody().is_empty() => {}

@@ -26,7 +26,9 @@ pub use warnings::{TRUSTS_ANY_PEER, warnings};
 use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;
 use crate::kind::Kind;
-use crate::plugins::{BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
+use crate::plugins::{
+    BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, mistakes_of_plugin, scope_of, unknown_plugin,
+};
 use crate::problem::{Problem, member};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
@@ -98,7 +100,7 @@ pub fn check(
         }
         (_, value) => value,
     };
-    let subject = Subject { kind, id, value, plugins };
+    let subject = Subject { kind, id, value, plugins, is_of_file: false };
     subject.verify()?;
     if unknown == UnknownFields::Refuse {
         warnings::refuse_unknown(&subject)?;
@@ -106,33 +108,52 @@ pub fn check(
     any::typed(kind, subject.id().unwrap_or_default(), value).map(drop).map_err(invalid)
 }
 
-/// Everything for which [`check`] refuses a resource of a file, each problem with its place in the
-/// resource and its remedy. The texts are the same ones, without what only names the place. Rules
-/// look at values, so that they find what is wrong in a resource that the schema refuses as well.
+/// Everything for which [`check`] refuses a resource of a file, each mistake once, in words for the writer of a file,
+/// with its place in the resource and its remedy. Rules look at values, so that they find what is wrong in a resource
+/// that the schema refuses as well.
 pub(crate) fn problems(
     kind: Kind,
     value: &Value,
     plugins: &dyn PluginSchemas,
     unknown: UnknownFields,
 ) -> Vec<Problem> {
-    let subject = Subject { kind, id: None, value, plugins };
+    let subject = Subject { kind, id: None, value, plugins, is_of_file: true };
     let (before, after) = rules_of(kind);
-    let mut found = subject.violated(before).collect();
+    let mut found: Vec<Problem> = subject.violated(before).map(rules::in_plain_words).collect();
     // What was refused is not told of twice.
     fn add(found: &mut Vec<Problem>, more: impl Iterator<Item = Problem>) {
         let told: HashSet<String> = found.iter().map(|problem| problem.pointer.clone()).collect();
         found.extend(more.filter(|problem| problem.pointer.is_empty() || !told.contains(&problem.pointer)));
     }
-    let schema = subject.checker().map(|checker| checker.problems(value));
-    let mut refused: Vec<Problem> = schema.into_iter().flatten().collect();
+    let schema = subject.checker().map(|checker| checker.mistakes(value, &warnings::KEPT_WITH_ALL));
+    let mut refused = schema.unwrap_or_default();
     if let (Kind::Ssl, Value::Object(ssl)) = (kind, value) {
         refused = rules::ssl_pair::instead_of(refused, ssl);
     }
     add(&mut found, refused.into_iter());
-    add(&mut found, subject.violated(after));
+    add(&mut found, subject.violated(after).map(rules::in_plain_words));
     if unknown == UnknownFields::Refuse {
         let fields = warnings::unknown(&subject, &found);
         add(&mut found, fields.into_iter().map(|field| field.refused()));
+    }
+    for problem in found.iter_mut().filter(|problem| problem.code == "unknown_key") {
+        // The name of a plugin, beside `plugins`.
+        let name = problem.pointer.replace('_', "-");
+        if plugins.names().contains(&name.as_str()) {
+            problem.hint = Some(format!("did you mean `plugins.{name}`?"));
+        }
+        // A credential, which a consumer has.
+        let field = problem.pointer.strip_prefix("plugins.").and_then(|place| place.split_once('.'));
+        let Some((plugin, field)) = field.filter(|_| !matches!(kind, Kind::Consumer | Kind::Credential))
+        else {
+            continue;
+        };
+        let of_consumer = plugins.schema(plugin, PluginScope::Consumer);
+        if of_consumer.is_some_and(|schema| schema["properties"].get(field).is_some())
+            && plugins.unique_attribute(plugin).is_some()
+        {
+            problem.hint = Some(format!("`{field}` belongs to `plugins.{plugin}` of a consumer"));
+        }
     }
     found
 }
@@ -157,6 +178,8 @@ struct Subject<'a> {
     id: Option<&'a str>,
     value: &'a Value,
     plugins: &'a dyn PluginSchemas,
+    /// Whether the writer of a file is told of it, and not a client of the Admin API, who gets APISIX's texts.
+    is_of_file: bool,
 }
 
 /// A rule across the fields of a resource.
@@ -233,21 +256,42 @@ impl Subject<'_> {
             Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
             _ => "",
         };
+        if self.is_of_file {
+            return self.plugins().flat_map(|(name, conf)| self.mistakes_of_plugin(name, conf)).collect();
+        }
         let wrong = |(name, conf)| {
             let scope = scope_of(self.kind, name, self.plugins);
             let refused = check_plugin(name, conf, scope, self.plugins).err()?;
-            let hint = match refused.code {
-                "unknown_plugin" => self.instead_of(name),
-                "type" => "write an object".to_owned(),
-                "expression" => rules::EXPRESSION_HINT.to_owned(),
-                "body_condition" => rules::BODY_HINT.to_owned(),
-                "not_served" => "remove it".to_owned(),
-                _ => reference_hint(name),
-            };
             let message = format!("{prefix}{}", refused.message);
-            Some(Problem::new(member("plugins", name), refused.code, message).hint(hint))
+            Some(Problem::new(member("plugins", name), refused.code, message))
         };
         self.plugins().filter_map(wrong).collect()
+    }
+
+    /// The mistakes of a plugin's configuration, for the writer of a file.
+    fn mistakes_of_plugin(&self, name: &str, conf: &Value) -> Vec<Problem> {
+        let place = member("plugins", name);
+        let scope = scope_of(self.kind, name, self.plugins);
+        if self.plugins.check(name, scope, conf) == Err(PluginRefusal::Unknown) {
+            let message = unknown_plugin(name, self.plugins);
+            return vec![Problem::new(place, "unknown_plugin", message).hint(self.instead_of(name))];
+        }
+        let found = mistakes_of_plugin(name, conf, scope, self.plugins);
+        if !found.is_empty() {
+            return found.into_iter().map(|problem| problem.within(&place)).collect();
+        }
+        let Err(refused) = check_plugin(name, conf, scope, self.plugins) else { return Vec::new() };
+        let hint = match refused.code {
+            "expression" => rules::EXPRESSION_HINT.to_owned(),
+            "body_condition" => rules::BODY_HINT.to_owned(),
+            "not_served" => "remove it".to_owned(),
+            _ => reference_hint(name),
+        };
+        // The place names the plugin.
+        let (_, message) = refused.message.split_once(" err: ").unwrap_or_default();
+        let message = if refused.code == "plugin" { message } else { &refused.message };
+        let (field, message) = wording::unfolded(message);
+        vec![rules::in_plain_words(Problem::new(field, refused.code, message).hint(hint).within(&place))]
     }
 
     /// The remedy for a plugin that is not known.
@@ -255,7 +299,12 @@ impl Subject<'_> {
         if self.plugins.left_out(name).is_some() {
             return BUILD_HINT.to_owned();
         }
-        match nearest_plugin(name, &self.plugins.names()) {
+        let mut names = self.plugins.names();
+        if names.contains(&name) && self.kind == Kind::StreamRoute {
+            return "remove it; stream routes have no such plugin".to_owned();
+        }
+        names.retain(|other| *other != name);
+        match nearest_plugin(name, &names) {
             Some(close) => format!("did you mean `{close}`?"),
             None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),
         }
@@ -284,9 +333,17 @@ impl Subject<'_> {
 
     fn wrong_metadata(&self) -> Vec<Problem> {
         let name = self.id().unwrap_or_default();
+        if self.is_of_file {
+            let found = self.plugins.mistakes(name, PluginScope::Metadata, self.value);
+            if !found.is_empty() {
+                return found;
+            }
+        }
         match self.plugins.check(name, PluginScope::Metadata, self.value) {
             Err(PluginRefusal::Invalid(text)) => {
-                vec![Problem::new("", "plugin", invalid(text)).hint(reference_hint(name))]
+                let (field, message) =
+                    if self.is_of_file { wording::unfolded(&text) } else { (String::new(), invalid(text)) };
+                vec![Problem::new(field, "plugin", message).hint(reference_hint(name))]
             }
             _ => Vec::new(),
         }
@@ -303,7 +360,7 @@ impl Subject<'_> {
 }
 
 fn reference_hint(plugin: &str) -> String {
-    format!("see the reference of the plugin `{plugin}`")
+    format!("`sigma plugins {plugin}` shows all fields")
 }
 
 fn provider_of(id: &str) -> Result<SecretProvider, String> {

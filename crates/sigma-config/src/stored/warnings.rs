@@ -15,10 +15,10 @@ use crate::settings::UnknownFields;
 use crate::wording::Unread;
 
 /// Names that stores and clients add to whatever they keep.
-const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];
+pub(super) const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];
 
 /// The fields of a resource that nobody reads. Pointers begin in the resource:
-/// `plugins.limit-count.rejeted_code`. Of plugins that are `refused` nothing is told.
+/// `plugins.limit-count.rejeted_code`. Of plugins that are `refused` as a whole nothing is told.
 fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
     let (kind, plugins) = (subject.kind, subject.plugins);
     let mut found = match kind {
@@ -32,8 +32,10 @@ fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
     };
     for (name, conf) in subject.plugins() {
         let place = member("plugins", name);
+        let is_whole =
+            |problem: &Problem| problem.pointer == place && matches!(problem.code, "unknown_plugin" | "type");
         // A disabled configuration is being prepared, or kept for reference.
-        if !is_disabled(conf) && !refused.iter().any(|problem| problem.pointer == place) {
+        if !is_disabled(conf) && !refused.iter().any(is_whole) {
             let of_plugin = plugins.unread(name, scope_of(kind, name, plugins), conf);
             found.extend(of_plugin.into_iter().map(|field| field.within(&place)));
         }
@@ -61,7 +63,7 @@ pub const TRUSTS_ANY_PEER: &str = "trusts_any_peer";
 /// Pointers begin in the resource.
 pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundings<'_>) -> Vec<Problem> {
     let plugins = around.plugins;
-    let subject = Subject { kind, id, value, plugins };
+    let subject = Subject { kind, id, value, plugins, is_of_file: false };
     let unread = unread(&subject, &[]).into_iter();
     // Fields that are refused are no warnings as well.
     let unread = unread.filter(|field| !field.is_unknown() || around.unknown == UnknownFields::Warn);

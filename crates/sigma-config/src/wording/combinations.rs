@@ -5,9 +5,11 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::node::{Condition, Discriminator, Node, NodeId};
+use super::node::{Condition, Discriminator, Node, NodeId, Types};
+use super::plain::{self, Said};
 use super::walk::{Outcome, Place, Walk, check_type};
 use super::{remedy, text};
+use crate::problem::Problem;
 
 impl Walk<'_> {
     /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
@@ -33,7 +35,9 @@ impl Walk<'_> {
         match node.not {
             Some(id) if self.attempt(id, value, at).is_some() => {
                 let text = "value wasn't supposed to match schema";
-                self.fail(at, "conflict", text, || remedy::of_excluded(self.nodes, id, value))
+                let hint = || remedy::of_excluded(self.nodes, id, value);
+                let said = || plain::of_excluded(remedy::excluded(self.nodes, id, value));
+                self.fail_as(at, "conflict", text, hint, said)
             }
             _ => Ok(()),
         }
@@ -50,9 +54,13 @@ impl Walk<'_> {
                 );
                 let [one, other] = [branches[earlier - 1], *id].map(|id| &self.nodes[id]);
                 let (Some(one), Some(other)) = (remedy::own(one, other), remedy::own(other, one)) else {
-                    return self.fail(at, "conflict", text, || None);
+                    let said =
+                        || Said::new("the value fits two alternatives, of which only one may apply", None);
+                    return self.fail_as(at, "conflict", text, || None, said);
                 };
-                return self.fail(&at.member(other), "conflict", text, || remedy::of_several([one, other]));
+                let said = || plain::of_excluded(vec![one, other]);
+                let hint = || remedy::of_several([one, other]);
+                return self.fail_as(&at.member(other), "conflict", text, hint, said);
             }
             matched = Some((index + 1, added));
         }
@@ -68,6 +76,9 @@ impl Walk<'_> {
 
     /// The value matches no branch. If it can only have been meant for one, that one says why.
     fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
+        if self.collects_plainly() {
+            return self.meant_branch(branches, text, value, at);
+        }
         let mut meant =
             branches.iter().filter(|id| check_type(&self.nodes[**id].types, value, self.empties()).is_ok());
         match (meant.next(), meant.next()) {
@@ -75,6 +86,74 @@ impl Walk<'_> {
             (None, _) => self.fail(at, "type", text, || remedy::of_types(self.nodes, branches)),
             _ => self.fail(at, "missing", text, || remedy::of_branches(self.nodes, branches, value)),
         }
+    }
+
+    /// The failures of the branch that the value is most likely meant for.
+    fn meant_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
+        let fits = |id: &NodeId| check_type(&self.nodes[*id].types, value, self.empties()).is_ok();
+        let fitting: Vec<NodeId> = branches.iter().copied().filter(fits).collect();
+        let names_values =
+            |id: &NodeId| self.nodes[*id].constant.is_some() || self.nodes[*id].enumeration.is_some();
+        let is_choice = branches.len() > 1 && branches.iter().any(names_values);
+        if is_choice && fitting.iter().all(names_values) && fitting.len() < 2 {
+            let nodes: Vec<&Node> = branches.iter().map(|id| &self.nodes[*id]).collect();
+            return self.fail_as(
+                at,
+                "enum",
+                text,
+                || None,
+                || plain::of_alternatives(&nodes, value, at.name()),
+            );
+        }
+        if fitting.is_empty() {
+            let types: Vec<&Types> = branches.iter().map(|id| &self.nodes[*id].types).collect();
+            return self.fail_as(at, "type", text, || None, || plain::of_type(&types, value, at.name()));
+        }
+        let lacking: Vec<Vec<&str>> =
+            fitting.iter().map(|id| remedy::lacking(&self.nodes[*id], value)).collect();
+        if fitting.len() > 1 && lacking.iter().all(|names| !names.is_empty()) {
+            let present = |id: &NodeId| remedy::present(&self.nodes[*id], value);
+            let most = fitting.iter().map(present).max();
+            let sets = fitting.iter().zip(&lacking).filter(|(id, _)| Some(present(id)) == most);
+            let sets = sets.map(|(_, names)| names.clone()).collect();
+            return self.fail_as(at, "missing", text, || None, || plain::of_lacking(sets));
+        }
+        if fitting.len() > 1 && !value.is_object() && !value.is_array() {
+            let source = |id: &NodeId| Some(self.nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
+            let look = || fitting.iter().find_map(|id| plain::look(source(id)?));
+            let hint = || look().or_else(|| remedy::of_branches(self.nodes, &fitting, value));
+            return self.fail_as(at, "pattern", text, || None, || plain::of_scalar(value, hint()));
+        }
+        let found = self.closest_branch(&fitting, value, at);
+        if found.is_empty() {
+            return self.fail(at, "conflict", "the value fits none of the alternatives", || None);
+        }
+        self.fail_for(found)
+    }
+
+    /// The failures of the branch that the value differs least from.
+    fn closest_branch(&self, branches: &[NodeId], value: &Value, at: &Place<'_>) -> Vec<Problem> {
+        let here = at.pointer();
+        let tried = branches.iter().map(|id| {
+            let found = Walk::problems(self.nodes, *id, value, &at.same(), true);
+            // A member with another value than the branch has says that another one is meant.
+            let is_named = |problem: &&Problem| problem.code == "enum" && is_member(&problem.pointer, &here);
+            let others = found.iter().filter(is_named).count() + self.foreign(*id, branches, value);
+            (others, found)
+        });
+        let closest = tried.min_by_key(|(others, found)| (*others, found.len()));
+        closest.map(|(_, found)| found).unwrap_or_default()
+    }
+
+    /// The number of members that only other branches have.
+    fn foreign(&self, id: NodeId, branches: &[NodeId], value: &Value) -> usize {
+        let names = |id: NodeId| {
+            let rules = self.nodes[id].object.iter();
+            rules.flat_map(|rules| &rules.properties).map(|property| property.name.as_str())
+        };
+        let has = |id: NodeId, name: &str| names(id).any(|own| own == name);
+        let members = value.as_object().into_iter().flat_map(|members| members.keys());
+        members.filter(|name| !has(id, name) && branches.iter().any(|other| has(*other, name))).count()
     }
 
     fn condition(&self, condition: &Condition, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
@@ -106,4 +185,10 @@ impl Walk<'_> {
             None => self.fail(at, "enum", format!("property {property} names none of the schemas"), || None),
         }
     }
+}
+
+/// Whether the pointer names a member of the object at `here`.
+fn is_member(pointer: &str, here: &str) -> bool {
+    let rest = pointer.strip_prefix(here).map(|rest| rest.trim_start_matches('.'));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['.', '[']))
 }

@@ -24,13 +24,17 @@
 
 mod combinations;
 mod compile;
+mod corrected;
 mod dialect;
 mod equality;
+mod examples;
 mod format;
 mod node;
 mod number;
 mod open_api;
 pub mod pcre;
+mod place;
+mod plain;
 mod remedy;
 mod stranger;
 mod strict;
@@ -45,6 +49,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::problem::Problem;
+use corrected::Corrected;
 use stranger::Stranger;
 use walk::{Place, Walk};
 
@@ -52,6 +57,7 @@ use walk::{Place, Walk};
 pub(crate) use compile::INERT;
 pub(crate) use compile::percent_decoded;
 pub use dialect::{Dialect, Sender};
+pub(crate) use plain::unfolded;
 pub use strict::{Unread, Why};
 
 /// A JSON schema, compiled once and then applied to any number of values.
@@ -118,7 +124,36 @@ impl Schema {
     /// its remedy. There is none exactly if [`Schema::check`] succeeds, and its text ends with the first.
     #[must_use]
     pub fn problems(&self, value: &Value) -> Vec<Problem> {
-        Walk::problems(&self.nodes, self.root, value, &Place::ROOT)
+        Walk::problems(&self.nodes, self.root, value, &Place::ROOT, false)
+    }
+
+    /// The mistakes of `value` for the writer of a file, each once, with its place and its remedy; none exactly if
+    /// [`Schema::check`] succeeds. What follows from a field whose name is wrong is no mistake of its own. `also` are
+    /// names that are known in the outermost object besides those of the schema.
+    #[must_use]
+    pub fn mistakes(&self, value: &Value, also: &[&str]) -> Vec<Problem> {
+        let find = |value: &Value| Walk::problems(&self.nodes, self.root, value, &Place::ROOT, true);
+        let found = find(value);
+        if found.is_empty() {
+            return found;
+        }
+        let unread = self.unread(value, also);
+        let Some(corrected) = Corrected::new(value, &unread) else { return plain::joined(found) };
+        let is_unknown = |problem: &Problem| problem.code == "unknown_key";
+        let others: Vec<Problem> = find(&corrected.value)
+            .into_iter()
+            .filter(|problem| !is_unknown(problem) && corrected.is_written(problem))
+            .collect();
+        // A field that is not refused for its name alone, but for what is lacking therefore.
+        let (unknown, consequences): (Vec<Problem>, Vec<Problem>) = found.into_iter().partition(is_unknown);
+        let is_blamed = |field: &&Unread| {
+            let is_told = unknown.iter().any(|problem| problem.pointer == field.pointer());
+            let lacks = |problem: &Problem| problem.pointer == field.object && !others.contains(problem);
+            !is_told && consequences.iter().any(lacks)
+        };
+        let blamed = corrected.fields.iter().filter(is_blamed).map(Unread::refused).collect::<Vec<_>>();
+        let all = blamed.into_iter().chain(unknown).chain(others).collect();
+        plain::joined(all)
     }
 
     /// The fields of `value`, which the schema accepts, that nobody reads; `also` are names that are

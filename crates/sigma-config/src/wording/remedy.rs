@@ -2,22 +2,40 @@
 
 use serde_json::Value;
 
+use super::examples::inner_example;
 use super::node::{Node, NodeId, Types};
 use crate::forms;
 use crate::problem::closest;
-use crate::synonyms::nearest_field;
+use crate::synonyms::{Nearest, common, nearest_field};
 
 /// Nothing is written behind a key, as YAML allows.
 pub(super) fn of_null(value: &Value) -> Option<String> {
     value.is_null().then(|| "nothing stands behind the key: write a value, or remove it".to_owned())
 }
 
+/// The most names that a remedy lists.
+pub(super) const MOST_NAMES: usize = 8;
+
 /// No field is called so; those that exist are.
 pub(super) fn of_unknown(name: &str, known: &[&str]) -> String {
     match nearest_field(name, known) {
-        Some(name) => format!("did you mean `{name}`?"),
+        Some(Nearest::Field(name)) => format!("did you mean `{name}`?"),
+        Some(Nearest::Meant(name)) => match inner_example(name) {
+            Some(example) => format!("did you mean `{name}`? For example {example}"),
+            None => format!("did you mean `{name}`?"),
+        },
+        Some(Nearest::Within(field, name)) => format!("did you mean `{field}.{name}`?"),
+        Some(Nearest::Plugin(name)) => {
+            format!(
+                "did you mean the plugin `{name}`? It goes into `plugins` of a route, or of `global_rules`"
+            )
+        }
         None if known.is_empty() => "remove it".to_owned(),
-        None => format!("known fields are {}", known.join(", ")),
+        None if known.len() <= MOST_NAMES => format!("known fields are {}", known.join(", ")),
+        None => {
+            let names = common(known, MOST_NAMES - 1).join(", ");
+            format!("some of the {} fields here are {names}", known.len())
+        }
     }
 }
 
@@ -50,14 +68,21 @@ pub(super) fn of_types(nodes: &[Node], branches: &[NodeId]) -> Option<String> {
 /// Several branches may have been meant: the fields that some lack least of, or a known form.
 pub(super) fn of_branches(nodes: &[Node], branches: &[NodeId], value: &Value) -> Option<String> {
     let form = |id: &NodeId| of_pattern(nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
-    let lacking: Vec<Vec<&str>> = branches
-        .iter()
-        .map(|id| required(&nodes[*id]).filter(|name| value.get(name).is_none()).collect())
-        .filter(|lacking: &Vec<&str>| !lacking.is_empty())
-        .collect();
+    let lacking = branches.iter().map(|id| lacking(&nodes[*id], value));
+    let lacking: Vec<Vec<&str>> = lacking.filter(|lacking| !lacking.is_empty()).collect();
     let Some(least) = lacking.iter().map(Vec::len).min() else { return branches.iter().find_map(form) };
     let choices = lacking.into_iter().filter(|lacking| lacking.len() == least);
     Some(format!("add {}", listed(choices.map(|names| listed(names.into_iter().map(code), "and")), "or")))
+}
+
+/// The fields that a schema wants and a value does not have.
+pub(super) fn lacking<'n>(node: &'n Node, value: &Value) -> Vec<&'n str> {
+    required(node).filter(|name| value.get(name).is_none()).collect()
+}
+
+/// How many of the fields that a schema wants a value has.
+pub(super) fn present(node: &Node, value: &Value) -> usize {
+    required(node).filter(|name| value.get(name).is_some()).count()
 }
 
 /// The first field that one branch wants and the other does not.
@@ -70,11 +95,16 @@ pub(super) fn of_several(both: [&str; 2]) -> Option<String> {
     Some(keep_one(both))
 }
 
-/// The value matches a schema that it must not match.
-pub(super) fn of_excluded(nodes: &[Node], id: NodeId, value: &Value) -> Option<String> {
+/// The fields of a value that must not be together.
+pub(super) fn excluded<'n>(nodes: &'n [Node], id: NodeId, value: &Value) -> Vec<&'n str> {
     let branches = nodes[id].any_of.as_ref().map_or(&[][..], |any| &any.branches);
     let all_there = |id: &&NodeId| required(&nodes[**id]).all(|name| value.get(name).is_some());
-    let names: Vec<&str> = required(&nodes[*branches.iter().find(all_there).unwrap_or(&id)]).collect();
+    required(&nodes[*branches.iter().find(all_there).unwrap_or(&id)]).collect()
+}
+
+/// The value matches a schema that it must not match.
+pub(super) fn of_excluded(nodes: &[Node], id: NodeId, value: &Value) -> Option<String> {
+    let names = excluded(nodes, id, value);
     match names[..] {
         [] => None,
         [name] => Some(format!("remove `{name}`")),
@@ -93,12 +123,12 @@ fn required(node: &Node) -> impl Iterator<Item = &str> {
     })
 }
 
-fn code(name: &str) -> String {
+pub(super) fn code(name: &str) -> String {
     format!("`{name}`")
 }
 
 /// `a, b or c`, each once.
-fn listed(items: impl Iterator<Item = String>, word: &str) -> String {
+pub(super) fn listed(items: impl Iterator<Item = String>, word: &str) -> String {
     let mut all: Vec<String> = Vec::new();
     items.for_each(|item| {
         if !all.contains(&item) {

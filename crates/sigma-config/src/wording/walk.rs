@@ -14,52 +14,15 @@ use super::node::{
     Additional, ArrayRules, Contains, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Property,
     StringRules, Types,
 };
+pub(super) use super::place::{Place, Step};
+use super::plain::{self, Said};
 use super::stranger::{self, Stranger};
 use super::{equality, is_secret_reference, number, remedy, text};
-use crate::problem::{self, Problem};
+use crate::problem::Problem;
 
 /// Schemas within schemas on the way to one value. Only a schema that contains itself comes near it;
 /// the number keeps the recursion within a small stack.
 pub(super) const MAX_DEPTH: usize = 256;
-
-/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
-pub(super) struct Place<'p> {
-    outer: Option<&'p Place<'p>>,
-    step: Step<'p>,
-    pub(super) depth: usize,
-}
-
-pub(super) enum Step<'p> {
-    /// Another schema for the same value.
-    Same,
-    Member(&'p str),
-    Element(usize),
-}
-
-impl<'p> Place<'p> {
-    pub(super) const ROOT: Place<'static> = Place { outer: None, step: Step::Same, depth: 0 };
-
-    pub(super) fn inner(&'p self, step: Step<'p>) -> Place<'p> {
-        Place { outer: Some(self), step, depth: self.depth + 1 }
-    }
-
-    pub(super) fn same(&'p self) -> Place<'p> {
-        self.inner(Step::Same)
-    }
-
-    pub(super) fn member(&'p self, name: &'p str) -> Place<'p> {
-        self.inner(Step::Member(name))
-    }
-
-    fn pointer(&self) -> String {
-        let outer = self.outer.map_or_else(String::new, Place::pointer);
-        match self.step {
-            Step::Same => outer,
-            Step::Member(name) => problem::member(&outer, name),
-            Step::Element(index) => problem::element(&outer, index),
-        }
-    }
-}
 
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'s> {
@@ -68,24 +31,33 @@ pub(super) struct Walk<'s> {
     pub(super) stranger: Option<&'s Stranger>,
     /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
     found: Option<&'s RefCell<Vec<Problem>>>,
+    /// Whether those failures have the words of [`plain`], one for each mistake.
+    pub(super) is_plain: bool,
 }
 
 pub(super) type Outcome = Result<(), String>;
 
 impl<'s> Walk<'s> {
     pub(super) fn new(nodes: &'s [Node]) -> Self {
-        Walk { nodes, stranger: None, found: None }
+        Walk { nodes, stranger: None, found: None, is_plain: false }
     }
 
     pub(super) fn of_stranger(nodes: &'s [Node], stranger: &'s Stranger) -> Self {
-        Walk { nodes, stranger: Some(stranger), found: None }
+        Walk { nodes, stranger: Some(stranger), found: None, is_plain: false }
     }
 
     /// Every failure of a value.
-    pub(super) fn problems(nodes: &[Node], id: NodeId, value: &Value, at: &Place<'_>) -> Vec<Problem> {
+    pub(super) fn problems(
+        nodes: &[Node],
+        id: NodeId,
+        value: &Value,
+        at: &Place<'_>,
+        is_plain: bool,
+    ) -> Vec<Problem> {
         let found = RefCell::new(Vec::new());
+        let walk = Walk { nodes, stranger: None, found: Some(&found), is_plain };
         // With a place for failures the walk comes to its end.
-        let _ = Walk { nodes, stranger: None, found: Some(&found) }.node(id, &mut Cow::Borrowed(value), at);
+        let _ = walk.node(id, &mut Cow::Borrowed(value), at);
         found.into_inner()
     }
 
@@ -131,27 +103,51 @@ impl<'s> Walk<'s> {
         let Some(found) = self.found else { return Err(text.into()) };
         let mut problem = Problem::new(at.pointer(), code, text);
         problem.hint = remedy();
-        let mut found = found.borrow_mut();
-        // Several parts of a schema may want the same.
-        let again = |other: &Problem| {
-            other.pointer == problem.pointer
-                && if problem.hint.is_some() { other.hint == problem.hint } else { *other == problem }
-        };
-        if !found.iter().any(again) {
-            found.push(problem);
-        }
+        add(&mut found.borrow_mut(), problem, self.is_plain);
         Ok(())
+    }
+
+    /// Whether all failures are wanted, in plain words.
+    pub(super) fn collects_plainly(&self) -> bool {
+        self.is_plain && self.found.is_some()
+    }
+
+    /// As [`Walk::fail`], with other words for the writer of a file.
+    pub(super) fn fail_as(
+        &self,
+        at: &Place<'_>,
+        code: &'static str,
+        text: impl Into<String>,
+        remedy: impl FnOnce() -> Option<String>,
+        said: impl FnOnce() -> Said,
+    ) -> Outcome {
+        if !self.collects_plainly() {
+            return self.fail(at, code, text, remedy);
+        }
+        let Said { message, hint } = said();
+        self.fail(at, code, message, || hint)
     }
 
     /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
     /// place and remedy are those of the cause.
     pub(super) fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
-        let Some(found) = self.found else { return Err(text.to_owned()) };
-        for mut cause in Walk::problems(self.nodes, id, value, at) {
-            cause.hint = cause.hint.or(Some(cause.message));
-            cause.message = text.to_owned();
-            found.borrow_mut().push(cause);
+        if self.found.is_none() {
+            return Err(text.to_owned());
         }
+        let mut causes = Walk::problems(self.nodes, id, value, at, self.is_plain);
+        if !self.is_plain {
+            for cause in &mut causes {
+                cause.hint = cause.hint.take().or(Some(std::mem::take(&mut cause.message)));
+                text.clone_into(&mut cause.message);
+            }
+        }
+        self.fail_for(causes)
+    }
+
+    /// Fails for other failures.
+    pub(super) fn fail_for(&self, causes: Vec<Problem>) -> Outcome {
+        let Some(found) = self.found else { return Err(String::new()) };
+        causes.into_iter().for_each(|cause| add(&mut found.borrow_mut(), cause, self.is_plain));
         Ok(())
     }
 
@@ -166,10 +162,14 @@ impl<'s> Walk<'s> {
         }
         let node = &self.nodes[id];
         if node.never {
-            return self.fail(at, "schema", "expect false always", || Some("remove it".to_owned()));
+            let remove = || Some("remove it".to_owned());
+            let said = || Said::new("is not allowed here", remove());
+            return self.fail_as(at, "schema", "expect false always", remove, said);
         }
         if let Err(expected) = check_type(&node.types, value, self.empties()) {
-            return self.fail(at, "type", self.wrong_type(&expected, value), || remedy::of_null(value));
+            let said = || plain::of_type(&[&node.types], value, at.name());
+            let text = self.wrong_type(&expected, value);
+            return self.fail_as(at, "type", text, || remedy::of_null(value), said);
         }
         if let Some(rules) = &node.object
             && self.is(JsonType::Object, value)
@@ -192,7 +192,9 @@ impl<'s> Walk<'s> {
         if let Some(allowed) = &node.enumeration
             && !allowed.iter().any(|candidate| self.equal(candidate, value))
         {
-            self.fail(at, "enum", "matches none of the enum values", || remedy::of_choice(allowed, value))?;
+            let said = || plain::of_choice(allowed, value, at.name());
+            let text = "matches none of the enum values";
+            self.fail_as(at, "enum", text, || remedy::of_choice(allowed, value), said)?;
         }
         self.combinations(node, value, at)?;
         if let Some(rules) = &node.unevaluated {
@@ -202,12 +204,15 @@ impl<'s> Walk<'s> {
             && !(format.holds)(text)
         {
             let message = format!("expect valid {} format but got: {}", format.name, self.shown(text));
-            self.fail(at, "format", message, || remedy::of_format(format.name))?;
+            let said = || plain::of_form(text, || remedy::of_format(format.name), format.name);
+            self.fail_as(at, "format", message, || remedy::of_format(format.name), said)?;
         }
         match &node.constant {
             Some(constant) if !self.equal(constant, value) => {
                 let only = std::slice::from_ref(&**constant);
-                self.fail(at, "enum", "failed to check const value", || remedy::of_choice(only, value))
+                let said = || plain::of_choice(only, value, at.name());
+                let text = "failed to check const value";
+                self.fail_as(at, "enum", text, || remedy::of_choice(only, value), said)
             }
             _ => Ok(()),
         }
@@ -243,12 +248,14 @@ impl<'s> Walk<'s> {
         self.other_properties(rules, value, at)?;
         if let Some(min) = rules.min.filter(|min| count < *min) {
             let text = format!("expect object to have at least {min} properties");
-            self.fail(at, "length", text, || None)?;
+            let said = || plain::of_count(count, min, "entries", at.name());
+            self.fail_as(at, "length", text, || None, said)?;
         }
         match rules.max.filter(|max| count > *max) {
             Some(max) => {
                 let text = format!("expect object to have at most {max} properties");
-                self.fail(at, "length", text, || None)
+                let said = || Said::new(format!("{count} entries; at most {max} are allowed"), None);
+                self.fail_as(at, "length", text, || None, said)
             }
             None => Ok(()),
         }
@@ -257,7 +264,10 @@ impl<'s> Walk<'s> {
     pub(super) fn required(&self, name: &str, value: &Value, at: &Place<'_>) -> Outcome {
         match member(value, name) {
             Some(_) => Ok(()),
-            None => self.fail(at, "missing", required(name), || Some(format!("add `{name}`"))),
+            None => {
+                let add = || Some(format!("add `{name}`"));
+                self.fail_as(at, "missing", required(name), add, || plain::of_missing(name))
+            }
         }
     }
 
@@ -295,12 +305,14 @@ impl<'s> Walk<'s> {
         value: &mut Cow<'_, Value>,
         at: &Place<'_>,
     ) -> Outcome {
-        let name = text::quoted(name);
+        let (name, plain_name) = (text::quoted(name), name);
         match dependency {
             Dependency::Names(names) => match names.iter().find(|needed| member(value, needed).is_none()) {
                 Some(needed) => {
                     let text = format!("property {} is required when {name} is set", text::quoted(needed));
-                    self.fail(at, "missing", text, || Some(format!("add `{needed}`")))
+                    let said =
+                        || Said::new(format!("`{needed}` is required together with `{plain_name}`"), None);
+                    self.fail_as(at, "missing", text, || Some(format!("add `{needed}`")), said)
                 }
                 None => Ok(()),
             },
@@ -335,10 +347,10 @@ impl<'s> Walk<'s> {
             match rules.additional {
                 Additional::Nothing if !known => {
                     let text = format!("additional properties forbidden, found {key}");
-                    self.fail(at, "unknown_key", text, || {
-                        let known: Vec<&str> = rules.properties.iter().map(|known| &*known.name).collect();
-                        Some(remedy::of_unknown(key, &known))
-                    })?;
+                    let known: Vec<&str> = rules.properties.iter().map(|known| &*known.name).collect();
+                    let hint = || Some(remedy::of_unknown(key, &known));
+                    let said = || Said::new(format!("unknown field `{key}`"), hint());
+                    self.fail_as(at, "unknown_key", text, hint, said)?;
                 }
                 Additional::Schema(id) if !known => self
                     .field(id, &mut field, &at.same())
@@ -360,10 +372,14 @@ impl<'s> Walk<'s> {
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         let count = items.len() as u64;
         if let Some(min) = rules.min.filter(|min| count < *min) {
-            self.fail(at, "length", format!("expect array to have at least {min} items"), || None)?;
+            let said = || plain::of_count(count, min, "items", at.name());
+            let text = format!("expect array to have at least {min} items");
+            self.fail_as(at, "length", text, || None, said)?;
         }
         if let Some(max) = rules.max.filter(|max| count > *max) {
-            self.fail(at, "length", format!("expect array to have at most {max} items"), || None)?;
+            let said = || Said::new(format!("{count} items; at most {max} are allowed"), None);
+            let text = format!("expect array to have at most {max} items");
+            self.fail_as(at, "length", text, || None, said)?;
         }
         let mut changed = Vec::new();
         for (index, item) in items.iter().enumerate() {
@@ -389,7 +405,9 @@ impl<'s> Walk<'s> {
             && let Some((first, second)) = equality::first_repeated(items)
         {
             let text = format!("expected unique items but items {first} and {second} are equal");
-            self.fail(at, "unique", text, || Some("remove one".to_owned()))?;
+            let remove = || Some("remove one".to_owned());
+            let said = || Said::new(format!("items {first} and {second} are equal"), remove());
+            self.fail_as(at, "unique", text, remove, said)?;
         }
         for (index, field) in changed {
             self.owned(value)?[index] = field;
@@ -420,20 +438,23 @@ impl<'s> Walk<'s> {
         if rules.min.is_some() || rules.max.is_some() {
             let length = text.chars().count() as u64;
             if let Some(min) = rules.min.filter(|min| length < *min) {
+                let said = || plain::of_short(text, min, at.name());
                 let text = format!("string too short, expected at least {min}, got {length}");
-                self.fail(at, "length", text, || None)?;
+                self.fail_as(at, "length", text, || None, said)?;
             }
             if let Some(max) = rules.max.filter(|max| length > *max) {
                 let text = format!("string too long, expected at most {max}, got {length}");
-                self.fail(at, "length", text, || None)?;
+                let said = || Said::new(format!("{length} characters; at most {max} are allowed"), None);
+                self.fail_as(at, "length", text, || None, said)?;
             }
         }
         match &rules.pattern {
             Some(pattern) if !pattern.is_match(text) => {
                 let source = pattern.source();
                 let found = text::quoted(self.shown(text));
+                let said = || plain::of_form(text, || remedy::of_pattern(source), source);
                 let text = format!("failed to match pattern {} with {found}", text::quoted(source));
-                self.fail(at, "pattern", text, || remedy::of_pattern(source))
+                self.fail_as(at, "pattern", text, || remedy::of_pattern(source), said)
             }
             _ => Ok(()),
         }
@@ -476,6 +497,21 @@ impl<'s> Walk<'s> {
             self.spend(|| stranger::of_value(value))?;
         }
         Ok(value.to_mut())
+    }
+}
+
+/// Adds a problem. Several parts of a schema may want the same.
+fn add(found: &mut Vec<Problem>, problem: Problem, is_plain: bool) {
+    let again = |other: &Problem| {
+        other.pointer == problem.pointer
+            && if problem.hint.is_some() && !is_plain {
+                other.hint == problem.hint
+            } else {
+                *other == problem
+            }
+    };
+    if !found.iter().any(again) {
+        found.push(problem);
     }
 }
 

@@ -132,12 +132,12 @@ fn a_mistake_is_told_once_at_its_place() {
     );
     check(
         "routes:\n- uri: /a\n  plugins: [cors]\n",
-        &[&["line 3: routes[0].plugins: ", "expected object, got array"]],
+        &[&["line 3: routes[0].plugins: ", "expected a map, got a list"]],
     );
-    check("routes: { r1: { uri: /a } }\n", &[&["line 1: routes: ", "expected array, got object"]]);
+    check("routes: { r1: { uri: /a } }\n", &[&["line 1: routes: ", "expected a list, got a map"]]);
     check(
         "routes:\n- uri: /a\n  plugins:\n  # cors: {}\n",
-        &[&["line 3: routes[0].plugins: ", "got null (nothing stands behind the key"]],
+        &[&["line 3: routes[0].plugins: ", "the key has no value; expected a map (for example plugins: {"]],
     );
 }
 

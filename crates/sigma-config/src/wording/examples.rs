@@ -1,0 +1,56 @@
+//! Right values of common fields, for remedies.
+
+/// Right values of common fields, by the name of the field.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("access_log", "{ path: /var/log/sigma/access.log }"),
+    ("active", "{ http_path: /health, healthy: {}, unhealthy: {} }"),
+    ("admin", "{ address: \"127.0.0.1:9180\" }"),
+    ("certificates", "[{ cert: /etc/sigma/shop.crt, key: /etc/sigma/shop.key }]"),
+    ("certs", "[\"-----BEGIN CERTIFICATE-----…\"]"),
+    ("checks", "{ active: { http_path: /health, healthy: {}, unhealthy: {} } }"),
+    ("consumers", "[{ username: jack, plugins: { key-auth: { key: … } } }]"),
+    ("count", "100"),
+    ("global_rules", "[{ id: 1, plugins: { prometheus: {} } }]"),
+    ("header", "X-Api-Key"),
+    ("headers", "{ X-Team: shop }"),
+    ("hosts", "[shop.example, \"*.shop.example\"]"),
+    ("http_statuses", "[200, 302]"),
+    ("keepalive_pool", "{ size: 320, idle_timeout: 60, requests: 1000 }"),
+    ("labels", "{ team: shop }"),
+    ("listeners", "[\":80\"]"),
+    ("methods", "[GET, POST]"),
+    ("nodes", "{ \"127.0.0.1:8080\": 1 }"),
+    ("passive", "{ unhealthy: { http_failures: 3 } }"),
+    ("plugin_configs", "[{ id: 1, plugins: { cors: {} } }]"),
+    ("plugins", "{ key-auth: {} }"),
+    ("regex_uri", "[\"^/shop/(.*)\", \"/$1\"]"),
+    ("remote_addrs", "[10.0.0.0/8]"),
+    ("routes", "[{ uri: \"/*\", upstream: \"http://127.0.0.1:8080\" }]"),
+    ("services", "[{ id: shop, upstream: \"http://127.0.0.1:8080\" }]"),
+    ("snis", "[shop.example]"),
+    ("ssls", "[{ snis: [shop.example], cert: …, key: … }]"),
+    ("store", "{ kind: embedded, path: ./data }"),
+    ("stream_routes", "[{ server_port: 5432, upstream: { nodes: { \"127.0.0.1:5432\": 1 } } }]"),
+    ("time_window", "60"),
+    ("timeout", "{ connect: 5, send: 60, read: 60 }"),
+    ("upstream", "{ nodes: { \"127.0.0.1:8080\": 1 } }"),
+    ("upstreams", "[{ id: web, nodes: { \"127.0.0.1:8080\": 1 } }]"),
+    ("types", "[text/html, application/json]"),
+    ("uri", "\"/shop/*\""),
+    ("uris", "[/shop, \"/shop/*\"]"),
+    ("username", "jack"),
+    ("valid", "[{ statuses: [200], seconds: 30 }]"),
+    ("vars", "[[arg_version, ==, \"2\"]]"),
+];
+
+/// A right value of a common field that has an inner form.
+pub(super) fn inner_example(field: &str) -> Option<String> {
+    let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
+    value.starts_with(['{', '[']).then(|| format!("{field}: {value}"))
+}
+
+/// The remedy that shows a right value of a common field.
+pub(super) fn example(field: &str) -> Option<String> {
+    let (_, value) = EXAMPLES.iter().find(|(name, _)| *name == field)?;
+    Some(format!("for example {field}: {value}"))
+}

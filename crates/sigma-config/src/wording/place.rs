@@ -1,0 +1,51 @@
+//! The way to a value.
+
+use crate::problem;
+
+/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
+pub(super) struct Place<'p> {
+    outer: Option<&'p Place<'p>>,
+    step: Step<'p>,
+    pub(super) depth: usize,
+}
+
+pub(super) enum Step<'p> {
+    /// Another schema for the same value.
+    Same,
+    Member(&'p str),
+    Element(usize),
+}
+
+impl<'p> Place<'p> {
+    pub(super) const ROOT: Place<'static> = Place { outer: None, step: Step::Same, depth: 0 };
+
+    pub(super) fn inner(&'p self, step: Step<'p>) -> Place<'p> {
+        Place { outer: Some(self), step, depth: self.depth + 1 }
+    }
+
+    pub(super) fn same(&'p self) -> Place<'p> {
+        self.inner(Step::Same)
+    }
+
+    pub(super) fn member(&'p self, name: &'p str) -> Place<'p> {
+        self.inner(Step::Member(name))
+    }
+
+    /// The name of the member that the value is, or is an element of.
+    pub(super) fn name(&self) -> &'p str {
+        match (&self.step, self.outer) {
+            (Step::Member(name), _) => name,
+            (_, Some(outer)) => outer.name(),
+            (_, None) => "",
+        }
+    }
+
+    pub(super) fn pointer(&self) -> String {
+        let outer = self.outer.map_or_else(String::new, Place::pointer);
+        match self.step {
+            Step::Same => outer,
+            Step::Member(name) => problem::member(&outer, name),
+            Step::Element(index) => problem::element(&outer, index),
+        }
+    }
+}
