@@ -27,7 +27,8 @@ use crate::bundled::{self, OfKinds};
 use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{
-    BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, mistakes_of_plugin, scope_of, unknown_plugin,
+    BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, mistakes_of_plugin, scope_of,
+    unknown_plugin,
 };
 use crate::problem::{Problem, member};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
