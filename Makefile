@@ -3,12 +3,19 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run test checks advisories conformance test-servers bench fuzz docs build-tools tools
+.PHONY: run install test checks features advisories conformance test-servers bench fuzz docs build-tools tools
 
-# Builds the gateway and starts it on the smallest configuration, with an origin to answer it.
+# Builds the gateway for a first look and starts it on the smallest configuration, with an origin to answer it.
 run: build-tools
-	cargo build --release --locked -p sigma
-	target/release/sigma run -c examples/first.yaml --with-demo-origin 127.0.0.1:9000
+	cargo build --profile first --locked -p sigma
+	@echo 'target/first/sigma is built soon and is not fast; `make install` makes the optimised program' >&2
+	target/first/sigma run -c examples/first.yaml --with-demo-origin 127.0.0.1:9000
+
+# The optimised program, into $(DESTDIR)$(PREFIX)/bin.
+PREFIX ?= /usr/local
+install: build-tools
+	cargo build --profile dist --locked -p sigma
+	install -D -m 0755 target/dist/sigma $(DESTDIR)$(PREFIX)/bin/sigma
 
 # What has to pass before a change goes in.
 test: checks conformance
@@ -20,6 +27,12 @@ checks: build-tools tools advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked --no-fail-fast -- --skip go:: --skip servers:: --test-threads $$(($$(nproc) + 1))
+
+# The program without any group of plugins, and with each group alone.
+features: build-tools
+	for group in '' auth log observe security traffic transform; do \
+	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
+	done
 
 # Known vulnerabilities of the crates in Cargo.lock, where cargo-deny is installed and its database can be fetched; else it
 # says that they were not checked. Lack of a network fails nothing.
@@ -41,7 +54,7 @@ conformance: build-tools tools
 # brokers, PHP, servers of logs and traces, name servers, systemd (as root), the public suite of caches; and the dashboard
 # in Chromium. The first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need
 # three GiB of memory.
-test-servers: build-tools tools
+test-servers: build-tools tools features
 	@missing=(); \
 	command -v javac >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
