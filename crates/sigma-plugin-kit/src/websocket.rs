@@ -50,7 +50,7 @@ pub fn handshake(head: &RequestHead) -> Result<Reply, Reply> {
     Ok(Reply::new(101).header("Sec-WebSocket-Accept", STANDARD.encode(digest)))
 }
 
-/// What a client has said to whoever ends its WebSocket.
+/// A message or a sign of life from the client of a WebSocket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A complete message.
@@ -132,8 +132,8 @@ impl Socket {
         }
     }
 
-    /// What the client has said next, as far as its bytes are there.
-    pub fn next(&mut self) -> Option<Heard> {
+    /// The next message or pong of the client, if all of its bytes are there.
+    pub fn receive(&mut self) -> Option<Heard> {
         while !self.unread.is_empty() {
             let (taken, said) = match self.reader.read(&self.unread) {
                 Ok(read) => read,
@@ -274,7 +274,7 @@ mod tests {
     /// What is heard of these bytes, what the client gets, and whether that is all.
     fn after(socket: &mut Socket, bytes: &[u8]) -> (Vec<Heard>, Vec<u8>, bool) {
         socket.take(Chunk::copy_of(bytes));
-        let heard = std::iter::from_fn(|| socket.next()).collect();
+        let heard = std::iter::from_fn(|| socket.receive()).collect();
         let (mut said, mut task) = (Vec::new(), Task::from_waker(Waker::noop()));
         loop {
             match socket.poll_piece(&mut task) {
@@ -337,7 +337,7 @@ mod tests {
         let mut given = 0;
         while socket.has_room() {
             socket.take(Chunk::copy_of(&frame(0x89, &[0; 100])));
-            assert_eq!(socket.next(), None);
+            assert_eq!(socket.receive(), None);
             given += 1;
         }
         assert!(given < WAITING_BYTES / 100 + 2);

@@ -44,7 +44,7 @@ impl Session {
     /// Passes on what the client has said, as far as it is the turn of that.
     fn go_on(&mut self) {
         while !self.is_asked
-            && let Some(heard) = self.socket.next()
+            && let Some(heard) = self.socket.receive()
         {
             match heard {
                 Heard::Message(Kind::Binary, command) => {

@@ -70,7 +70,7 @@ impl Conversation {
     /// Reads on as far as the service is not being told a message.
     fn go_on(&mut self) {
         while self.asked.is_none()
-            && let Some(heard) = self.socket.next()
+            && let Some(heard) = self.socket.receive()
         {
             self.is_heard = true;
             if let (Heard::Message(kind, bytes), Some(caller)) = (heard, &self.caller) {
