@@ -29,11 +29,16 @@ pub(crate) fn without_files(ssl: &Object) -> Result<(), String> {
 pub(crate) fn instead_of(mut schema: Vec<Problem>, ssl: &Object) -> Vec<Problem> {
     let mut own = file_names(ssl);
     schema.retain(|problem| !own.iter().any(|name| name.pointer == problem.pointer));
-    let pair = pair(ssl);
+    let mut pair = pair(ssl);
+    // A field whose name is wrong may be the one that is missing.
+    if schema.iter().any(|problem| problem.code == "unknown_key") {
+        pair.retain(|problem| problem.code != "missing");
+    }
     if !pair.is_empty() {
         let is_clause = |problem: &Problem| {
             let is_there = |own: &Problem| own.pointer == problem.pointer;
             let is_told = problem.message.contains("clause did not match")
+                || problem.message.ends_with(" exclude each other")
                 || problem.message.ends_with(" is required")
                 || problem.message.ends_with(" are required");
             is_told && (problem.pointer.is_empty() || pair.iter().any(is_there))
@@ -124,15 +129,12 @@ mod tests {
         check(json!({"type": "acme"}), &["-: `sni` or `snis` is required"]);
         check(
             json!({"sni": "a.test", "snis": ["b.test"], "cert_file": "a"}),
-            &["snis: then clause did not match"],
+            &["snis: `sni` and `snis` exclude each other"],
         );
         check(json!({"sni": "a.test", "cert_file": "a.pem", "key_file": "a.key"}), &[]);
         check(json!({"type": "client", "cert_file": "both.pem"}), &[]);
         check(json!({"sni": "a.test", "key_file": "a.key"}), &["key_file: `key_file` needs `cert_file`"]);
-        check(
-            json!({"sni": "a.test", "cert_file": ""}),
-            &["cert_file: string too short, expected at least 1, got 0"],
-        );
+        check(json!({"sni": "a.test", "cert_file": ""}), &["cert_file: is empty"]);
         check(
             json!({"type": "acme", "sni": "a.test", "cert_file": "a.pem"}),
             &["cert_file: with `type: acme` the gateway orders the certificate itself"],

@@ -243,7 +243,7 @@ pub(super) fn of_lacking(mut sets: Vec<Vec<&str>>) -> Said {
     let mut groups: Vec<Vec<&str>> = Vec::new();
     for name in all {
         let apart = |other: &&str| !sets.iter().any(|names| names.contains(&name) && names.contains(other));
-        match groups.iter_mut().find(|group| group.iter().all(|other| apart(other))) {
+        match groups.iter_mut().find(|group| group.iter().all(&apart)) {
             Some(group) => group.push(name),
             None => groups.push(vec![name]),
         }

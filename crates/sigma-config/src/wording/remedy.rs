@@ -34,7 +34,7 @@ pub(super) fn of_unknown(name: &str, known: &[&str]) -> String {
         None if known.len() <= MOST_NAMES => format!("known fields are {}", known.join(", ")),
         None => {
             let names = common(known, MOST_NAMES - 1).join(", ");
-            format!("some of the {} fields here are {names}", known.len())
+            format!("some of the fields here are {names}")
         }
     }
 }

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 35] = [
+const COMMANDS: [(&str, &str, &str); 36] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -101,6 +101,7 @@ const COMMANDS: [(&str, &str, &str); 35] = [
         "servers::package::the_package_installs_upgrades_and_goes",
     ),
     ("docs/install.md", "useradd --system", "the same"),
+    ("docs/install.md", "--no-default-features", "make features"),
     ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/install.md", "dpkg --add-architecture", "the same"),
