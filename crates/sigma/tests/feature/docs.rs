@@ -80,7 +80,7 @@ const OWN_PLUGIN: &str = "notice";
 const COMMANDS: [(&str, &str, &str); 36] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
-    ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
+    ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
     ("README.md", "sigma check sigma.yaml", "the_first_file_of_the_readme"),
     ("README.md", "sigma ctl get routes 1", "changed_while_it_runs"),
     ("README.md", "net.oooops.sigma.Sigma", "seed::the_start_lines_of_sigma_work"),
