@@ -1,5 +1,5 @@
 //! Helpers for tests of plugins: a gateway without sockets, and a request to run through it. Each group of plugins includes
-//! this file as a module of its tests, and brings its own roster as `crate::kinds`.
+//! this file as a module of its tests, and brings its plugins as `crate::ROSTER`.
 
 #![allow(dead_code, reason = "no group uses all of it")]
 
@@ -19,7 +19,7 @@ use sigma_http::{Chunk, Fault, Frame, HeaderId};
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{
     BodyFilter, Configuration, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames,
-    Identity, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
+    Identity, Kind, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
 };
 
 /// Numbers below what they are asked for, of a seed: the same ones in every run.
@@ -36,7 +36,8 @@ pub(crate) fn seeded(seed: u64) -> impl FnMut(u64) -> u64 {
 
 /// The roster of all plugins, enabled.
 pub(crate) fn roster() -> Roster {
-    Roster::new(crate::kinds(), None)
+    let kinds = crate::ROSTER.iter().map(|descriptor| Arc::new(**descriptor) as Arc<dyn Kind>);
+    Roster::new(kinds, None)
 }
 
 /// An instance of a plugin whose configuration was checked as the gateway does.

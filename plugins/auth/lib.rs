@@ -1,7 +1,7 @@
-//! Who a request is from, and whether they may pass.
+//! Plugins of authentication and authorization.
 //!
-//! Each authenticating plugin reads a credential out of the request and looks its owner up; what
-//! happens then is the same for all of them and stands in [`policy`].
+//! Each authenticating plugin reads a credential from the request and looks up its owner. The rest is the same for all of
+//! them and is in [`policy`].
 
 mod acl;
 mod answers;
@@ -13,7 +13,7 @@ mod casdoor;
 mod code_login;
 mod consumer_restriction;
 mod digest_auth;
-pub(crate) mod form;
+mod form;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod hmac_auth;
@@ -97,9 +97,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &UPSTREAM_AUTH,
     &WOLF_RBAC,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

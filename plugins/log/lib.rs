@@ -1,4 +1,4 @@
-//! Access logs that plugins write: what an entry says, and where it goes.
+//! Plugins that write access logs and send them to servers.
 
 mod clickhouse_logger;
 mod data_mask;
@@ -99,9 +99,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &TENCENT_CLOUD_CLS,
     &UDP_LOGGER,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

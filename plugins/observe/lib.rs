@@ -1,4 +1,5 @@
 //! Plugins that make metrics and traces.
+
 mod metrics;
 mod trace;
 
@@ -25,9 +26,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &metrics::STATSD,
     &trace::ZIPKIN,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

@@ -1,4 +1,4 @@
-//! Which requests are let in at all, whoever sends them.
+//! Plugins that refuse requests, whoever sends them.
 
 mod chaitin_waf;
 mod cors;
@@ -14,6 +14,7 @@ mod rbac;
 mod referer_restriction;
 mod refusal;
 mod request_validation;
+mod t1k;
 mod ua_restriction;
 mod uri_blocker;
 
@@ -31,13 +32,12 @@ use request_validation::REQUEST_VALIDATION;
 use ua_restriction::UA_RESTRICTION;
 use uri_blocker::URI_BLOCKER;
 
-/// What must hold of requests, whatever their sender writes.
+/// Functions of the targets in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
     pub use super::oas_validator::oas_validator;
     pub use super::t1k::fuzzing::t1k;
 }
-mod t1k;
 
 use sigma_plugin::Descriptor;
 
@@ -61,9 +61,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &UA_RESTRICTION,
     &URI_BLOCKER,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

@@ -1,25 +1,24 @@
-//! Where requests go, and what becomes of them on the way: plugins that choose an upstream, spare
-//! it, or answer in its place.
+//! Plugins that choose an upstream, limit the requests to it, or respond instead of it.
 
-pub(crate) mod api_breaker;
-pub(crate) mod client_control;
+mod api_breaker;
+mod client_control;
 mod compose;
-pub(crate) mod dubbo_proxy;
-pub(crate) mod fault_injection;
+mod dubbo_proxy;
+mod fault_injection;
 mod functions;
-pub(crate) mod graphql_proxy_cache;
-pub(crate) mod http_dubbo;
-pub(crate) mod kafka_proxy;
+mod graphql_proxy_cache;
+mod http_dubbo;
+mod kafka_proxy;
 mod limit;
-pub(crate) mod mocking;
-pub(crate) mod mqtt_proxy;
-pub(crate) mod proxy_buffering;
-pub(crate) mod proxy_cache;
-pub(crate) mod proxy_control;
-pub(crate) mod proxy_mirror;
-pub(crate) mod realtime;
-pub(crate) mod traffic_split;
-pub(crate) mod workflow;
+mod mocking;
+mod mqtt_proxy;
+mod proxy_buffering;
+mod proxy_cache;
+mod proxy_control;
+mod proxy_mirror;
+mod realtime;
+mod traffic_split;
+mod workflow;
 
 use sigma_plugin::Descriptor;
 
@@ -64,9 +63,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &traffic_split::TRAFFIC_SPLIT,
     &workflow::WORKFLOW,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

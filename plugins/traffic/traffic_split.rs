@@ -261,7 +261,6 @@ impl Plugin for TrafficSplit {
 mod tests {
     use serde_json::json;
     use sigma_config::plugins::{PluginSchemas as _, PluginScope};
-    use sigma_plugin::Roster;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
@@ -284,7 +283,7 @@ mod tests {
 
     #[test]
     fn secrets_of_inline_upstreams_are_secret_fields() {
-        let roster = Roster::new(crate::kinds(), None);
+        let roster = crate::testing::roster();
         let fields = roster.secret_fields("traffic-split", PluginScope::Http);
         let of = |field: &str| format!("rules.weighted_upstreams.upstream.{field}");
         assert_eq!(fields.len(), 2, "{fields:?}");

@@ -1,36 +1,36 @@
-//! Requests and responses are changed, answered elsewhere, or answered from files.
+//! Plugins that change requests and responses, or respond from files.
 
 mod arguments;
-pub(crate) mod body_transformer;
-pub(crate) mod brotli;
-pub(crate) mod degraphql;
-pub(crate) mod echo;
+mod body_transformer;
+mod brotli;
+mod degraphql;
+mod echo;
 mod encoder;
-pub(crate) mod error_page;
-pub(crate) mod exit_transformer;
-pub(crate) mod forward_client_cert;
-pub(crate) mod forwarded_fields;
-pub(crate) mod grpc_transcode;
-pub(crate) mod grpc_web;
-pub(crate) mod gzip;
+mod error_page;
+mod exit_transformer;
+mod forward_client_cert;
+mod forwarded_fields;
+mod grpc_transcode;
+mod grpc_web;
+mod gzip;
 mod locations;
 mod percent;
-pub(crate) mod proxy_rewrite;
-pub(crate) mod public_api;
+mod proxy_rewrite;
+mod public_api;
 mod query_rules;
-pub(crate) mod real_ip;
-pub(crate) mod redirect;
-pub(crate) mod request_id;
-pub(crate) mod response_rewrite;
-pub(crate) mod response_shaping;
-pub(crate) mod security_headers;
-pub(crate) mod static_files;
-pub(crate) mod traffic_label;
+mod real_ip;
+mod redirect;
+mod request_id;
+mod response_rewrite;
+mod response_shaping;
+mod security_headers;
+mod static_files;
+mod traffic_label;
 mod uri_template;
 mod whole_body;
-pub(crate) mod zstd;
+mod zstd;
 
-/// What must hold of bodies, whatever their sender writes.
+/// Functions of the targets in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
     pub use super::body_transformer::{body_formats, templates};
@@ -70,9 +70,3 @@ pub static ROSTER: &[&Descriptor] = &[
     &traffic_label::TRAFFIC_LABEL,
     &zstd::ZSTD,
 ];
-
-/// The plugins of this group.
-#[cfg(test)]
-fn kinds() -> Vec<std::sync::Arc<dyn sigma_plugin::Kind>> {
-    ROSTER.iter().map(|descriptor| std::sync::Arc::new(**descriptor) as _).collect()
-}

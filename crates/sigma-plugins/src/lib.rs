@@ -1,7 +1,7 @@
 //! The roster of the built-in plugins. Their code is in the groups in `plugins/`, a crate and a feature of the program for
 //! each, so that a build can leave out a group. `docs/writing-a-plugin.md` adds a plugin.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use sigma_plugin::{Descriptor, Kind};
 
@@ -21,10 +21,11 @@ pub use left_out::left_out;
 /// The built-in plugins of this build, in the order of their names.
 #[must_use]
 pub fn kinds() -> Vec<Arc<dyn Kind>> {
-    descriptors().into_iter().map(|descriptor| Arc::new(*descriptor) as Arc<dyn Kind>).collect()
+    ROSTER.iter().map(|descriptor| Arc::new(**descriptor) as Arc<dyn Kind>).collect()
 }
 
-fn descriptors() -> Vec<&'static Descriptor> {
+/// The plugins of all groups, in the order of their names.
+static ROSTER: LazyLock<Vec<&Descriptor>> = LazyLock::new(|| {
     let groups: &[&[&Descriptor]] = &[
         #[cfg(feature = "auth")]
         sigma_plugins_auth::ROSTER,
@@ -42,4 +43,4 @@ fn descriptors() -> Vec<&'static Descriptor> {
     let mut all = groups.concat();
     all.sort_by_key(|descriptor| descriptor.name);
     all
-}
+});

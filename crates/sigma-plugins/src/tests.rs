@@ -37,7 +37,7 @@ fn bare(schema: &mut Value) {
 fn schemas_are_those_that_were_promised() {
     let roster = Roster::new(kinds(), None);
     let mut all = serde_json::Map::new();
-    for plugin in descriptors() {
+    for plugin in ROSTER.iter() {
         let mut schemas = json!({
             "route": roster.schema(plugin.name, PluginScope::Http),
             "consumer": plugin.auth.and(roster.schema(plugin.name, PluginScope::Consumer)),
@@ -116,7 +116,7 @@ fn shown_defaults_are_those_of_apisix() {
         "zstd",
     ];
     let mut all = serde_json::Map::new();
-    for plugin in descriptors().iter().filter(|plugin| !OWN_PLUGINS.contains(&plugin.name)) {
+    for plugin in ROSTER.iter().filter(|plugin| !OWN_PLUGINS.contains(&plugin.name)) {
         let mut of_plugin = serde_json::Map::new();
         for (title, scope) in [("route", PluginScope::Http), ("consumer", PluginScope::Consumer)] {
             let mut found = std::collections::BTreeSet::new();
@@ -287,7 +287,7 @@ fn groups_name_all_of_their_plugins() {
 
 #[test]
 fn names_are_sorted_and_schemas_compile() {
-    let names: Vec<&str> = descriptors().iter().map(|descriptor| descriptor.name).collect();
+    let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
     assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
     let roster = Roster::new(kinds(), None);
     let scopes = [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata, PluginScope::Stream];
@@ -297,7 +297,7 @@ fn names_are_sorted_and_schemas_compile() {
             assert_eq!(sigma_config::wording::Schema::compile(schema).err(), None, "{name} {scope:?}");
         }
     }
-    for attributes in descriptors().iter().filter_map(|descriptor| descriptor.attributes) {
+    for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
         sigma_config::wording::Schema::compile(&attributes()).unwrap();
     }
 }
@@ -385,7 +385,7 @@ fn profile_holds_for_configurations_of_plugins() {
 
 #[test]
 fn every_plugin_says_what_it_does() {
-    for descriptor in descriptors() {
+    for descriptor in ROSTER.iter() {
         assert!(!descriptor.documentation().trim().is_empty(), "{}", descriptor.name);
         let schema = (descriptor.schema)();
         let fields = schema.get("properties").and_then(serde_json::Value::as_object);
@@ -487,8 +487,8 @@ fn methods_of_multi_auth_authenticate() {
 #[test]
 fn login_guard_knows_login_plugins_of_other_groups() {
     let identifies = |name: &str| {
-        let known = descriptors().into_iter().find(|plugin| plugin.name == name).unwrap();
-        sigma_plugin::Kind::identifies(known)
+        let known = ROSTER.iter().find(|plugin| plugin.name == name).unwrap();
+        sigma_plugin::Kind::identifies(*known)
     };
     assert!(identifies("forward-auth") && !identifies("limit-count") && !identifies("ip-restriction"));
 }

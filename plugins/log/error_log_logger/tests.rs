@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use sigma_config::plugins::PluginSchemas;
-use sigma_plugin::{Kind as _, Roster};
+use sigma_plugin::Kind as _;
 
 use super::*;
 
 /// What these metadata make.
 fn shipping(metadata: &Value) -> Result<Option<(tracing::Level, Pace)>, String> {
-    let roster = Roster::new(crate::kinds(), None);
+    let roster = crate::testing::roster();
     roster.check(NAME, PluginScope::Metadata, metadata).map_err(|refusal| refusal.to_string())?;
     let residents = |metadata: &Value| {
         let (metadata, node) = (Arc::new(metadata.clone()), Arc::new(Node::default()));

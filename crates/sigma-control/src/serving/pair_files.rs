@@ -18,8 +18,13 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Attempts to read two files that change meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// The files of a certificate and of its key; None if the key is in the former.
-type Names = (PathBuf, Option<PathBuf>);
+/// The files of a pair.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Names {
+    cert: PathBuf,
+    /// None if the key is in `cert`.
+    key: Option<PathBuf>,
+}
 
 /// The stamps of both files.
 type Stamps = [Option<FileStamp>; 2];
@@ -50,7 +55,7 @@ impl PairFiles {
     /// # Errors
     /// Returns an error if there is no good pair yet.
     pub(crate) fn pair(&mut self, cert: &Path, key: Option<&Path>) -> Result<Pair, String> {
-        let names = (cert.to_owned(), key.map(Path::to_owned));
+        let names = Names { cert: cert.to_owned(), key: key.map(Path::to_owned) };
         if let Some(file) = self.files.get_mut(&names) {
             if file.may_differ(stamps(&names)) {
                 self.is_pending |= file.read_again(&names);
@@ -89,7 +94,8 @@ impl PairFiles {
 
     /// A configuration with these files is in force; others are forgotten.
     pub(crate) fn in_force<'f>(&mut self, named: impl Iterator<Item = (&'f Path, Option<&'f Path>)>) {
-        let named: Vec<Names> = named.map(|(cert, key)| (cert.to_owned(), key.map(Path::to_owned))).collect();
+        let named: Vec<Names> =
+            named.map(|(cert, key)| Names { cert: cert.to_owned(), key: key.map(Path::to_owned) }).collect();
         self.files.retain(|names, _| named.contains(names));
         self.is_pending = false;
     }
@@ -112,7 +118,7 @@ impl File {
             Ok((digest, _)) if digest == self.digest => false,
             Ok((digest, pair)) => {
                 (self.digest, self.pair) = (digest, pair);
-                tracing::info!(cert = %names.0.display(), "a certificate was read again");
+                tracing::info!(cert = %names.cert.display(), "a certificate was read again");
                 true
             }
             Err(reason) => {
@@ -128,7 +134,8 @@ impl File {
     }
 }
 
-fn stamps((cert, key): &Names) -> Stamps {
+fn stamps(names: &Names) -> Stamps {
+    let Names { cert, key } = names;
     [FileStamp::of(cert), key.as_deref().and_then(FileStamp::of)]
 }
 
@@ -147,7 +154,8 @@ fn load(names: &Names) -> (Stamps, Result<(u64, Pair), String>) {
 }
 
 /// The reason of a failure names files, and shows nothing of their content.
-fn parse((cert, key): &Names) -> Result<(u64, Pair), String> {
+fn parse(names: &Names) -> Result<(u64, Pair), String> {
+    let Names { cert, key } = names;
     let certificate = text(cert)?;
     let own_key = key.as_deref().map(text).transpose()?;
     let pair = Pair::parse(&certificate, own_key.as_ref().unwrap_or(&certificate), None);

@@ -13,7 +13,7 @@ use sigma_plugin::address::NodeAddr;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::facts::{Facts, FactsBoard, Measure, NodeHealth, Websockets};
 use sigma_plugin::record::{Attempt, Source};
-use sigma_plugin::{Env, Local, Node, Roster};
+use sigma_plugin::{Env, Local, Node};
 
 use super::protobuf::Family;
 use super::*;
@@ -35,7 +35,7 @@ impl World {
             attributes,
             "node\"1".to_owned(),
         ));
-        let roster = Roster::new(crate::kinds(), None);
+        let roster = crate::testing::roster();
         let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
         let conf = Arc::new(conf);
         let built = roster.build(
