@@ -6,9 +6,11 @@
 //! | folder | question |
 //! |---|---|
 //! | `process` | how the process starts, follows signals and ends |
-//! | `serving` | what is served: desired, compiled, published |
 //! | `operators` | what operators may ask and change |
+//! | `serving` | what is served: desired, compiled, published |
 //! | `store` | where the resources are kept |
+//!
+//! A folder uses only the folders below it in this table.
 
 mod operators;
 mod process;

@@ -1,4 +1,5 @@
-//! What an authority is answered that asks whether a name is this gateway's (RFC 8555 §8).
+//! Responses to the challenges of an ACME authority (RFC 8555 §8). They are read before routing, and only while an
+//! order is open.
 
 use std::sync::Arc;
 

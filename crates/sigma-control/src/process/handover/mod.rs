@@ -11,6 +11,9 @@
 //! | `ready` or `failed` | |
 //! | | `sessions` with descriptors, if the successor takes them |
 //! | | `leaving`; it drains |
+//!
+//! An upgrade, the next gateway of a parent and a start into the background are the same dialogue with another
+//! predecessor.
 
 mod channel;
 mod origin;
