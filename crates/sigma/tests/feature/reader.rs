@@ -62,6 +62,8 @@ fn plugin_pages() -> Vec<String> {
 
 const RECIPES: &str = "docs/recipes.md";
 
+const TUTORIAL: &str = "docs/tutorial.md";
+
 const POLICIES: &str = "docs/policies.md";
 
 const LOGINS: &str = "docs/logins-and-tokens.md";
@@ -70,7 +72,8 @@ const TRACING: &str = "docs/tracing.md";
 
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    [LOGINS, RECIPES, POLICIES, TRACING].contains(&page) || plugin_pages().iter().any(|known| known == page)
+    [LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
+        || plugin_pages().iter().any(|known| known == page)
 }
 
 /// Pages that are followed at the same time.
@@ -119,6 +122,15 @@ fn every_plugin_does_what_its_example_shows() {
         Section::of(&text, &page, &text)
     });
     follow_all(&sections.collect::<Vec<_>>());
+}
+
+/// The page is one configuration, and commands that add resources to it.
+#[test]
+fn the_tutorial_does_what_it_shows() {
+    // With one worker, the first response by a change shows that all later requests meet it.
+    let page = read(TUTORIAL).replace("profile: edge ", "workers: 1\nprofile: edge ");
+    assert!(page.contains("workers: 1"), "the settings begin with the profile");
+    Reader::follow(&Section::of(&page, TUTORIAL, &page));
 }
 
 #[test]
@@ -170,6 +182,9 @@ const PORTS: [&str; 13] = [
 
 /// The ports among them that the gateway itself opens.
 const OWN_PORTS: [&str; 5] = ["9080", "9081", "9443", "9091", "9180"];
+
+/// Commands that change resources of a running gateway.
+const WRITES: [&str; 4] = ["sigma ctl put", "sigma ctl patch", "sigma ctl delete", "sigma ctl undo"];
 
 /// A server that a page expects to be there.
 enum Server {
@@ -301,11 +316,13 @@ impl Reader {
     }
 
     fn type_in(&mut self, console: &str) {
+        let mut follows_write = false;
         for (command, shown) in typed_and_shown(console) {
             let to_type = self.with_free_ports(&command);
             let mut told = String::new();
-            // Logs and counters follow a little after the answer.
-            let only_reads = command.starts_with("cat ") || command.contains("/metrics");
+            // Logs and counters follow a little after the response, and a change after its write.
+            let only_reads = follows_write || command.starts_with("cat ") || command.contains("/metrics");
+            follows_write = WRITES.iter().any(|write| command.contains(write));
             until(PATIENCE, || {
                 let came = self.shell.type_in(&to_type);
                 told = self.with_named_ports(&without_line_ends(&came));
