@@ -5,10 +5,10 @@ SHELL := bash
 .DEFAULT_GOAL := run
 .PHONY: run install test checks features advisories conformance test-servers bench fuzz docs build-tools tools
 
-# Builds the gateway for a first look and starts it on the smallest configuration, with an origin to answer it.
+# Builds the gateway for a first look and starts it on the smallest configuration, with an origin that responds.
 run: build-tools
 	cargo build --profile first --locked -p sigma
-	@echo 'target/first/sigma is built soon and is not fast; `make install` makes the optimised program' >&2
+	@echo 'target/first/sigma is quick to build, but slow; `make install` builds the optimised program' >&2
 	target/first/sigma run -c examples/first.yaml --with-demo-origin 127.0.0.1:9000
 
 # The optimised program, into $(DESTDIR)$(PREFIX)/bin.
@@ -17,12 +17,11 @@ install: build-tools
 	cargo build --profile dist --locked -p sigma
 	install -D -m 0755 target/dist/sigma $(DESTDIR)$(PREFIX)/bin/sigma
 
-# What has to pass before a change goes in.
+# Must pass before a change goes in.
 test: checks conformance
 
-# All of it that needs nothing from a network. `cargo test` includes the house checks of xtask. Most tests wait for most
-# of their time: so there is one more at a time than there are cores. One program of tests that fails does not keep the
-# others from running: all failures are known after one run.
+# The tests that need no network. `cargo test` includes the house checks of xtask. Tests wait most of their time, so one
+# more runs at a time than there are cores. After a failure the other test programs still run.
 checks: build-tools tools advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -34,8 +33,8 @@ features: build-tools
 	  cargo check --locked -p sigma --no-default-features --features "$$group"; \
 	done
 
-# Known vulnerabilities of the crates in Cargo.lock, where cargo-deny is installed and its database can be fetched; else it
-# says that they were not checked. Lack of a network fails nothing.
+# Known vulnerabilities of the crates in Cargo.lock. Without cargo-deny or its database, prints that they were not
+# checked, and succeeds.
 advisories:
 	@if ! command -v cargo-deny >/dev/null; then \
 	  echo 'advisories are not checked: install cargo-deny (cargo install --locked cargo-deny)' >&2; \
@@ -45,15 +44,14 @@ advisories:
 	  cargo deny check --disable-fetch advisories; \
 	fi
 
-# The suites of others for HTTP/2 and gRPC, and an authority that issues certificates; the first time, Go fetches
-# and builds them.
+# Test suites of other projects for HTTP/2 and gRPC, and a certificate authority. Go fetches and builds them the first
+# time.
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
-# Servers as they are, by the tests in crates/sigma/tests/feature/servers: registries, providers of identity, databases,
-# brokers, PHP, servers of logs and traces, name servers, systemd (as root), the public suite of caches; and the dashboard
-# in Chromium. The first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need
-# three GiB of memory.
+# Tests with real servers, in crates/sigma/tests/feature/servers: registries, identity providers, databases, brokers, PHP,
+# log and trace servers, name servers, systemd (as root), the public cache test suite, and the dashboard in Chromium. The
+# first time, Go, Maven and npm fetch and build them, which takes half an hour. The tests need three GiB of memory.
 test-servers: build-tools tools features
 	@missing=(); \
 	command -v javac >/dev/null || missing+=(default-jdk-headless); \
@@ -72,7 +70,7 @@ test-servers: build-tools tools features
 	$(install_missing)
 	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
 
-# Measures beside other gateways in one run and fills the table in README.md.
+# Measures Sigma and other gateways in one run, and fills the table in README.md.
 bench:
 	cargo xtask bench
 
