@@ -1,15 +1,18 @@
-//! Sessions of protocols that the gateway does not speak: bytes over TCP or datagrams, from a listener with
-//! `stream` to a node and back, as stream routes say.
+//! Sessions of protocols that the gateway does not parse: TCP bytes or datagrams from a listener with `stream` to a
+//! node and back, by stream routes.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `entrance` | everything before a node is chosen: PROXY header, TLS, plugins |
-//! | `guarded` | the guards of the upstream, and the wait for a place |
+//! | `entrance` | everything before the choice of a node: PROXY header, TLS, route, plugins |
+//! | `guarded` | the guards of the upstream, and the wait for a slot |
 //! | `carriage` | the node, by the rules of attempts, and the bytes to and from it |
-//! | `trust` | whether the client of an open session would still be let in |
+//! | `trust` | whether the client of an open session would still be accepted |
 //! | `relay` | moves bytes both ways |
-//! | `udp` | sessions of datagrams: who is in one, and their way; the rest they share with the others |
-//! | `finish` | the end: counters, plugins that log, the access line |
+//! | `udp` | sessions of datagrams; they share the rest with the others |
+//! | `finish` | the end: status, counters, plugins that log, the access line |
+//!
+//! A session may last for days, so it keeps its upstream and its plugins, and not the snapshot. The status of a fault
+//! is only for logs: no client gets it.
 
 mod carriage;
 mod entrance;
