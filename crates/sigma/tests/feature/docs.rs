@@ -107,18 +107,14 @@ const COMMANDS: [(&str, &str, &str); 36] = [
     ("docs/install.md", "dpkg --add-architecture", "the same"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
-        "docs/operations.md",
+        "docs/quarantine.md",
         "sigma ctl quarantine",
         "quarantine::a_plugin_that_is_not_enabled_closes_what_names_it",
     ),
+    ("docs/history.md", "sigma ctl rollback", "history::the_history_is_read_and_gone_back_in_from_a_shell"),
+    ("docs/profiling.md", "/v1/profile/cpu", "profiles::a_profile_shows_what_a_worker_does"),
     (
-        "docs/operations.md",
-        "sigma ctl rollback",
-        "history::the_history_is_read_and_gone_back_in_from_a_shell",
-    ),
-    ("docs/operations.md", "/v1/profile/cpu", "profiles::a_profile_shows_what_a_worker_does"),
-    (
-        "docs/operations.md",
+        "docs/profiling.md",
         "/v1/profile/heap?seconds",
         "profiles::a_profile_of_the_heap_shows_who_keeps_memory",
     ),
