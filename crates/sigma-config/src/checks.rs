@@ -111,10 +111,10 @@ pub struct Active {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub no_traffic_interval: Option<u32>,
-    /// When a node counts as healthy again; unset: unhealthy nodes are not probed (interval 0).
+    /// When a node counts as healthy again; unset: healthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthy: Option<ActiveHealthy>,
-    /// When a node counts as unhealthy; unset: healthy nodes are not probed (interval 0).
+    /// When a node counts as unhealthy; unset: unhealthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<ActiveUnhealthy>,
 }

@@ -238,10 +238,10 @@ fault_kinds! {
         "Correct the service.";
     Overloaded Gateway 503 "upstream_overloaded" as "connection_limit_reached",
         "The limits of the upstream admit no further request.",
-        "See [overload](upstreams.md#circuit-breakers-and-overload-protection).";
+        "See [overload](circuit-breakers.md).";
     BreakerOpen Gateway 503 "circuit_breaker_open" as "destination_unavailable",
         "The circuit breaker of the upstream is open.",
-        "Repair the service; see [overload](upstreams.md#circuit-breakers-and-overload-protection).";
+        "Repair the service; see [overload](circuit-breakers.md).";
     GatewayOverloaded Gateway 503 "gateway_overloaded" as "proxy_internal_error",
         "The gateway is short of memory, descriptors or time, and serves more important requests (`load_shedding`).",
         "Add workers or machines.";
