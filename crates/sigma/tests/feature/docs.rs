@@ -105,7 +105,7 @@ const COMMANDS: [(&str, &str, &str); 36] = [
     ("docs/install.md", "docker build", "xtask: an_image_is_built_from_what_is_there"),
     ("docs/install.md", "rustup target add", "it installs a compiler"),
     ("docs/install.md", "dpkg --add-architecture", "the same"),
-    ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
+    ("docs/routing.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
         "docs/quarantine.md",
         "sigma ctl quarantine",
@@ -241,7 +241,7 @@ fn the_admin_api_as_the_document_says() {
 
 #[test]
 fn routes_are_explained_as_the_guide_says() {
-    let (file, dir) = ("docs/configuration-guide.md", tempfile::tempdir().unwrap());
+    let (file, dir) = ("docs/routing.md", tempfile::tempdir().unwrap());
     fs::write(dir.path().join("sigma.yaml"), block(file, "yaml", "id: canary")).unwrap();
     let console = block(file, "console", "sigma routes");
     let output = paste(dir.path(), &typed(&console), &[]);
