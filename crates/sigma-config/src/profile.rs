@@ -231,11 +231,11 @@ fn fill(object: &mut Map<String, Value>, path: &str, value: &'static str) {
 pub fn edge_markdown() -> String {
     let mut out = String::from(
         "# The edge profile\n\n\
-         Many defaults come from Apache APISIX and suit a gateway inside a network. One line at the top of the \
-         file chooses defaults for a gateway on the Internet:\n\n\
+         Many defaults are the same as in Apache APISIX, and suit a gateway inside a network. One line at the top \
+         of the file chooses defaults for a gateway that the Internet reaches:\n\n\
          ```yaml\nprofile: edge\n```\n\n\
          `sigma init` writes it. The profile changes defaults only: a value in the file, or in an object of the \
-         Admin API or etcd, wins. Objects stay as they were written. `sigma check --print` shows the settings in \
+         Admin API or etcd, wins. Objects stay as they were written; `sigma check --print` shows the settings in \
          force. A change of the profile needs a restart.\n\n\
          Objects that APISIX has written have its defaults written out, so the profile does not change them. \
          `sigma check` and the Admin API warn of those that matter.\n\n\
