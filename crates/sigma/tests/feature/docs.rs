@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 36] = [
+const COMMANDS: [(&str, &str, &str); 37] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/first:$PATH", "the same: the tests have their own build in the path"),
@@ -90,6 +90,7 @@ const COMMANDS: [(&str, &str, &str); 36] = [
     ("docs/admin-api.md", "CN=Operators", "admin_tls::it_is_called_as_the_page_says"),
     ("docs/admin-api.md", "--cacert operators.crt", "admin_tls::it_is_called_as_the_page_says"),
     ("docs/running-many-nodes.md", "sigma ctl members", "cluster::gateways_on_one_etcd_list_each_other"),
+    ("docs/caching.md", "fwd=uri-miss", "reader::the_page_on_caching_shows_a_hit"),
     ("docs/caching.md", "sigma ctl purge", "purges::every_gateway_of_a_store_forgets"),
     ("docs/tapping.md", "sigma ctl tap", "tap::a_shell_shows_blocks_or_lines"),
     ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),

@@ -70,6 +70,8 @@ const LOGINS: &str = "docs/logins-and-tokens.md";
 
 const TRACING: &str = "docs/tracing.md";
 
+const CACHING: &str = "docs/caching.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
     [LOGINS, RECIPES, POLICIES, TRACING, TUTORIAL].contains(&page)
@@ -153,6 +155,14 @@ fn every_login_and_token_does_what_it_shows() {
 fn the_way_of_a_request_is_seen() {
     let page = read(TRACING);
     Reader::follow(&Section::of(&page, TRACING, &page));
+}
+
+/// The page begins with a configuration and two requests, of which the second one is a hit.
+#[test]
+fn the_page_on_caching_shows_a_hit() {
+    let page = read(CACHING);
+    let first = page.split("\n## ").next().unwrap_or_default();
+    Reader::follow(&Section::of(first, CACHING, first));
 }
 
 /// Follows the sections of a page, each of which is a whole configuration with commands.
