@@ -82,7 +82,7 @@ fn it_is_seen_everywhere_that_certificates_expire() {
 
 /// As the page says.
 fn told_on_a_terminal(gateway: &Gateway) {
-    let commands = block("docs/tls.md", "sh", "sigma ctl certificates");
+    let commands = block("docs/tls-certificates.md", "sh", "sigma ctl certificates");
     let control = gateway.control_address().to_string();
     let output = paste(gateway.dir(), &commands.replace("127.0.0.1:9090", &control), &[]);
     let told = text_of(&output);

@@ -130,7 +130,7 @@ const COMMANDS: [(&str, &str, &str); 37] = [
 ];
 
 /// The same for the pages that have a test per block.
-const PAGES_OF_COMMANDS: [&str; 2] = ["docs/tls.md", "docs/http2-and-grpc.md"];
+const PAGES_OF_COMMANDS: [&str; 3] = ["docs/tls.md", "docs/tls-certificates.md", "docs/http2-and-grpc.md"];
 
 #[test]
 fn no_block_is_left_out() {
@@ -384,7 +384,7 @@ fn a_certificate_put_as_the_document_says() {
     .unwrap();
     // It listens a little later than the data plane.
     admin_is_there(&gateway);
-    let commands = block("docs/tls.md", "sh", "/apisix/admin/ssls/1");
+    let commands = block("docs/tls-certificates.md", "sh", "/apisix/admin/ssls/1");
     let commands = commands.replace("9180", &gateway.admin_address().port().unwrap().to_string());
     let output = paste(dir.path(), &commands, &[("KEY", "secret-of-the-test")]);
     let hint = "jq is missing? `apt-get install jq` brings it, and `make test` does so";

@@ -248,7 +248,7 @@ fn it_is_switched_on_as_the_page_says() {
     let (origin, dir) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let responder = Responder::start(dir.path());
     material(dir.path(), responder.port);
-    let text = block("docs/tls.md", "yaml", "storage: ./data/tls").replace(":443", "{listen}");
+    let text = block("docs/tls-certificates.md", "yaml", "storage: ./data/tls").replace(":443", "{listen}");
     for (kind, name) in [("chain", "rsa.crt"), ("key", "rsa.key")] {
         std::fs::copy(dir.path().join(format!("a.{kind}")), dir.path().join(name)).unwrap();
     }
