@@ -717,8 +717,8 @@ fn names_as_the_page_says() {
     };
     let both = put(format!(
         "{}\n#\n{}",
-        block("docs/streams.md", "yaml", "responses: 1"),
-        block("docs/streams.md", "sh", "dig")
+        block("docs/udp.md", "yaml", "responses: 1"),
+        block("docs/udp.md", "sh", "dig")
     ));
     let (config, commands) = both.split_once("\n#\n").unwrap();
     std::fs::write(dir.path().join("sigma.yaml"), config).unwrap();
@@ -746,9 +746,9 @@ fn logs_as_the_page_says() {
             places.fold(text, |text, (place, node)| text.replace(place, &format!("127.0.0.1:{}", node.port)));
         text.replace("1514", &port.to_string())
     };
-    let config = put(block("docs/streams.md", "yaml", "10.0.0.1:514"));
+    let config = put(block("docs/udp.md", "yaml", "10.0.0.1:514"));
     std::fs::write(dir.path().join("sigma.yaml"), config).unwrap();
-    let output = paste(dir.path(), &put(block("docs/streams.md", "sh", "logger")), &[]);
+    let output = paste(dir.path(), &put(block("docs/udp.md", "sh", "logger")), &[]);
     let has_line = |node: &Node| {
         let seen = node.seen.lock().unwrap();
         seen.iter().any(|(_, bytes)| String::from_utf8_lossy(bytes).contains("hello from here"))
