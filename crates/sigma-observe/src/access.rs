@@ -146,7 +146,7 @@ pub enum FormatError {
 fn hint(suggestion: Option<&'static str>) -> String {
     match suggestion {
         Some(name) => format!("; did you mean `${name}`?"),
-        None => "; docs/logging.md lists the variables".into(),
+        None => "; docs/variables.md lists the variables".into(),
     }
 }
 
@@ -437,7 +437,7 @@ mod tests {
     fn errors_name_the_place_and_the_remedy() {
         let cases = [
             ("$remote_adr", "unknown variable `$remote_adr` at byte 0; did you mean `$remote_addr`?"),
-            ("$xyzzy", "unknown variable `$xyzzy` at byte 0; docs/logging.md lists the variables"),
+            ("$xyzzy", "unknown variable `$xyzzy` at byte 0; docs/variables.md lists the variables"),
             ("${a", "`${` at byte 0 has no closing `}`; write `${name}`"),
         ];
         for (format, expected) in cases {

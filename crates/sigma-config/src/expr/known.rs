@@ -3,7 +3,7 @@
 
 use super::VarName;
 
-/// The variables that go by a whole name. Their values are described in `docs/logging.md`.
+/// The variables that go by a whole name. Their values are described in `docs/variables.md`.
 pub const NAMES: &[&str] = &[
     "apisix_request_id",
     "args",
@@ -130,7 +130,7 @@ pub const PREFIXES: &[&str] = &[
 ];
 
 /// The variables of a session over TCP or UDP, besides those that begin with `geoip_` and `ssl_`. Their values
-/// are described in `docs/logging.md`.
+/// are described in `docs/variables.md`.
 pub const SESSION_NAMES: &[&str] = &[
     "binary_remote_addr",
     "bytes_received",
@@ -265,10 +265,10 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_them_all() {
-        let documented = include_str!("../../../../docs/logging.md");
+        let documented = include_str!("../../../../docs/variables.md");
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}NAME"));
         for name in NAMES.iter().chain(SESSION_NAMES).map(|name| (*name).to_owned()).chain(prefixed) {
-            assert!(documented.contains(&format!("`{name}`")), "docs/logging.md lacks `{name}`");
+            assert!(documented.contains(&format!("`{name}`")), "docs/variables.md lacks `{name}`");
         }
     }
 

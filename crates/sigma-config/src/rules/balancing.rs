@@ -130,7 +130,7 @@ fn stick_table(table: &Object) -> Vec<Problem> {
         let template = Template::parse(text.as_str().unwrap_or_default());
         let place = format!("stick_table.match[{number}]");
         if let Some(reason) = template.unknown() {
-            found.push(problem(place, "variable", reason, "see the variables in docs/logging.md"));
+            found.push(problem(place, "variable", reason, "see the variables in docs/variables.md"));
         } else if template.literal().is_some() {
             let message = "without a variable all requests are of one session";
             found.push(problem(place, "conflict", message, "write a variable, for example $arg_session"));
@@ -152,7 +152,7 @@ fn subsets(subsets: &Object) -> Vec<Problem> {
             let message = format!("`{key}` is in no selector: whoever asks for it finds no subset");
             found.push(problem(place, "conflict", message, "add it to the `keys` of a selector"));
         } else if let Some(reason) = text.as_str().and_then(|text| Template::parse(text).unknown()) {
-            found.push(problem(place, "variable", reason, "see the variables in docs/logging.md"));
+            found.push(problem(place, "variable", reason, "see the variables in docs/variables.md"));
         }
     }
     let says = |of: &Object, policy: &str| word(of, "fallback") == Some(policy);

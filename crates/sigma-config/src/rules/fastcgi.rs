@@ -81,7 +81,7 @@ fn of_script(fastcgi: &Object) -> Vec<Problem> {
 fn variables(place: &str, text: &str) -> Option<Problem> {
     // What has a default is never empty.
     let reason = Template::parse(text).unknown_beside(&FastCgi::VARIABLES)?;
-    Some(problem(place, "variable", reason, "see the variables in docs/logging.md"))
+    Some(problem(place, "variable", reason, "see the variables in docs/variables.md"))
 }
 
 /// Whether a path has a segment that leads out of it, or what no path has.
