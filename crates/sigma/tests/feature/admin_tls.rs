@@ -14,7 +14,7 @@ use crate::managed::KEY;
 use crate::tls::{Authority, Issued, ask, der, run, status};
 use crate::{PATIENCE, SIGMA};
 
-const PAGE: &str = "docs/admin-api.md";
+const PAGE: &str = "docs/admin-api-security.md";
 const ROUTES: &str = "/apisix/admin/routes";
 
 #[test]
