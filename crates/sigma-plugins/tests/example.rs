@@ -1,4 +1,4 @@
-//! The example of `docs/writing-a-plugin.md` compiles, works, and is what the document shows.
+//! The examples of `docs/writing-a-plugin.md` compile and work, and the document shows them.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
@@ -6,7 +6,11 @@
 #[allow(unreachable_pub, reason = "it is written as a plugin of the gateway would be")]
 mod notice;
 
-/// Every piece of Rust in the document stands in the example, but for its indentation.
+#[path = "../../../examples/plugin/served_by.rs"]
+#[allow(unreachable_pub, reason = "it is written as a plugin of the gateway would be")]
+mod served_by;
+
+/// Every block of Rust in the document is in an example, apart from its indentation.
 #[test]
 fn the_document_shows_the_example() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
@@ -14,11 +18,15 @@ fn the_document_shows_the_example() {
     let plain = |text: &str| {
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
     };
-    let (document, example) = (read("docs/writing-a-plugin.md"), plain(&read("examples/plugin/notice.rs")));
+    let document = read("docs/writing-a-plugin.md");
+    let examples = ["notice", "served_by"].map(|name| plain(&read(&format!("examples/plugin/{name}.rs"))));
     let pieces: Vec<&str> =
         document.split("```rust\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
-    assert!(pieces.len() >= 4, "the document has lost its pieces");
+    assert!(pieces.len() >= 5, "the document has lost its pieces");
     for piece in pieces {
-        assert!(example.contains(&plain(piece)), "this is not in the example:\n{piece}");
+        assert!(
+            examples.iter().any(|example| example.contains(&plain(piece))),
+            "this is in no example:\n{piece}"
+        );
     }
 }
