@@ -19,7 +19,7 @@ a table took turns in one run; figures are medians of the rounds. **Compare with
 times depend on the machine and on what else it does, ratios much less.
 
 - *CPU µs*: user and system time of the gateway's processes over the run, by requests answered; its range over the
-  rounds stands in brackets. The steadier figure: it does not depend on the load generator keeping up.
+  rounds is in brackets. The steadier figure: it does not depend on the load generator keeping up.
 - *CPU / nginx*, *CPU / HAProxy*: the ratio of that figure to theirs; below 1 is cheaper.
 - *memory*: resident, pages shared between a gateway's processes counted once.
 - *errors*: answers outside 2xx and 3xx, socket errors and time-outs; anything but 0 makes a row void.

@@ -34,7 +34,7 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
             Load { close: true, ..SMALL },
             "100 clients, each with a new connection for every request. *requests/s* are handshakes/s, and *CPU µs* is \
              the cost of a handshake with its connection and one small request. nginx and HAProxy send two tickets with \
-             each, which nobody can use: OpenSSL does so, and they have no setting for it. A handshake costs the load \
+             each, which no client uses: OpenSSL does so, and they have no setting for it. A handshake costs the load \
              generator more than any of the gateways, so it is what bounds *requests/s*; compare *CPU µs*.",
         ),
         _ => (
