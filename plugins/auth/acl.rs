@@ -47,7 +47,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Allows or denies by the labels of the consumer, or by what a verified token says of its user.
+/// Allows or denies requests by labels of the consumer, or by claims of a verified token.
 ///
 /// A label may hold several values: `infra,platform`, or `["infra","platform"]`. Without a consumer the claims
 /// count that `jwt-auth` with `store_in_ctx`, `saml-auth`, `dingtalk-auth` or `feishu-auth` leaves: `external_user_label_field` says where in them. A request
@@ -67,9 +67,9 @@ struct Config {
     /// The label that they count as; unset: the field.
     #[schemars(length(min = 1))]
     external_user_label_field_key: Option<String>,
-    /// How the values are read; unset: by what they look like.
+    /// Format of the values. Unset: detected from the value.
     external_user_label_field_parser: Option<Parser>,
-    /// What stands between the values with `segmented_text`: a regular expression.
+    /// Separator of the values with `segmented_text`: a regular expression.
     #[schemars(length(min = 1))]
     external_user_label_field_separator: Option<String>,
     /// The status of a refusal.

@@ -38,8 +38,7 @@ $ curl -s -H 'apikey: jacks-key' -H 'X-Department: board' http://127.0.0.1:9080/
 
 /// Sends labels of the consumer to nodes, as header fields.
 ///
-/// What a client sends under these names never reaches a node: without a consumer, or without the label,
-/// the field is taken away.
+/// Nodes never get these fields from a client: without a consumer, or without the label, the field is removed.
 #[derive(Deserialize, JsonSchema)]
 struct AttachConsumerLabel {
     /// Names of fields, each with the label that it gets, behind a `$`.

@@ -48,8 +48,8 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 
 /// Recognises a consumer by name and password: HTTP Basic authentication.
 ///
-/// White space in what the client sends is ignored if it does not match as it is, so that a line end
-/// that was encoded by mistake does no harm.
+/// If the credentials do not match, they are compared again without white space, so that a line end encoded by
+/// mistake does no harm.
 #[derive(Deserialize, JsonSchema)]
 struct BasicAuth {
     #[serde(flatten)]

@@ -52,14 +52,14 @@ HTTP/1.1 200 OK
     {"required": ["blacklist"]}, {"required": ["whitelist"]}, {"required": ["allowed_by_methods"]}
 ]))]
 struct ConsumerRestriction {
-    /// What the lists hold.
+    /// Type of the values in the lists.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "consumer_name"))]
     subject: Subject,
-    /// Who may not pass.
+    /// Refused values.
     #[schemars(length(min = 1))]
     blacklist: Option<Vec<String>>,
-    /// Who alone may pass.
+    /// Permitted values; all others are refused.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
     /// Methods that some may use; who is not named may use all.
@@ -93,7 +93,7 @@ enum Subject {
 
 #[derive(Deserialize, JsonSchema)]
 struct Methods {
-    /// Who it is about.
+    /// The value that the rule is for.
     user: Option<String>,
     /// The methods it may use.
     #[schemars(length(min = 1), extend("items" = {"type": "string", "enum": [

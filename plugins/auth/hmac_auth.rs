@@ -83,23 +83,23 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 
 /// Recognises a consumer by a signature over parts of the request.
 ///
-/// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`.
-/// What is signed are lines that end in a line feed: the key id, then for each name in `headers` either
-/// `name: value` or, for `@request-target`, the method and the URI. Of a field that is repeated the first
-/// value is signed. The time of `Date` must be near; a replay within that time is not noticed.
+/// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`. The
+/// signed text consists of lines that end in a line feed: the key id, then for each name in `headers` `name: value`,
+/// or for `@request-target` the method and the URI. Of a field that is repeated the first value is signed. The time
+/// of `Date` must be near; a replay within that time is not noticed.
 ///
-/// **Date, method and URI have to be signed by default. In APISIX only `date` has to be, and whoever sees one
-/// signed request can send any other for as long as its date is near**: `signed_headers: ["date"]` is for
-/// clients that cannot be changed. With `validate_request_body` the body must have the SHA-256 that `Digest`
-/// says; demand `digest` in `signed_headers` too, or it proves nothing.
+/// **Date, method and URI have to be signed by default. APISIX requires only `date`: an attacker who sees one signed
+/// request can send any other while its date is valid**: `signed_headers: ["date"]` is for clients that cannot be
+/// changed. With `validate_request_body` the body must have the SHA-256 that `Digest` says; demand `digest` in
+/// `signed_headers` too, or it proves nothing.
 ///
-/// With `message_signatures` requests are signed by RFC 9421 instead, in `Signature-Input` and `Signature`:
-/// with `hmac-sha256` and a consumer's secret, or with the private key of a consumer's `public_key`. Method,
-/// host, path and query have to be signed unless `components` says otherwise. A signature needs `keyid` and
-/// `created`; both it and `expires` are looked at, and `alg` must be the key's where it is said. A body whose
-/// `Content-Digest` (RFC 9530) is signed must have that digest; with `validate_request_body` every body needs
-/// one. Components are those of the request as the client sent it, but for fields about the client that the
-/// gateway sets itself. What `Signature` holds of responses, trailers and other requests is refused.
+/// With `message_signatures` requests are signed by RFC 9421 instead, in `Signature-Input` and `Signature`: with
+/// `hmac-sha256` and a consumer's secret, or with the private key of a consumer's `public_key`. Method, host, path
+/// and query have to be signed unless `components` says otherwise. A signature needs `keyid` and `created`; both it
+/// and `expires` are looked at, and `alg` must be the key's where it is said. A body whose `Content-Digest` (RFC
+/// 9530) is signed must have that digest; with `validate_request_body` every body needs one. Components come from the
+/// request as the client sent it, except for fields about the client that the gateway sets itself. Components of
+/// responses, trailers and other requests are refused.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Algorithms that `Authorization` may say the request is signed with.
@@ -119,7 +119,7 @@ struct Config {
     /// Largest body that is validated, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
-    /// Takes HTTP message signatures (RFC 9421), and what they have to sign.
+    /// Accepts HTTP message signatures (RFC 9421), with the components that they must cover.
     #[schemars(extend("own_default" = true))]
     message_signatures: Option<Rules>,
     #[serde(flatten)]
@@ -159,15 +159,14 @@ impl Algorithm {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// What the client calls itself; no two consumers have the same one.
+    /// The client's name; it must be unique among consumers.
     #[serde(rename = "key_id")]
     #[schemars(length(min = 1, max = 256))]
     _key_id: String,
     /// The secret that the client signs with. Without it there has to be a public key.
     #[schemars(length(min = 1, max = 256))]
     secret_key: Option<Confidential>,
-    /// The public key, PEM, of what the client makes message signatures with; a secret does not make any
-    /// then.
+    /// The public key (PEM) for the client's message signatures; its secret is not accepted for them then.
     #[schemars(length(min = 1, max = 8192))]
     public_key: Option<String>,
     /// The algorithm of the public key.

@@ -62,17 +62,17 @@ $ curl -s http://127.0.0.1:9080/ -H 'X-Token: eyJhbGciOiJkaXIiLCJraWQiOiJqYWNrIi
 ```
 "#;
 
-/// Gives the node what stands in an encrypted token (JWE), decrypted with the secret of a consumer.
+/// Decrypts an encrypted token (JWE) with the secret of a consumer, for the node.
 ///
 /// The token names the consumer's key (`kid`). It is encrypted with AES-256-GCM under the consumer's secret itself
-/// (`alg: dir`, `enc: A256GCM`). The request is not attached to the consumer: whoever has the secret has made the
-/// token, and that is all that is known.
+/// (`alg: dir`, `enc: A256GCM`). The request is not attached to the consumer: the token only proves that its author
+/// has the secret.
 #[derive(Deserialize, JsonSchema)]
 struct JweDecrypt {
     /// The field that holds the token, with or without `Bearer` before it.
     #[schemars(extend("default" = "Authorization"))]
     header: String,
-    /// The field in which the node gets what was encrypted. What the client sends in it never reaches the node.
+    /// The field in which the node gets the decrypted text. The node never gets this field from the client.
     #[schemars(extend("default" = "Authorization"))]
     forward_header: String,
     /// Whether requests without a token are refused.
@@ -107,7 +107,7 @@ fn owned_fields(conf: &Value) -> Vec<OwnedField> {
 /// The configuration of a consumer or credential.
 #[derive(Deserialize, JsonSchema)]
 struct Consumer {
-    /// What the consumer's tokens have as `kid`; no two consumers have the same one.
+    /// `kid` of the consumer's tokens; it must be unique among consumers.
     #[serde(rename = "key")]
     #[schemars(length(min = 1))]
     _key: Confidential,

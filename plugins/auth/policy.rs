@@ -37,7 +37,7 @@ pub(super) struct AuthPolicy<S> {
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = S::REALM))]
     pub(super) realm: String,
-    /// The consumer that stands for everybody who is not authenticated.
+    /// The consumer for unauthenticated requests.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<Box<str>>,
     #[serde(skip)]

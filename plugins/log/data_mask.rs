@@ -52,15 +52,15 @@ $ grep -c -e s3cret -e token=abc entries.log || true
 /// JSON values of a body that is masked: about what a body of the default `max_body_size` takes at most.
 const MOST_VALUES: usize = 250_000;
 
-/// Changes what the access log and loggers show of a request. What the node and the client get stays as it is.
+/// Masks parts of a request in the access log and in loggers. The node and the client get the original data.
 ///
-/// Rules apply one after the other, to data that is there: `remove` takes it out, `replace` puts `value` in its
-/// place, and `regex` puts `value`, in which `$1` is a group, in the place of the first match in each value. Query
-/// and fields are masked in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
+/// Rules apply one after the other, to data that is there: `remove` deletes it, `replace` replaces it with `value`,
+/// and `regex` replaces the first match in each value with `value`, in which `$1` is a group. Query and fields are
+/// masked in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
 ///
 /// A body that the rules cannot be applied to is not logged at all: one of which no rule knows the format, that is
-/// larger than `max_body_size`, does not parse or broke off, and a form that does not say its length. Whether it is a form says `Content-Type`. Of a name
-/// that stands in an object twice only the last value is logged.
+/// larger than `max_body_size`, does not parse or broke off, and a form that does not say its length. Whether it is a
+/// form says `Content-Type`. Of a repeated name in an object only the last value is logged.
 ///
 /// Loggers of global rules run before the plugins of a route: for them, mask in a global rule. Spans of traces are
 /// made before too and are not masked.
@@ -89,13 +89,13 @@ struct RuleConfig {
     /// The name of an argument, a header field or a field of a form; in a JSON body a path, such as
     /// `$.users[*].password` or `$..token`.
     name: String,
-    /// What becomes of it.
+    /// The action.
     action: ActionName,
     /// The form of the body that the rule is for.
     body_format: Option<BodyFormat>,
     /// The expression of which the first match in a value is replaced.
     regex: Option<String>,
-    /// What is put in its place.
+    /// The replacement.
     value: Option<String>,
 }
 

@@ -67,10 +67,10 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Elasticsearch, versions 5 to 9, or to OpenSearch.
 ///
-/// Each batch is one request for `/_bulk`. Requests of clients never wait for it: what the server does not
-/// take is retried `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of
-/// the plugin metadata or 64 MiB. Entries of a batch that the server refuses by themselves are counted with
-/// the dropped ones, and the error log has the first reason; they are not sent again.
+/// Each batch is one request for `/_bulk`. Requests never wait for the server. A failed batch is sent again
+/// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
+/// are dropped. Entries of a batch that the server refuses by themselves are counted with the dropped ones, and the
+/// error log has the first reason; they are not sent again.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(
     transform = batch::named(NAME),
@@ -90,7 +90,7 @@ struct Config {
     endpoint_addr: Option<Address>,
     /// Where entries are stored.
     field: Option<Field>,
-    /// What the servers are shown.
+    /// Credentials for the servers.
     auth: Option<Login>,
     /// Header fields of the requests; they go before those that the plugin sets itself.
     #[schemars(transform = closed)]

@@ -68,9 +68,9 @@ HTTP/1.1 200 OK
 
 /// Reports each request as an event to Lago, which meters and bills.
 ///
-/// Requests never wait for the server: what it does not take is retried `max_retry_count` times and dropped
-/// then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB. Lago takes 100 events
-/// in one call; larger batches leave in several.
+/// Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then dropped. Entries
+/// beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. Lago takes 100 events in one call;
+/// larger batches leave in several.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("lago logger"), transform = of_a_call)]
 struct Config {

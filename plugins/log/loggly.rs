@@ -67,9 +67,9 @@ HTTP/1.1 200 OK
 
 /// Sends log entries to SolarWinds Loggly.
 ///
-/// The plugin metadata says where and how: as syslog over UDP, a datagram for each entry (one that is too long
-/// is dropped and counted), or over HTTP. Requests never wait for it: what the service does not take is retried
-/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` or 64 MiB.
+/// The plugin metadata says where and how: as syslog over UDP, a datagram for each entry (one that is too long is
+/// dropped and counted), or over HTTP. Requests never wait for the service. A failed batch is sent again
+/// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {

@@ -52,9 +52,9 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Apache SkyWalking, over HTTP.
 ///
-/// An entry belongs to the trace that the request's field `sw8` names. Requests never wait for the server:
-/// what it does not take is retried `max_retry_count` times and dropped then, and so is what exceeds
-/// `max_pending_entries` of the plugin metadata or 64 MiB.
+/// An entry belongs to the trace that the request's field `sw8` names. Requests never wait for the server. A failed
+/// batch is sent again `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin
+/// metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("skywalking logger"))]
 struct Config {

@@ -50,8 +50,8 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Splunk's HTTP Event Collector.
 ///
-/// Requests never wait for it: what the collector does not take is retried `max_retry_count` times and
-/// dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB.
+/// Requests never wait for the collector. A failed batch is sent again `max_retry_count` times and then dropped.
+/// Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {

@@ -56,9 +56,9 @@ const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 
 /// Tells browsers which pages of other origins may read answers.
 ///
-/// Every `OPTIONS` request is answered with 200 and goes no further. All responses, those of other
-/// plugins too, get the CORS headers if the origin is allowed; what the node said is replaced then.
-/// `Vary: Origin` is added wherever the answer depends on the origin.
+/// Every `OPTIONS` request is answered with 200 and goes no further. If the origin is allowed, all responses get the
+/// CORS headers, also responses of other plugins. Headers of the node are replaced. `Vary: Origin` is added wherever
+/// the answer depends on the origin.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// `*` for all origins, `**` for all with the origin named in the answer, or a list with commas.
@@ -76,12 +76,12 @@ struct Config {
     /// Seconds for which browsers may remember this; -1 for not at all.
     #[schemars(extend("default" = 5))]
     max_age: i64,
-    /// Whether pages may send cookies. No `*` may stand elsewhere then; in a list of the metadata it
-    /// counts for nobody.
+    /// Whether pages may send cookies. Other fields must not have `*` then; in a list of the metadata it has no
+    /// effect.
     #[schemars(extend("default" = false))]
     allow_credential: bool,
-    /// Regular expressions of origins, in the place of `allow_origins`. They are searched anywhere:
-    /// begin with `^` and end with `$`, or `a.com` lets `https://a.com.example` in.
+    /// Regular expressions of origins, instead of `allow_origins`. They are searched anywhere: begin with `^` and end
+    /// with `$`, or `a.com` lets `https://a.com.example` in.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_regex: Option<Vec<Pattern>>,
     /// Names of lists in the plugin's metadata, looked at first.
@@ -90,7 +90,7 @@ struct Config {
     /// Origins whose pages may read timings; as `allow_origins`.
     #[schemars(regex(pattern = ORIGINS))]
     timing_allow_origins: Option<String>,
-    /// Regular expressions, in the place of `timing_allow_origins`.
+    /// Regular expressions, instead of `timing_allow_origins`.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     timing_allow_origins_by_regex: Option<Vec<Pattern>>,
 }

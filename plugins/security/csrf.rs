@@ -64,7 +64,7 @@ HTTP/1.1 200 OK
 struct Csrf {
     /// The secret that tokens are signed with.
     key: Confidential,
-    /// Seconds that a token lives; with 0 or less it lives for ever, and the cookie ends at once.
+    /// Lifetime of a token in seconds. With 0 or less the token never expires, and the cookie expires at once.
     #[schemars(extend("default" = 7200))]
     expires: i64,
     /// The variable that names the session, e.g. `cookie_sid`: a token is good for that session alone. Without it a

@@ -81,7 +81,7 @@ const SERVICE: &str = "service";
 /// Most bytes of the service's answer: a page for a person, or a sentence for a program.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Asks an HTTP service whether a request may pass.
+/// Authorizes requests by an HTTP service.
 ///
 /// A status below 300 lets it pass; any other is the answer. The service learns of the request by
 /// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri`, `X-Forwarded-Normal-Path` and
@@ -90,10 +90,10 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// the path that routes are matched against, percent-encoded. The service is an upstream of the plugin's own: its
 /// name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB counts as none.
 ///
-/// With `cache` each worker remembers what the service has said, 8192 answers at most or
-/// `plugin_attr.forward-auth.worker_decisions`, and requests that ask the same at the same time ask once.
-/// Answers of more than 8 KiB are not remembered, nor refusals that set a cookie or come with another
-/// status than 401, 403, 404 and 429, nor that there was no answer.
+/// With `cache` each worker stores responses of the service: at most 8192, or
+/// `plugin_attr.forward-auth.worker_decisions`. Equal requests at the same time cause one call. Answers of more than
+/// 8 KiB are not remembered, nor refusals that set a cookie or come with another status than 401, 403, 404 and 429,
+/// nor that there was no answer.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The service's URL, with `http` or `https`.
@@ -108,8 +108,7 @@ struct Config {
     #[serde(default)]
     #[schemars(schema_with = "extra_fields_schema")]
     extra_headers: ExtraFields,
-    /// Fields of the service's answer that the node gets. What the client sent under these names never
-    /// reaches it.
+    /// Fields of the service's answer that the node gets. It never gets these fields from the client.
     #[schemars(extend("default" = []))]
     upstream_headers: Vec<FieldName>,
     /// Fields of the service's answer that a refused client gets.
@@ -132,7 +131,7 @@ struct Config {
     /// Most bytes of a body that goes with the call.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
-    /// Remembering what the service has said; unset: it is asked about each request.
+    /// Cache of responses. Unset: the service is called for each request.
     #[serde(default)]
     #[schemars(extend("own_default" = true))]
     cache: Option<Cache>,

@@ -21,16 +21,14 @@ const REMEMBERED_BYTES: usize = 8 << 10;
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Cache {
-    /// Seconds for which a request that may pass is not asked about again: so long it passes after the service
-    /// has changed its mind.
+    /// Seconds for which a positive decision is used. A revoked permission still works for this time.
     #[schemars(range(min = 1, max = 86_400))]
     ttl: u64,
     /// The same for one that may not pass; 0: such a request is asked about each time.
     #[schemars(range(max = 86_400), extend("default" = 0))]
     refusal_ttl: u64,
-    /// What the decision depends on, texts with variables such as `$http_authorization` and `$request_method`;
-    /// unset: all that the service gets to know of a request. Requests that agree in it share a decision,
-    /// whatever else differs.
+    /// Values that the decision depends on: texts with variables such as `$http_authorization` and `$request_method`.
+    /// Unset: the whole input of the service. Requests that agree in it share a decision, whatever else differs.
     #[serde(default)]
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = 16))]
     key: Option<Vec<Template>>,

@@ -45,9 +45,8 @@ HTTP/1.1 403 Forbidden
 
 /// Allows or denies clients by their address.
 ///
-/// The address is the one that `real-ip` found, else that of the direct peer. An IPv4 address that a
-/// socket for both families shows as IPv6 counts as IPv4. A client on a Unix socket has no address and
-/// is on no list.
+/// The address is the result of `real-ip`, else the address of the direct peer. An IPv4 address that a socket for
+/// both families shows as IPv6 counts as IPv4. A client on a Unix socket has no address and is on no list.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["whitelist"]}, {"required": ["blacklist"]}]))]
 struct IpRestriction {
@@ -57,7 +56,7 @@ struct IpRestriction {
     /// The status of a refusal.
     #[schemars(with = "i64", extend("enum" = [403, 404], "default" = 403))]
     response_code: u16,
-    /// Addresses and networks that alone may pass.
+    /// Permitted addresses and networks; all others are refused.
     #[schemars(length(min = 1), extend("items" = network_schema()))]
     whitelist: Option<Networks>,
     /// Addresses and networks that may not pass.

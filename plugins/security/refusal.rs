@@ -14,8 +14,8 @@ use sigma_plugin::{Env, Reply, Step};
 /// What a restriction does to those whom it refuses; to be flattened into its configuration.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) struct Refusal {
-    /// What a refused client gets: the answer (`deny`), the answer after a while (`tarpit`), or nothing
-    /// (`silent-drop`): its connection is closed, over HTTP/2 its stream is reset.
+    /// Treatment of refused clients: a response (`deny`), a delayed response (`tarpit`), or none (`silent-drop`): the
+    /// connection is closed, or the HTTP/2 stream is reset.
     #[schemars(extend("default" = "deny", "own_default" = true))]
     #[serde(default)]
     rejected_action: Action,

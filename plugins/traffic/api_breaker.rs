@@ -45,7 +45,7 @@ the orders have a rest
 ```
 "#;
 
-/// Answers in the place of nodes that fail, to give them time.
+/// Circuit breaker: responds instead of failing nodes, so that they can recover.
 ///
 /// After `unhealthy.failures` bad answers to one host and path, requests are answered
 /// `break_response_code` for two seconds, then four, eight …, at most `max_breaker_sec`.
@@ -63,10 +63,10 @@ struct Config {
     /// Longest time for which nothing is passed on, in seconds.
     #[schemars(range(min = 3), extend("default" = 300))]
     max_breaker_sec: u64,
-    /// What opens the breaker.
+    /// Conditions that open the breaker.
     #[schemars(extend("default" = {"http_statuses": [500], "failures": 3}))]
     unhealthy: Unhealthy,
-    /// What closes the breaker.
+    /// Conditions that close the breaker.
     #[schemars(extend("default" = {"http_statuses": [200], "successes": 3}))]
     healthy: Healthy,
 }

@@ -51,8 +51,9 @@ hello world
 /// a map: `status` is the status, 200 without it; `body`, a text or bytes, is the body; everything else is a field
 /// of the answer. A list is as many fields.
 ///
-/// Without `method`, the method is what the path has behind its first slash. A path that is not the name of a method
-/// is answered 404, and so are the names of Dubbo's own methods such as `$invoke` and `$echo`, which begin with a dollar.
+/// Without `method`, the method is the path after its first slash. A path that is not the name of a method is
+/// answered 404, and so are the names of Dubbo's own methods such as `$invoke` and `$echo`, which begin with a
+/// dollar.
 ///
 /// | answer | when |
 /// |---|---|
@@ -62,7 +63,7 @@ hello world
 /// | 504 | the provider says that a time was over, or does not answer in time |
 /// | 502 | the provider has another error, or what the method gave is no such map |
 ///
-/// What the provider says of an error goes to the error log. Its answer may have 8 MiB, which is Dubbo's own bound.
+/// The provider's error message is written to the error log. Its answer may have 8 MiB, which is Dubbo's own bound.
 /// Balancing, retries, health checks, limits, `circuit_breaker`, `timeout` and `keepalive_pool` of the upstream are
 /// as for HTTP. Active checks need `type: tcp`.
 #[derive(Deserialize, JsonSchema)]

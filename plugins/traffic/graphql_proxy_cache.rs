@@ -55,16 +55,16 @@ Apisix-Cache-Status: BYPASS
 
 /// Keeps answers to queries of GraphQL, which are asked for by GET or by POST, and answers from them.
 ///
-/// The zones are those of [proxy-cache](proxy-cache.md), and so are the rules of what is kept: of answers with status
-/// 200. A document with a mutation passes the cache. What is no request of GraphQL is answered 400, and other methods
-/// 405: nothing reaches the node that this plugin has not understood.
+/// The zones and the rules for stored responses are the same as for [proxy-cache](proxy-cache.md); only responses with
+/// status 200 are stored. A document with a mutation passes the cache. A request that is not GraphQL gets 400, and
+/// other methods get 405: nodes get only parsed requests.
 ///
-/// Under one key are the answers to one text: the query string, and by POST the body besides, byte by byte. A POST with
-/// arguments of GraphQL in its query string is answered 400, as is a GET with a body: a server might read either. Host, path, route, service,
-/// the configuration and whose answer it is are in the key as well. Clients are told it in `APISIX-Cache-Key`; operators
-/// purge by it: `sigma ctl purge --cache-key '["…"]'`.
+/// Under one key are the answers to one text: the query string, and by POST the body besides, byte by byte. A POST
+/// with arguments of GraphQL in its query string is answered 400, as is a GET with a body: a server might read
+/// either. Host, path, route, service, the configuration and whose answer it is are in the key as well. Responses
+/// have it in `APISIX-Cache-Key`; operators purge by it: `sigma ctl purge --cache-key '["…"]'`.
 ///
-/// A mutation does not make anything be forgotten: nothing tells which queries it concerns.
+/// A mutation purges nothing, because its affected queries are unknown.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Where answers are kept, and for how long: `memory` for `cache_ttl`, `disk` as answers say themselves

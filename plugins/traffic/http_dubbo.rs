@@ -44,9 +44,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 /// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are asked in the
 /// protocol `dubbo` with the serialization `fastjson`, which the provider has to offer. Unless the body is serialized
 /// already it is a list in JSON, of as many elements as the method has parameters; or an object, whose members are
-/// taken in their order. A body that is serialized has a line of JSON for each parameter. A body with another number
-/// of parameters than `params_type_desc` has types is no call: what is too much would be read as attachments, which
-/// name the service that is called.
+/// taken in their order. A body that is serialized has a line of JSON for each parameter. The number of parameters in
+/// the body must match the types in `params_type_desc`: additional values would be attachments, which name the called
+/// service.
 ///
 /// | answer | when |
 /// |---|---|
@@ -57,10 +57,10 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 /// | 502 | the provider could not be connected to |
 /// | 500 | everything else: the method threw, the provider did not answer in time or not in Dubbo |
 ///
-/// Answers other than values have no body, but 400 says what is wrong; what the provider said goes to the error log. A provider's answer may have
-/// 8 MiB, which is Dubbo's own bound. Balancing, retries, health checks, limits, `circuit_breaker` and
-/// `keepalive_pool` of the upstream are as for HTTP: a call is repeated as its request's method allows. Active
-/// checks need `type: tcp`.
+/// Error responses have no body, except 400, which has the reason. The provider's message is written to the error
+/// log. A provider's answer may have 8 MiB, which is Dubbo's own bound. Balancing, retries, health checks, limits,
+/// `circuit_breaker` and `keepalive_pool` of the upstream are as for HTTP: a call is repeated as its request's method
+/// allows. Active checks need `type: tcp`.
 #[derive(Deserialize, JsonSchema)]
 struct HttpDubbo {
     /// The interface of the service.
@@ -80,7 +80,7 @@ struct HttpDubbo {
     /// Whether bodies are serialized; used where `serialization_header_key` is not set.
     #[schemars(extend("default" = false))]
     serialized: bool,
-    /// Milliseconds until the connection stands.
+    /// Connect timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     connect_timeout: f64,
     /// Milliseconds in which nothing of the answer comes.

@@ -49,21 +49,20 @@ Content-Encoding: br
 
 /// Compresses responses with Brotli.
 ///
-/// Compressed are responses of a listed type that are not encoded yet, for clients that accept `br` or `*`;
-/// neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies of unknown length
-/// are flushed piece by piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route
-/// the coding that the client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
+/// It compresses responses of a listed type without a content coding, for clients that accept `br` or `*`. It does
+/// not compress ranges and responses with `Cache-Control: no-transform`. Bodies of unknown length are flushed piece
+/// by piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route the coding that the
+/// client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
 ///
-/// A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB
-/// at 4, 8 MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger
-/// window adds twice its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a
-/// megabyte can take a second of the worker's time, and what is compressed at a time (`lgblock`) is not
-/// interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`). The
-/// compressors of one worker, those of `zstd` and `gzip` included, take 256 MiB at most, or
-/// `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.
+/// A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB at 4, 8
+/// MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger window adds twice
+/// its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a megabyte can take a second
+/// of the worker's time, and compression of one block (`lgblock`) is not interrupted. Such levels are for files
+/// compressed in advance (`precompressed` of `static-files`). All compressors of one worker, with `zstd` and `gzip`,
+/// take at most 256 MiB, or `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Brotli {
-    /// What the content is: 0 anything, 1 text, 2 fonts.
+    /// Type of the content: 0 any, 1 text, 2 fonts.
     #[schemars(range(min = 0, max = 2), extend("default" = 0))]
     mode: u32,
     /// From 0, fast, to 11, small.

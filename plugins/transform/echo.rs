@@ -46,7 +46,7 @@ hello
 ```
 "#;
 
-/// Puts text around the body of a response, or in its place, and sets header fields: for tests.
+/// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///
 /// The node is asked all the same, and the status is its. Where its body is kept, it is asked for one without
 /// content coding. It is never asked for a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`,
@@ -56,7 +56,7 @@ hello
 struct Config {
     /// Text before the body.
     before_body: Option<String>,
-    /// Text in the place of the body.
+    /// Text that replaces the body.
     body: Option<String>,
     /// Text behind the body.
     after_body: Option<String>,

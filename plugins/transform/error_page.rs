@@ -48,7 +48,7 @@ HTTP/1.1 404 Not Found
 ```
 "#;
 
-/// Shows pages in the place of errors that no node answered.
+/// Shows pages instead of errors that did not come from a node.
 ///
 /// The pages stand in the plugin's metadata, by status. Errors of nodes pass untouched. In a global rule it
 /// covers requests without a route too.

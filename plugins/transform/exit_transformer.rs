@@ -57,16 +57,15 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 
 /// Changes status, fields and body of answers that a plugin or the gateway gives before a node was asked.
 ///
-/// In APISIX functions in Lua do that, which this gateway does not run: `functions` is refused, and `rules` say what
-/// is changed. Of the rules the first one counts that is for the status of the answer. Answers of nodes pass
-/// untouched, and so do the gateway's where no node gave one (502, 504). In a global rule the plugin sees
-/// requests without a route too.
+/// In APISIX functions in Lua do that, which this gateway does not run: `functions` is refused; use `rules`. Of the
+/// rules the first one counts that is for the status of the answer. Answers of nodes pass untouched, and so do the
+/// gateway's where no node gave one (502, 504). In a global rule the plugin sees requests without a route too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Refused: there is no Lua engine.
     #[schemars(extend("type" = "array", "items" = {"type": "string"}))]
     functions: Option<Value>,
-    /// What is changed, by the status of the answer.
+    /// Changes, by the status of the response.
     #[schemars(length(min = 1))]
     rules: Option<Vec<Rule>>,
 }
@@ -79,7 +78,7 @@ struct Rule {
     /// The new status.
     #[schemars(range(min = 200, max = 599))]
     status: Option<u16>,
-    /// Fields that the answer gets, in place of those of the same name; values may hold variables.
+    /// Fields of the response; they replace fields with the same name. Values may contain variables.
     headers: Option<Fields>,
     /// The new body, a text with variables. Without one it is the text of the status, if that changes.
     body: Option<Template>,

@@ -26,15 +26,15 @@ pub(crate) static FORWARD_CLIENT_CERT: Descriptor = Descriptor {
 /// Tells nodes which certificate the client has shown, in `X-Forwarded-Client-Cert` as Envoy does, and in
 /// `Client-Cert` (RFC 9440).
 ///
-/// Sigma's own. Only a certificate that was verified is told of. What clients send under these names never
-/// reaches a node, with or without this plugin; only what a peer in `trusted_addresses` sends is kept.
+/// Sigma's own. Only verified certificates are sent. Nodes never get these fields from clients, with or without this
+/// plugin. Only fields of a peer in `trusted_addresses` are kept.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct ForwardClientCert {
-    /// What becomes of `X-Forwarded-Client-Cert`.
+    /// Treatment of `X-Forwarded-Client-Cert`.
     #[schemars(extend("default" = "sanitize_set"))]
     forward_client_cert_details: Details,
-    /// What of the certificate is told in it, beside its hash.
+    /// Parts of the certificate in it, in addition to its hash.
     #[schemars(extend("default" = {}))]
     set_current_client_cert_details: Told,
     /// `Client-Cert` has the client's certificate.
@@ -46,8 +46,8 @@ struct ForwardClientCert {
     client_cert_chain: bool,
 }
 
-/// What becomes of `X-Forwarded-Client-Cert`. A client without a verified certificate is no proxy: what it sends
-/// is removed in any case but the last one.
+/// Treatment of `X-Forwarded-Client-Cert`. A client without a verified certificate is no proxy: what it sends is
+/// removed in any case but the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Details {

@@ -29,8 +29,8 @@ struct ForwardedFields {
     /// `X-Real-IP` is the client's address.
     #[schemars(extend("default" = true))]
     x_real_ip: bool,
-    /// `Forwarded` (RFC 7239) gets an element with the client's address, and the scheme and host that it has asked
-    /// for, behind those of proxies before.
+    /// `Forwarded` (RFC 7239) gets another element with the client's address, scheme and host, after the elements of
+    /// earlier proxies.
     #[schemars(extend("default" = false))]
     forwarded: bool,
 }

@@ -52,11 +52,10 @@ AAAAAAA=gAAAAB5ncnBjLXN0YXR1czowDQpncnBjLW1lc3NhZ2U6DQo=
 
 /// Lets gRPC-Web clients, such as browsers, call a gRPC upstream.
 ///
-/// The upstream has `scheme: grpc` or `grpcs`. A route that ends in `/*` asks it for what the `*` stands for;
-/// any other for the path as it is. Bodies pass piece by piece in both directions, so that the messages of a
-/// server stream arrive when they are sent. Trailers of the answer become the last frame of its body. What the
-/// gateway itself has to say of a call, such as that no node answers, is said in `grpc-status` and
-/// `grpc-message`.
+/// The upstream has `scheme: grpc` or `grpcs`. On a route that ends in `/*`, the node gets the matched part as its
+/// path; on other routes the whole path. Bodies pass piece by piece in both directions, so that the messages of a
+/// server stream arrive when they are sent. Trailers of the answer become the last frame of its body. Errors of the
+/// gateway itself, such as no node responding, are in `grpc-status` and `grpc-message`.
 #[derive(Deserialize, JsonSchema)]
 struct GrpcWeb {
     /// Names of the fields that pages of other origins may send.

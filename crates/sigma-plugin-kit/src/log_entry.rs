@@ -46,12 +46,12 @@ const MAX_BODY_BYTES: usize = 512 << 10;
 /// What entries say, in a configuration or its metadata.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct Formats {
-    /// Fields of an entry in place of the usual ones; a value with `$` before it is a variable.
+    /// Members of an entry, instead of the default ones. A value that begins with `$` is a variable.
     pub log_format: Option<LogFormat>,
     /// Fields that join the usual ones, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
-    /// Shows credentials: `Authorization`, cookies, and what the plugins of the route read as one. Unless it is true,
-    /// `***` takes their place.
+    /// Shows credentials: `Authorization`, cookies, and fields and arguments from which plugins of the route read
+    /// credentials. Unless it is true, `***` takes their place.
     log_credentials: Option<bool>,
 }
 

@@ -17,7 +17,7 @@ pub struct DubboCall {
 /// How long a provider is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// Milliseconds until the connection stands.
+    /// Connect timeout in milliseconds.
     pub connect_ms: u64,
     /// Milliseconds in which nothing of the call leaves.
     pub send_ms: u64,

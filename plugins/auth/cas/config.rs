@@ -20,11 +20,11 @@ pub(super) const TIMEOUT_MS: u64 = 10_000;
 
 /// Has browsers log in at a CAS server (protocol 2 and 3).
 ///
-/// A browser without a session is sent to the server, and comes back to `cas_callback_uri` with a ticket, which
-/// the server is asked about; it has 10 s. Then the browser goes back to where it wanted to go. A session ends an hour
-/// after its last request, with `logout_uri`, and when the server says so by a POST to the callback
-/// (single logout). Sessions are in the memory of one gateway: several behind one address need a balancer that keeps a
-/// browser at one of them. The node is not told the user.
+/// A browser without a session is sent to the server, and comes back to `cas_callback_uri` with a ticket, which the
+/// server is asked about; it has 10 s. Then the browser goes back to where it wanted to go. A session ends an hour
+/// after its last request, with `logout_uri`, and when the server says so by a POST to the callback (single logout).
+/// Sessions are in the memory of one gateway: several behind one address need a balancer that keeps a browser at one
+/// of them. The node does not get the user.
 ///
 /// **With a path as `cas_callback_uri` the service that the server is asked about has the host of the request's
 /// Host.** Who can choose that could come with a ticket that was given out for another service: write the whole URL, or
@@ -39,7 +39,7 @@ pub(super) struct Config {
     pub(super) logout_uri: PagePath,
     /// The cookies.
     pub(super) cookie: Cookie,
-    /// Most bytes of what the server posts.
+    /// Largest body in bytes of a POST from the server.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_req_body_size: usize,
 }
@@ -47,7 +47,7 @@ pub(super) struct Config {
 /// The cookies of the gateway.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Cookie {
-    /// What the way back of a browser is signed with.
+    /// Secret that signs the return address of a browser.
     #[schemars(length(min = 32))]
     pub(super) secret: Confidential,
     /// Whether browsers send them by HTTPS alone.

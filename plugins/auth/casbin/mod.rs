@@ -75,8 +75,8 @@ HTTP/1.1 200 OK
 
 /// Lets a request pass if a policy of Casbin allows it, by user, path and method.
 ///
-/// **The user is what a header field says: whoever sends the request writes it, unless something before this plugin
-/// does.** Without the field the user is `anonymous`; with several nobody passes.
+/// **The user is the value of a header field. Clients can forge it unless a plugin or proxy before this one sets
+/// it.** Without the field the user is `anonymous`; with several fields the request is refused.
 ///
 /// Of a model is understood: one request definition with three values, one policy definition, role definitions
 /// with or without a domain, the effects `some(where (p.eft == allow))`, `!some(where (p.eft == deny))`, both with

@@ -78,9 +78,9 @@ const TOKEN_S: u64 = 7000;
 
 /// Knows users by a code of DingTalk, and keeps them in an encrypted cookie.
 ///
-/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code, DingTalk
-/// is asked who that is. The node is told the user in `X-Userinfo`, JSON in Base64; what a client sends there
-/// never reaches it. A session lives for 15 minutes at most.
+/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
+/// DingTalk is asked who that is. The node gets the user in `X-Userinfo`, JSON in Base64. It never gets this field
+/// from a client. A session lives for 15 minutes at most.
 ///
 /// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
 /// themselves, as the page at `redirect_uri` has to prevent. Each worker keeps the application's token for 7000 s.
@@ -92,7 +92,7 @@ struct Config {
     /// Its secret.
     #[schemars(length(min = 1))]
     app_secret: Confidential,
-    /// What sessions are encrypted with.
+    /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
     /// Older secrets, whose sessions are still read.
@@ -115,7 +115,7 @@ struct Config {
     /// The URL of the user of a code.
     #[schemars(length(min = 1), extend("default" = "https://oapi.dingtalk.com/topapi/v2/user/getuserinfo"))]
     userinfo_url: Service,
-    /// Whether the node is told the user.
+    /// Whether the node gets the user.
     #[schemars(extend("default" = true))]
     set_userinfo_header: bool,
     /// Milliseconds for each call.

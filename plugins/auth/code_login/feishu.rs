@@ -74,9 +74,9 @@ $ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | 
 
 /// Knows users by a code of Feishu (Lark), and keeps them in an encrypted cookie.
 ///
-/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code, Feishu
-/// gives a token, and is asked who its user is. The node is told the user in `X-Userinfo`, JSON in Base64; what a
-/// client sends there never reaches it. A session lives for 15 minutes at most.
+/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
+/// Feishu gives a token, and is asked who its user is. The node gets the user in `X-Userinfo`, JSON in Base64. It
+/// never gets this field from a client. A session lives for 15 minutes at most.
 ///
 /// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
 /// themselves, as the page at `redirect_uri` has to prevent.
@@ -88,7 +88,7 @@ struct Config {
     /// Its secret.
     #[schemars(length(min = 1))]
     app_secret: Confidential,
-    /// What sessions are encrypted with.
+    /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     secret: Confidential,
     /// Older secrets, whose sessions are still read.
@@ -112,7 +112,7 @@ struct Config {
     /// The URL of the user of a token.
     #[schemars(extend("default" = "https://open.feishu.cn/open-apis/authen/v1/user_info"))]
     userinfo_url: Service,
-    /// Whether the node is told the user.
+    /// Whether the node gets the user.
     #[schemars(extend("default" = true))]
     set_userinfo_header: bool,
     /// Milliseconds for each call.

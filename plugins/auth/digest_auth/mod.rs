@@ -76,22 +76,22 @@ struct Config {
     /// else.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["SHA-256"]))]
     algorithms: Vec<Algorithm>,
-    /// What the digest is of: `auth` for method and URI, `auth-int` for the body as well. Clients choose among
+    /// Scope of the digest (`qop`): `auth` for method and URI, `auth-int` for the body as well. Clients choose among
     /// those that are offered.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["auth"]))]
     qop: Vec<Qop>,
     /// Most bytes of a body that is part of a digest; it is held in memory. A larger one is answered 413.
     #[schemars(range(min = 1), extend("default" = 1_048_576))]
     max_req_body_size: usize,
-    /// Whether clients may send a digest in place of the name. A consumer that is new is known by it after some
+    /// Whether clients may send a digest instead of the name. A consumer that is new is known by it after some
     /// seconds.
     #[schemars(extend("default" = false))]
     userhash: bool,
     /// Seconds for which a nonce may be used.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 300))]
     nonce_lifetime: u64,
-    /// What nonces are made with. Gateways that have the same secret take each other's nonces, and a request
-    /// can then be repeated once to each of them. Without one a gateway makes up its own when it starts.
+    /// Secret for nonces. Gateways that have the same secret take each other's nonces, and a request can then be
+    /// repeated once to each of them. Without one a gateway makes up its own when it starts.
     #[schemars(length(min = 16))]
     nonce_secret: Option<Confidential>,
     #[serde(flatten)]

@@ -23,7 +23,7 @@ use sigma_plugin_kit::service::cleartext;
 /// The configuration of a consumer or credential.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Consumer {
-    /// What the consumer's tokens have in their key claim; no two consumers have the same one.
+    /// Key claim of the consumer's tokens; it must be unique among consumers.
     #[serde(rename = "key")]
     #[schemars(length(min = 1))]
     _key: String,
@@ -50,19 +50,19 @@ pub(super) struct Consumer {
     /// forged with effort; for the time until they are replaced.
     #[schemars(extend("default" = false, "own_default" = true))]
     allow_short_rsa_key: bool,
-    /// What `iss` of the consumer's tokens must be.
+    /// Required `iss` of the consumer's tokens.
     #[schemars(length(min = 1))]
     issuer: Option<String>,
-    /// The URL of a set of keys (RFC 7517), in place of `public_key`. It is fetched when a token needs it, and
-    /// again when a token names a key that is not in it; redirects are not followed. Symmetric and private
-    /// keys in it, RSA keys under 2,048 bits and those that are not for signatures are left out.
+    /// The URL of a set of keys (RFC 7517), instead of `public_key`. It is fetched when a token needs it, and again
+    /// when a token names a key that is not in it; redirects are not followed. Symmetric and private keys in it, RSA
+    /// keys under 2,048 bits and those that are not for signatures are left out.
     jwks_uri: Option<Address>,
     /// Whether the certificate of `jwks_uri` is verified, by the authorities of the system; true if left out.
     jwks_ssl_verify: Option<bool>,
     /// Seconds that fetching the keys may take; 3 if left out.
     #[schemars(range(min = 1, max = 60))]
     jwks_timeout: Option<u64>,
-    /// Seconds after which the keys are fetched anew; 3600 if left out.
+    /// Seconds after which the keys are fetched again; 3600 by default.
     #[schemars(range(min = 1))]
     jwks_max_age: Option<u64>,
     /// Seconds that the keys are used beyond that where the issuer gives no new ones; 86400 if left out.

@@ -83,9 +83,8 @@ WWW-Authenticate: Bearer realm="jwt"
 /// consumer's key; the consumer says the algorithm and the secret or public key, and a token with any
 /// other algorithm is refused. `exp` and `nbf` are honoured where they are present.
 ///
-/// Instead of a key a consumer may have the URL of an issuer's keys, `jwks_uri`: then the issuer may change
-/// them at any time. With `key_claim_name: iss` such a consumer is an issuer, and stands for all whom it
-/// gives tokens to.
+/// Instead of a key a consumer may have the URL of an issuer's keys, `jwks_uri`: then the issuer may change them at
+/// any time. With `key_claim_name: iss` such a consumer is an issuer, and represents all users with its tokens.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The header that holds the token, with or without `Bearer` before it.
@@ -111,8 +110,8 @@ struct Config {
     /// Whom a token may be for: its claim `aud` must name one of these.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     audience: Option<Vec<String>>,
-    /// Claims of a good token that the node gets, each in the field that stands beside it: `{sub: X-User}`.
-    /// What the client sent in these fields never reaches it. Lists and objects are written as JSON.
+    /// Claims of a valid token for the node, each with its field: `{sub: X-User}`. The node never gets these fields
+    /// from the client. Lists and objects are written as JSON.
     claims_to_headers: Option<ClaimFields>,
     #[serde(flatten)]
     policy: AuthPolicy<Bearer>,

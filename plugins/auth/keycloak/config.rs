@@ -13,9 +13,9 @@ use sigma_plugin_kit::service::{self, Keepalive};
 
 /// Lets a request pass if Keycloak grants the permission for it (UMA).
 ///
-/// The token in `Authorization` goes to Keycloak with the permissions that the request needs: those of
-/// `permissions`, or with `lazy_load_paths` the resources at Keycloak whose URI fits the path. Only a clear grant
-/// lets the request pass; where Keycloak is away nobody passes.
+/// The plugin sends the token in `Authorization` to Keycloak, with the permissions that the request needs:
+/// `permissions`, or with `lazy_load_paths` the resources at Keycloak whose URI matches the path. Only an explicit
+/// grant permits the request. If Keycloak is unreachable, requests are refused.
 ///
 /// Endpoints come from the discovery document, which has to be at the same host as they are, or are written here. Each
 /// worker keeps the document and the token of the gateway's own account; several requests that need one at the
@@ -32,10 +32,10 @@ pub(super) struct Config {
     /// The URL of the realm's UMA document, `…/.well-known/uma2-configuration`.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) discovery: Option<Service>,
-    /// The URL of the token endpoint, if not what the document says.
+    /// The URL of the token endpoint, instead of the one in the document.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) token_endpoint: Option<Service>,
-    /// The URL of the resource registration endpoint, if not what the document says.
+    /// The URL of the resource registration endpoint, instead of the one in the document.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) resource_registration_endpoint: Option<Service>,
     /// The grant that is asked for.
@@ -44,7 +44,7 @@ pub(super) struct Config {
     /// Whether a request that needs no permission is refused, or Keycloak is asked about it all the same.
     #[schemars(extend("default" = "ENFORCING"))]
     pub(super) policy_enforcement_mode: EnforcementMode,
-    /// What each request needs: `resource` or `resource#scope`.
+    /// Permissions that each request needs: `resource` or `resource#scope`.
     #[schemars(inner(length(min = 1, max = 100)), extend("uniqueItems" = true, "default" = []))]
     pub(super) permissions: Vec<String>,
     /// Whether the resources are those at Keycloak whose URI fits the path.
@@ -73,7 +73,7 @@ pub(super) struct Config {
     /// Seconds before its end from which on it is not used.
     #[schemars(extend("default" = 0))]
     pub(super) access_token_expires_leeway: u64,
-    /// Not used: an account asks for a token anew by its secret (RFC 6749 §4.4.3).
+    /// Not used: an account requests a new token with its secret (RFC 6749 §4.4.3).
     #[serde(rename = "refresh_token_expires_in")]
     #[schemars(range(min = 1), extend("default" = 3600))]
     _refresh_token_expires_in: u64,

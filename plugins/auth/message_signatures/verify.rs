@@ -19,9 +19,9 @@ const SIGNATURE: &str = "Signature";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
-    /// What must be signed. Names of fields in small letters, names of parts with `@`, or either with its
-    /// parameters as RFC 9421 writes it, such as `"@query-param";name="id"`. What is signed as part of
-    /// another component counts as well: `@target-uri` has scheme, authority, path and query.
+    /// Components that must be signed. Names of fields in small letters, names of parts with `@`, or either with its
+    /// parameters as RFC 9421 writes it, such as `"@query-param";name="id"`. A component that is signed as a part of
+    /// another one counts as well: `@target-uri` has scheme, authority, path and query.
     #[schemars(length(max = 64), extend("default" = ["@method", "@authority", "@path", "@query"]))]
     components: Vec<Component>,
     /// The label of the signature that counts. Clients and proxies choose labels; `tag` is safer.
@@ -33,7 +33,7 @@ pub(crate) struct Rules {
     /// Whether a signature needs a `nonce`, and is taken once by this gateway.
     #[schemars(extend("default" = false))]
     require_nonce: bool,
-    /// Whether the header `Authorization` may sign a request in place of these fields.
+    /// Whether a signature in `Authorization` is accepted instead of these fields.
     #[schemars(extend("default" = false))]
     pub(crate) accept_authorization: bool,
 }

@@ -109,7 +109,7 @@ pub(super) struct RedisConfig {
     /// Milliseconds to wait for an answer.
     #[schemars(range(min = 1), extend("default" = 1000))]
     read_timeout: u64,
-    /// Milliseconds of silence after which a connection is made anew.
+    /// Idle time in milliseconds after which a connection is replaced.
     #[schemars(range(min = 1000), extend("default" = 10000))]
     keepalive_timeout: u64,
 }

@@ -57,7 +57,7 @@ pub(super) struct Config {
     /// sites too, and therefore over TLS alone.
     #[schemars(extend("default" = "HTTP-Redirect"))]
     pub(super) auth_protocol_binding_method: Binding,
-    /// What sessions are encrypted with.
+    /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     pub(super) secret: Confidential,
     /// Former values of `secret`, whose sessions still hold.

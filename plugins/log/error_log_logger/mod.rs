@@ -61,10 +61,10 @@ HTTP/1.1 200 OK
 /// Ships the lines of the gateway's own error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
 ///
 /// It needs no route: its metadata say where lines go, and without metadata none do. Lines are those that the error
-/// log has, so nothing goes that `error_log.level` holds back. What the parent of a supervised gateway says is shipped
-/// by the gateway that serves. Who writes lines never waits: those that find no room, 8192 or 10 MiB wait already, are dropped, and so is
-/// what the server does not take after `max_retry_count` further attempts. What is lost is counted in
-/// `sigma_access_lines_dropped_total`. What shipping itself has to say is in the error log alone.
+/// log has, so nothing goes that `error_log.level` holds back. The serving gateway also sends the lines of the parent
+/// of a supervised gateway. Writers never wait: beyond 8192 waiting lines or 10 MiB, lines are dropped. So are lines
+/// that the server does not accept after `max_retry_count` more attempts. `sigma_access_lines_dropped_total` counts
+/// lost lines. Messages about the sending itself are only in the error log.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("properties" = {}))]
 struct Config {}

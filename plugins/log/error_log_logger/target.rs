@@ -103,15 +103,14 @@ struct Kafka {
     brokers: Vec<BrokerConfig>,
     /// The topic.
     kafka_topic: String,
-    /// Without effect: a batch is sent when brokers have it, and nobody waits for that.
+    /// Without effect: a batch counts as sent when brokers have it, and nothing waits for this.
     #[serde(rename = "producer_type")]
     #[schemars(extend("default" = "async", "enum" = ["async", "sync"]))]
     _producer_type: String,
-    /// Whether nobody says that it has a message (0), the leader of the partition does (1), or all replicas that are
-    /// in sync have to have it (-1).
+    /// Acknowledgements: none (0), the leader of the partition (1), or all replicas that are in sync (-1).
     #[schemars(extend("default" = 1, "enum" = [0, 1, -1]))]
     required_acks: i16,
-    /// What the partition is chosen by, and the key of the messages.
+    /// Value that chooses the partition, and the key of the messages.
     key: Option<String>,
     /// Without effect: the plugin has a producer of its own.
     #[serde(rename = "cluster_name")]

@@ -45,7 +45,7 @@ pub(super) struct AuthConfig {
     /// Where tokens are had.
     #[schemars(extend("default" = TOKEN_URI))]
     token_uri: Address,
-    /// What the token is for; `scopes` goes before it.
+    /// Scopes of the token; `scopes` goes before it.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = [
         "https://www.googleapis.com/auth/logging.read",
         "https://www.googleapis.com/auth/logging.write",
@@ -53,7 +53,7 @@ pub(super) struct AuthConfig {
         "https://www.googleapis.com/auth/cloud-platform"
     ]))]
     scope: Vec<String>,
-    /// What the token is for.
+    /// Scopes of the token.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     scopes: Option<Vec<String>>,
     /// Where entries are written.

@@ -51,9 +51,9 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Google Cloud Logging.
 ///
-/// The gateway signs in with the key of a service account and renews its token a minute before it ends.
-/// Requests never wait for the service: what it does not take is retried `max_retry_count` times and dropped
-/// then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB.
+/// The gateway signs in with the key of a service account and renews its token a minute before it ends. Requests
+/// never wait for the service. A failed batch is sent again `max_retry_count` times and then dropped. Entries beyond
+/// `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(
     transform = batch::named(NAME),
@@ -71,7 +71,7 @@ struct Config {
     /// Seconds that connecting to the service may take, and the exchange after that.
     #[schemars(range(min = 1), extend("default" = 10, "own_default" = true))]
     timeout: u64,
-    /// What the entries are about.
+    /// The monitored resource of the entries.
     #[schemars(extend("default" = {"type": "global"}))]
     resource: Resource,
     /// The name of the log, coded as in a URL.

@@ -62,10 +62,10 @@ HTTP/1.1 200 OK
 /// the partition that its CRC-32 names, others to one after the other. Brokers from 0.11 on are spoken to, by
 /// the partition's leader; topics that are not there are asked for, and made if the brokers do that.
 ///
-/// Requests never wait for it. With `producer_type: sync` a batch is sent when a broker has it; what none takes
-/// is retried `max_retry_count` times. With `async` messages are collected, and what no broker takes, after
-/// four further attempts, is lost and counted. What exceeds `max_pending_entries` of the plugin metadata,
-/// `producer_max_buffering` or 64 MiB is dropped. What is still buffered when the gateway stops is sent once.
+/// Requests never wait for it. With `producer_type: sync` a batch is sent when a broker has it; what none takes is
+/// retried `max_retry_count` times. With `async` messages are collected, and what no broker takes, after four further
+/// attempts, is lost and counted. Entries beyond `max_pending_entries` of the plugin metadata,
+/// `producer_max_buffering` or 64 MiB are dropped. When the gateway stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("kafka logger"), transform = either_brokers)]
 struct Config {
@@ -80,7 +80,7 @@ struct Config {
     broker_list: Option<BTreeMap<Host, u16>>,
     /// The topic.
     kafka_topic: String,
-    /// What the partition is chosen by, and the key of the messages.
+    /// Value that chooses the partition, and the key of the messages.
     key: Option<String>,
     /// Whether a batch is sent when a broker has it (`sync`), or when it waits to be sent.
     #[schemars(extend("default" = "async"))]
@@ -149,7 +149,7 @@ pub(super) struct BrokerConfig {
     /// Its port.
     #[schemars(range(min = 1))]
     port: u16,
-    /// How the gateway logs in there, and at brokers that this one tells of.
+    /// Login of the gateway at this broker, and at the brokers that it names.
     sasl_config: Option<Sasl>,
 }
 

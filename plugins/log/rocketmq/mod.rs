@@ -66,8 +66,8 @@ HTTP/1.1 200 OK
 /// `autoCreateTopicEnable`.
 ///
 /// Requests never wait for it. What no broker takes, after two further attempts at other queues, is retried
-/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata
-/// or 64 MiB. What is still buffered when the gateway stops is sent once.
+/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or
+/// 64 MiB. When the gateway stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("rocketmq logger"))]
 struct Config {

@@ -41,12 +41,12 @@ An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - - JSON`: facility 
 Host of the request, and the entry as `log_format` or the usual fields have it. Over TCP a line ends with a line \
 feed (RFC 6587, §3.4.2), over UDP each line is a datagram (RFC 5426); one that is too long for a datagram is dropped.
 
-Lines leave in batches, and requests and sessions never wait for them: what the server does not take is retried \
-`max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or \
-`drop_limit`. What is still buffered when the gateway stops is sent once.
+Lines are sent in batches; requests and sessions never wait for them. A failed batch is sent again \
+`max_retry_count` times and then dropped. Lines beyond `max_pending_entries` of the plugin metadata or \
+`drop_limit` are dropped. When the gateway stops, it sends the rest of the buffer once.
 
-On stream routes there are no usual fields: `log_format`, here or in the plugin metadata, says what an entry has, \
-and without it nothing is sent.";
+On stream routes there are no default members: set `log_format` here or in the plugin metadata, or nothing \
+is sent.";
 
 const EXAMPLE: &str = r#"```yaml
 listeners: ["127.0.0.1:9080"]

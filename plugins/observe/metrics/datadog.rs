@@ -55,8 +55,8 @@ HTTP/1.1 200 OK
 ///
 /// A request is `request.counter`, `request.latency`, `upstream.latency` (if a node was asked), `apisix.latency`,
 /// `ingress.size` and `egress.size`, with tags, in one datagram, or in several where that would be longer than 8192
-/// bytes. The agent stands in the plugin metadata. What a tag cannot hold, such as `|` and commas in the Host of
-/// a request, is `_` there.
+/// bytes. The plugin metadata set the agent. Characters that a tag cannot contain, such as `|` and commas in the Host
+/// of a request, become `_`.
 ///
 /// Requests never wait for it. Datagrams leave in batches; if one cannot be sent, the rest of its batch is tried again
 /// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata.
@@ -90,12 +90,12 @@ struct Metadata {
     host: String,
     /// Its port.
     port: u16,
-    /// What names of metrics begin with; none if it is empty.
+    /// Prefix of metric names; no prefix if it is empty.
     namespace: String,
-    /// Tags that all lines have, before those of the route.
+    /// Tags of all lines, before the tags of the route.
     #[schemars(extend("items" = tag_schema()))]
     constant_tags: Vec<String>,
-    /// Requests that may wait to be told; more are dropped.
+    /// Requests that wait to be reported; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

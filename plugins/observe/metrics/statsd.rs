@@ -101,7 +101,7 @@ struct Metadata {
     /// Bytes of a datagram. 1432 fit into a frame of Ethernet over IPv4 and IPv6; 8932 are usual for jumbo frames.
     #[schemars(range(min = 512, max = 65507))]
     datagram_bytes: usize,
-    /// Requests that may wait to be told; more are dropped.
+    /// Requests that wait to be reported; more are dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: u64,
 }

@@ -14,25 +14,25 @@ use sigma_plugin_kit::condition;
 ///
 /// The detectors stand in the plugin metadata, and are asked in turn; one that cannot be reached is passed over.
 /// `monitor`, the default, lets every request pass and says in the error log whom it would have refused. `block`
-/// answers an attack in the detector's place, and a request for which there is no verdict with 500. A detector sees
-/// the head as it stands when the plugin runs, with the path and query that the client sent, and the first
-/// `req_body_size` KB of the body. A refusal counts whatever its status is and whether its event has an id; a
-/// status that is none for a refusal becomes 403. Of one verdict at most 64 KiB are read.
+/// answers an attack in the detector's place, and a request for which there is no verdict with 500. A detector gets
+/// the head at the time when the plugin runs, with the client's path and query, and the first `req_body_size` KB of
+/// the body. A refusal counts with every status, with or without an event id; a status that is not an error becomes
+/// 403. Of one verdict at most 64 KiB are read.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
-    /// What becomes of attacks; unset: what the plugin metadata say, or else `monitor`.
+    /// Action on attacks. Unset: `mode` of the plugin metadata, or else `monitor`.
     mode: Option<Mode>,
     /// Which requests a detector is asked about: those for which one of these holds. Unset or empty: all.
     #[serde(rename = "match")]
     pub(super) matching: Option<Vec<Match>>,
-    /// Whether the client's answer tells what became of the request, in `X-APISIX-CHAITIN-WAF` and its like.
+    /// Whether the response has the result, in `X-APISIX-CHAITIN-WAF` and similar fields.
     #[schemars(extend("default" = true))]
     pub(super) append_waf_resp_header: bool,
     /// Whether it also names the detector, and what went wrong.
     #[schemars(extend("default" = false))]
     pub(super) append_waf_debug_header: bool,
-    /// How detectors are asked, in place of what the plugin metadata say. Numbers that are left out are the
-    /// defaults, and not those of the metadata.
+    /// Settings for calls of detectors, instead of the plugin metadata. Missing numbers have their defaults, not the
+    /// values of the metadata.
     config: Option<Own>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Metadata {
     /// The detectors.
     #[schemars(length(min = 1))]
     nodes: Vec<Node>,
-    /// What becomes of attacks where a route does not say it.
+    /// Action on attacks for routes without a setting.
     mode: Option<Mode>,
     /// How they are asked.
     config: Option<Shared>,
@@ -104,7 +104,8 @@ impl TryFrom<MatchFields> for Match {
 struct Own {
     #[serde(flatten)]
     numbers: Numbers,
-    /// Whether a detector is told the client's address that the gateway has found, and not that of the connection.
+    /// Whether a detector gets the client's address as the gateway found it, instead of the address of the
+    /// connection.
     real_client_ip: Option<bool>,
 }
 
@@ -113,7 +114,8 @@ struct Own {
 struct Shared {
     #[serde(flatten)]
     numbers: Numbers,
-    /// Whether a detector is told the client's address that the gateway has found, and not that of the connection.
+    /// Whether a detector gets the client's address as the gateway found it, instead of the address of the
+    /// connection.
     #[schemars(extend("default" = true))]
     real_client_ip: Option<bool>,
 }

@@ -97,22 +97,21 @@ const PARTIAL: &str = "x-envoy-auth-partial-body";
 /// Most bytes of the authoriser's answer: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Asks an authoriser by Envoy's gRPC protocol (`envoy.service.auth.v3.Authorization/Check`) whether a
-/// request may pass.
+/// Authorizes requests by an external service, with Envoy's gRPC protocol
+/// (`envoy.service.auth.v3.Authorization/Check`).
 ///
-/// It passes where the status of the answer is 0, and what `ok_response` says is done to the request and later to its
-/// answer; else `denied_response` is the answer, 403 if there is none. Metadata become variables: `ext_authz_user`
-/// for the member `user`. The path that the authoriser gets is the target as the client wrote it, or its canonical
-/// form with `router.forward_path: canonical`; fields of several values are joined by commas. It is an upstream of
-/// the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB, one
-/// without a decision, and one that sets a field that cannot be set count as none.
+/// With status 0 in the response the request is permitted, and `ok_response` changes the request and later its
+/// response. Otherwise the client gets `denied_response`, or 403 without one. Metadata become variables:
+/// `ext_authz_user` for the member `user`. The path that the authoriser gets is the target as the client wrote it, or
+/// its canonical form with `router.forward_path: canonical`; fields of several values are joined by commas. It is an
+/// upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more
+/// than 1 MiB, one without a decision, and one that sets a field that cannot be set count as none.
 ///
-/// With `cache` each worker remembers what the authoriser has said, with all that it changes of a request, 8192
-/// decisions at most or `plugin_attr.ext-authz.worker_decisions`, and requests that ask the same at the same time
-/// ask once. Without a `key` a decision is for the requests of which the authoriser is told the same, but for
-/// their times and ids: that includes the client's port, and so its connection. Decisions of more than 8 KiB are
-/// not remembered, nor those that set a cookie, nor refusals with another status than 401, 403, 404 and 429, nor
-/// that there was no decision.
+/// With `cache` each worker stores decisions with their changes of a request: at most 8192, or
+/// `plugin_attr.ext-authz.worker_decisions`. Equal requests at the same time cause one call. Without a `key` a
+/// decision applies to requests with the same input for the authoriser, apart from times and ids. The input includes
+/// the client's port, and so its connection. Decisions of more than 8 KiB are not remembered, nor those that set a
+/// cookie, nor refusals with another status than 401, 403, 404 and 429, nor that there was no decision.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The authoriser: `http://host:port` for gRPC in plain text, `https://…` over TLS.
@@ -126,7 +125,7 @@ struct Config {
     /// Whether requests pass where the authoriser gives no decision.
     #[schemars(extend("default" = false))]
     failure_mode_allow: bool,
-    /// Whether the node is told by `x-envoy-auth-failure-mode-allowed: true` that a request passed so.
+    /// Whether the node gets `x-envoy-auth-failure-mode-allowed: true` with such a request.
     #[schemars(extend("default" = false))]
     failure_mode_allow_header_add: bool,
     /// The answer where the authoriser gives no decision.
@@ -134,10 +133,10 @@ struct Config {
     status_on_error: u16,
     /// Has the authoriser see the request's body, which is read before it is asked.
     with_request_body: Option<BodyRules>,
-    /// Values that the authoriser gets beside the request, with variables.
+    /// Additional values for the authoriser, with variables.
     context_extensions: Option<BTreeMap<String, Template>>,
-    /// Fields that the authoriser alone sets. What the client sent under these names never reaches the node,
-    /// nor the authoriser.
+    /// Fields that the authoriser alone sets. Neither the node nor the authoriser ever gets these fields from the
+    /// client.
     #[schemars(extend("default" = []))]
     upstream_headers: Vec<String>,
     /// Whether the authoriser gets the client's certificate.
@@ -150,7 +149,7 @@ struct Config {
     /// Whether it gets the fields one by one and as bytes, in `header_map`, and not as texts in `headers`.
     #[schemars(extend("default" = false))]
     encode_raw_headers: bool,
-    /// Remembering what the authoriser has said; unset: it is asked about each request.
+    /// Cache of decisions. Unset: the authoriser is called for each request.
     cache: Option<Cache>,
 }
 
@@ -164,7 +163,7 @@ struct BodyRules {
     #[schemars(extend("default" = false))]
     #[serde(default)]
     allow_partial_message: bool,
-    /// Whether it goes as bytes and not as text, in which what is no UTF-8 is replaced.
+    /// Whether it is sent as bytes instead of text. In text, bytes that are not UTF-8 are replaced.
     #[schemars(extend("default" = false))]
     #[serde(default)]
     pack_as_bytes: bool,

@@ -132,7 +132,7 @@ struct Config {
     /// Most bytes of a body that goes with the call; a larger one is answered 413.
     #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576, "own_default" = true))]
     max_req_body_size: usize,
-    /// Fields of the decision that the node gets. What the client sent under these names never reaches it.
+    /// Fields of the decision that the node gets. It never gets these fields from the client.
     #[schemars(length(min = 1))]
     send_headers_upstream: Option<Vec<String>>,
     /// Remembering what the agent has said; unset: it is asked about each request.

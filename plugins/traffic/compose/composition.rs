@@ -56,13 +56,13 @@ const MOST_VALUES: usize = 250_000;
 ///
 /// Each call goes through routing and through the plugins of its route, as if the client had sent it over its own
 /// connection; the fields of its request go with it, but for those about its body. Calls that need nothing of each
-/// other are made at the same time; one that names the answer of another one (`${calls.user.id}`) waits for it.
-/// A call has succeeded if it was answered with 2xx and JSON. The objects that calls bring become one, of equal
-/// members the one of the call that is listed last; `group` puts what a call brings into a member of its own, and
-/// `template` makes something else of all of it. `X-Sigma-Completed: false` says that some calls have failed; their
-/// parts are missing. Without any part, or without one that is `required`, the answer is 502, or the status between
-/// 400 and 499 that the required call was answered with. The request's own body is not read. What is asked may itself
-/// be composed, four deep.
+/// other are made at the same time; one that names the answer of another one (`${calls.user.id}`) waits for it. A
+/// call has succeeded if it was answered with 2xx and JSON. The objects that calls bring become one, of equal members
+/// the one of the call that is listed last; `group` puts the result of a call into a member of its own, and
+/// `template` transforms the whole result. `X-Sigma-Completed: false` says that some calls have failed; their parts
+/// are missing. Without any part, or without one that is `required`, the answer is 502, or the status between 400 and
+/// 499 that the required call was answered with. The request's own body is not read. A called route may itself be
+/// composed, four levels deep.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Config {
@@ -73,7 +73,8 @@ struct Config {
     #[serde(default = "timeout")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Most bytes of the answer of a call, and of what a template makes; a call with more has failed.
+    /// Largest response of a call and largest output of a template, in bytes. A call with a larger response has
+    /// failed.
     #[serde(default = "max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,

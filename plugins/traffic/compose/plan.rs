@@ -25,7 +25,7 @@ const MOST_STEPS: usize = 100_000;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct CallConf {
-    /// What other calls and the template know it by: `${calls.NAME.…}`.
+    /// Name of the call in other calls and in the template: `${calls.NAME.…}`.
     #[schemars(regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"), length(max = 64))]
     pub(super) name: String,
     /// The method.
@@ -39,7 +39,7 @@ pub(super) struct CallConf {
     /// The arguments. Values may have the same.
     #[serde(default)]
     query: BTreeMap<String, String>,
-    /// Fields to set, beside those of the client's request. Values may have the same.
+    /// Additional fields; the fields of the client's request are sent too. Values may have the same.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// The host that is asked for; unset: the client's.
@@ -47,11 +47,12 @@ pub(super) struct CallConf {
     host: Option<String>,
     /// A body, as a template of `body-transformer`: answers are in `calls`, variables in `_ctx.var`.
     body: Option<String>,
-    /// Calls that must have succeeded before. Those whose answers `path`, `query` or `headers` name need not be listed.
+    /// Calls that must have succeeded before. Calls whose responses `path`, `query` or `headers` name need not be
+    /// listed.
     #[serde(default)]
     after: Vec<String>,
-    /// The member of the answer that gets what this call brings. Unset: its members, if it brings an object, are
-    /// those of the answer; otherwise the member has the name of the call.
+    /// The member of the answer that gets what this call brings. Unset: members of an object become members of the
+    /// response; any other result is in a member with the name of the call.
     #[schemars(length(min = 1))]
     pub(super) group: Option<String>,
     /// Without it there is no answer.

@@ -61,10 +61,10 @@ $ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
 
 /// Answers requests with a function of AWS Lambda.
 ///
-/// The function gets method, arguments, fields and body of the client. Where the route's path ends in `*`, what that
-/// stands for is put behind the path of `function_uri`. A request that has no `X-Api-Key` gets `apikey`, if there is
-/// one. Another one, if it has no `Authorization`, is signed with `iam` (Signature Version 4); everything that is sent
-/// is signed, and the arguments are sent in the order in which they are signed. No answer, one that is too large, and
+/// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
+/// part is appended to the path of `function_uri`. A request that has no `X-Api-Key` gets `apikey`, if there is one.
+/// Another one, if it has no `Authorization`, is signed with `iam` (Signature Version 4); everything that is sent is
+/// signed, and the arguments are sent in the order in which they are signed. No answer, one that is too large, and
 /// one that takes longer than `timeout` are a 503; a request that is too large is a 400.
 #[derive(Deserialize, JsonSchema)]
 struct Config {

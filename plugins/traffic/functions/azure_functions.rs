@@ -67,8 +67,8 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 
 /// Answers requests with a function of Azure.
 ///
-/// The function gets method, arguments, fields and body of the client. Where the route's path ends in `*`, what that
-/// stands for is put behind the path of `function_uri`. A request that has neither `X-Functions-Key` nor
+/// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
+/// part is appended to the path of `function_uri`. A request that has neither `X-Functions-Key` nor
 /// `X-Functions-ClientId` gets both from `authorization`, or from the plugin's metadata where that is left out. No
 /// answer, one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large is
 /// a 400.

@@ -92,9 +92,8 @@ struct Config {
     #[serde(rename = "only_use_default_delay")]
     #[schemars(extend("default" = false))]
     _only_default: bool,
-    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
-    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
-    /// `$remote_addr`.
+    /// Key of the counter; see `key_type`. If it has no value, the client's address; no value is ever taken for one.
+    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
     key: Option<String>,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
@@ -105,7 +104,7 @@ struct Config {
     #[serde(flatten)]
     #[schemars(skip)]
     expiry: Expiry,
-    /// Several limits in place of one; each counts.
+    /// Several limits instead of one; each counts.
     rules: Option<Vec<ListedLimit>>,
     #[serde(flatten)]
     refusal: RefusalFields,

@@ -71,22 +71,22 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 ```
 "#;
 
-/// Makes the body of a request or a response anew, by a template that shows what was parsed of the old one.
+/// Replaces the body of a request or a response with a template, which uses the parsed old body.
 ///
-/// `{{value}}` shows a value escaped for HTML, `{*value*}` as it is; `{% if … then %}`, `elseif`, `else`, `end`,
-/// `{% for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}` are statements,
+/// `{{value}}` shows a value escaped for HTML, `{*value*}` as it is; `{% if … then %}`, `elseif`, `else`, `end`, `{%
+/// for key, value in pairs(…) do %}`, `ipairs`, `{% for i = 1, 3 do %}` and `{% local name = … %}` are statements,
 /// `{# … #}` is a comment, `{-raw-}…{-raw-}` is text. Members of the parsed body are variables; there are also
 /// `_body`, `_ctx.var.NAME`, `_multipart`, `context` and the functions `_escape_json`, `_escape_xml`, `tostring`,
-/// `tonumber`, `string.upper` and `string.lower`. Values have Lua's operators: `..`, `==`, `~=`, `<`, `and`, `or`, `not`,
-/// `#`, `+`, `-`, `*`, `/`, `%`; lists begin with 1. Whatever else Lua has is refused, with its line.
+/// `tonumber`, `string.upper` and `string.lower`. Values have Lua's operators: `..`, `==`, `~=`, `<`, `and`, `or`,
+/// `not`, `#`, `+`, `-`, `*`, `/`, `%`; lists begin with 1. Other constructs of Lua are refused, with their line.
 ///
 /// The arguments of a GET are its body. Otherwise `input_format` or `Content-Type` says how a body is parsed. Of a
-/// name that stands in an object twice the last value counts. XML has no declarations of types, and its entities are
-/// the five of the language. YAML is one document of version 1.2 with the types of JSON; what aliases repeat counts
-/// among `max_body_values`, and 64 bytes of their text as a value. `Content-Type` stays as it is.
+/// repeated name in an object the last value counts. XML has no declarations of types, and its entities are the five
+/// of the language. YAML is one document of version 1.2 with the types of JSON; what aliases repeat counts among
+/// `max_body_values`, and 64 bytes of their text as a value. `Content-Type` stays as it is.
 ///
-/// A response is held back as a whole; the node is asked for one without content coding. One that is too large, is not
-/// of its form, or makes the template fail breaks off: nobody takes what is there for all of it.
+/// A response is held back as a whole; the node is asked for one without content coding. A response that is too
+/// large, malformed, or makes the template fail is cut off, so that clients see an error.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["request"]}, {"required": ["response"]}]))]
 struct Config {

@@ -17,16 +17,16 @@ use super::output::{Defaults, Form, LargeIntegers};
 ///
 /// Where a method takes a stream of messages, the body is an array of them in `application/json`, or one behind the
 /// other, such as lines of `application/x-ndjson`. Each is sent as soon as it is whole, and the answer may come
-/// meanwhile. What stands in the query and in the path belongs to the first one. `max_req_body_size` and
-/// `max_body_values` are limits of each message there; a stream has no end that is known. A message that cannot be made
-/// ends the call: with a 400 or a 413 if the answer has not begun.
+/// meanwhile. Fields from the query and the path belong to the first message. `max_req_body_size` and
+/// `max_body_values` are limits of each message there; a stream has no end that is known. A message that cannot be
+/// made ends the call: with a 400 or a 413 if the answer has not begun.
 ///
 /// The answer is JSON, with fields by the names that they have in the definition. The well-known types, such as
-/// `Any`, `Timestamp` and `StringValue`, have the form that Protocol Buffers give them in JSON; `bytes` are base64.
-/// A server stream is one line of JSON for each message, as they come; where the call fails behind some, the last
-/// line is `{"error":{"code":…,"message":"…"}}`. A status that stands in the head of an answer becomes one of HTTP;
-/// one that comes behind the messages is a trailer. Messages of an answer are held in memory, those of one worker
-/// together within `plugin_attr`.
+/// `Any`, `Timestamp` and `StringValue`, have the form that Protocol Buffers give them in JSON; `bytes` are base64. A
+/// server stream is one line of JSON for each message, as they come; where the call fails behind some, the last line
+/// is `{"error":{"code":…,"message":"…"}}`. A status in the head of a response becomes an HTTP status; a status after
+/// the messages is a trailer. Messages of a response are held in memory; `plugin_attr` limits their sum in one
+/// worker.
 ///
 /// A `proto_id` that there is not, or that cannot be compiled, is an error in the log, and requests pass as they
 /// are; a method that the service lacks is a 503.
@@ -38,18 +38,18 @@ pub(super) struct Config {
     pub(super) service: String,
     /// The method. It may be left out with `http_rules` alone.
     pub(super) method: Option<String>,
-    /// Milliseconds that the node is told it has, if more than 0 (`grpc-timeout`).
+    /// Milliseconds for `grpc-timeout` to the node, if more than 0.
     #[schemars(extend("default" = 0))]
     deadline: f64,
     /// How messages are shown. Of several about one thing the last counts. Integers of 64 bits that do not fit into
-    /// 32 are `"#123"` as strings. `use_default_metatable` is as `no_default_values`; hooks there are none.
+    /// 32 are `"#123"` as strings. `use_default_metatable` has the effect of `no_default_values`; there are no hooks.
     #[schemars(length(min = 1), extend("default" = ["enum_as_name", "int64_as_number", "auto_default_values", "disable_hooks"]))]
     pb_option: Vec<PbOption>,
     /// Whether the details of a call that failed (`grpc-status-details-bin`) are the body.
     #[schemars(extend("default" = false))]
     pub(super) show_status_in_body: bool,
-    /// The message that each detail is, with its package. Without it, details that the definition has are shown as
-    /// what they are, others in base64.
+    /// The message that each detail is, with its package. Without it, details that the definition contains are
+    /// decoded, others are base64.
     pub(super) status_detail_type: Option<String>,
     /// Largest message of an answer, in bytes with its frame; of a larger one nothing can be shown.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
@@ -60,8 +60,8 @@ pub(super) struct Config {
     /// Most values in a body or message. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     pub(super) max_body_values: usize,
-    /// Whether the annotations `google.api.http` of the service say what a request stands for. The first one counts
-    /// that a request is of, in the order of the methods.
+    /// Whether the annotations `google.api.http` of the service map requests to methods. The first one counts that a
+    /// request is of, in the order of the methods.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) http_rules: bool,
 }

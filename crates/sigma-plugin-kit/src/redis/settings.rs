@@ -77,7 +77,7 @@ struct Usual {
     /// Milliseconds to connect, and to wait for an answer.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_timeout: u64,
-    /// Milliseconds of silence after which a connection is made anew.
+    /// Idle time in milliseconds after which a connection is replaced.
     #[schemars(range(min = 1000), extend("default" = 10000))]
     redis_keepalive_timeout: u64,
     /// Without effect: each worker has one connection, which all its requests share.
@@ -103,7 +103,7 @@ pub struct Sentinel {
     /// Milliseconds to wait for an answer.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_read_timeout: u64,
-    /// Milliseconds of silence after which a connection is made anew.
+    /// Idle time in milliseconds after which a connection is replaced.
     #[schemars(range(min = 1), extend("default" = 60000))]
     redis_keepalive_timeout: u64,
     /// Number of the database.

@@ -30,15 +30,14 @@ pub(in crate::limit) struct Config {
     pub(super) window_type: WindowType,
     /// Configurations of one group, which are equal, share their counters.
     pub(super) group: Option<String>,
-    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
-    /// value is ever taken for one. Of IPv6 addresses the network (/64) counts, unless a text with variables names
-    /// `$remote_addr`.
+    /// Key of the counter; see `key_type`. If it has no value, the client's address; no value is ever taken for one.
+    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
     #[schemars(extend("default" = "remote_addr"))]
     pub(super) key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(extend("default" = "var"))]
     pub(super) key_type: KeyType,
-    /// Several limits in place of one; each counts.
+    /// Several limits instead of one; each counts.
     pub(super) rules: Option<Vec<ListedLimit>>,
     #[serde(flatten)]
     pub(super) refusal: RefusalFields,
@@ -60,15 +59,15 @@ pub(in crate::limit) struct Config {
     /// number of its rule. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) standard_fields: bool,
-    /// Header of answers that says what the request has cost, a whole number. When a request comes it counts as
+    /// Response header with the cost of the request, a whole number. When a request comes it counts as
     /// `cost_default`, and when its answer comes as the rest, also where that takes more than is left. Sigma's own.
     #[schemars(with = "Option<String>", regex(pattern = FIELD_NAME))]
     pub(super) cost_header: Option<Box<str>>,
-    /// With `cost_header`: what a request costs at least, and all of it where the answer does not say in one whole
-    /// number, or there is none. Sigma's own.
+    /// With `cost_header`: the minimum cost of a request, and the cost without a response or without a whole number
+    /// in the header. Sigma's own.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1, "own_default" = true))]
     pub(super) cost_default: u64,
-    /// With `cost_header`: what an answer can make a request cost at most. Sigma's own.
+    /// With `cost_header`: the maximum cost that a response can set. Sigma's own.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("default" = 1_000_000, "own_default" = true))]
     pub(super) cost_most: u64,
     /// Whether clients do not get the `cost_header`. Sigma's own.
@@ -115,7 +114,7 @@ pub(in crate::limit) struct Metadata {
     /// Header with the quota.
     #[schemars(regex(pattern = FIELD_NAME))]
     pub(super) limit_header: String,
-    /// Header with what is left of it.
+    /// Header with the remaining quota.
     #[schemars(regex(pattern = FIELD_NAME))]
     pub(super) remaining_header: String,
     /// Header with the seconds until it is whole again.

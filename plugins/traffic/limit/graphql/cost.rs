@@ -22,7 +22,7 @@ pub(super) const MOST_SELECTIONS: u32 = 100_000;
 /// The largest cost: what every part of a chain of gateways counts exactly.
 pub(super) const LARGEST: u64 = (1 << 53) - 1;
 
-/// What a query is judged by.
+/// Measure of the cost of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Strategy {

@@ -94,41 +94,40 @@ const SCHEMA_TIMEOUT_MS: u64 = 9_000;
 /// Milliseconds for which no schema is asked for again that could not be had.
 const NO_SCHEMA_MS: u64 = 10_000;
 
-/// Limits queries of GraphQL per window of time, by what they cost.
+/// Limits GraphQL queries in a time window by their cost.
 ///
 /// It has the fields of [limit-count](limit-count.md) and counts as that does; but a request counts as many times as
-/// its query costs. What is no query is answered 400, and methods other than GET and POST 405: nothing reaches the node
-/// that was not understood. A document with several operations, none of them chosen by `operationName`, costs as much
-/// as the dearest.
+/// its query costs. A request without a query gets 400, and methods other than GET and POST get 405: nodes get only
+/// parsed requests. A document with several operations, none of them chosen by `operationName`, costs as much as the
+/// dearest.
 ///
-/// `depth` is how many sets of selections stand in each other. `complexity` adds up all fields and the operation:
-/// each costs what is within it, multiplied by `mul` and with `add` besides, which are 1. `node_quantifier` counts
-/// objects: a field with an argument that says how many costs `add` for each that is around it, and multiplies what is
-/// within it by its `mul`; other fields cost nothing. `add` and `mul` of a field are said by decorations, which stand
-/// in the route's service (`graphql_cost_decorations`) or below it in the Admin API. Which fields they are about is
-/// known from the schema, which the server is asked for by an introspection the first time; a worker keeps it until the
-/// configuration of the plugin changes. The server that is asked is the upstream of the service, or else of the route.
-/// If it gives no schema, queries are answered 400, and the error log says why. Name `introspection_endpoint` where the route takes many paths or hosts, as each is asked for a schema of its own, and
-/// a worker keeps 16. While the Admin API's store has a decoration that cannot be read and no earlier
-/// form of it is known, queries that decorations matter to are answered 503.
+/// `depth` is the number of nested selection sets. `complexity` adds up all fields and the operation: the cost of
+/// each is the cost of its content, multiplied by `mul`, plus `add`; both are 1 by default. `node_quantifier` counts
+/// objects: a field with an argument for the number of objects costs `add` for each object around it, and multiplies
+/// the cost of its content by `mul`. Other fields cost nothing. Decorations set `add` and `mul` of a field: they are
+/// in the route's service (`graphql_cost_decorations`), or below it in the Admin API. The plugin finds the fields by
+/// the schema of the server, which it requests once by introspection. A worker keeps the schema until the
+/// configuration of the plugin changes. The server is the upstream of the service, or else of the route. Without a
+/// schema queries get 400, and the error log has the reason. Set `introspection_endpoint` if the route has many paths
+/// or hosts: each has a schema of its own, and a worker keeps 16. While the Admin API's store has an unreadable
+/// decoration without an earlier form, queries that need decorations get 503.
 ///
-/// A query with its fragments in place has 100,000 selections at most, and stands 100 levels deep in the text; more is
-/// answered 400. Where a request could be read in two ways, such as a query beside a body or a name that stands twice
-/// in JSON, it is answered 400 as well.
+/// A query with expanded fragments has at most 100,000 selections, and its text at most 100 levels; more gets 400. An
+/// ambiguous request gets 400 as well, such as one with a query string and a body, or with a repeated name in JSON.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]
     limit: count::Config,
-    /// What a query is judged by.
+    /// Measure of the cost of a query.
     #[schemars(extend("default" = "depth"))]
     cost_strategy: Strategy,
     /// A query that costs more is answered 403, though it is counted; 0 for no such limit.
     #[schemars(extend("minimum" = 0, "default" = 0))]
     max_cost: f64,
-    /// By what a cost is multiplied before it is rounded up.
+    /// Factor for the cost, before it is rounded up.
     #[schemars(extend("exclusiveMinimum" = 0, "default" = 1))]
     score_factor: f64,
-    /// Whether arguments that are variables count, with what the client sets them to.
+    /// Whether arguments with variables count, with the client's values.
     #[schemars(extend("default" = true))]
     resolve_variables: bool,
     /// The URL that is asked for the schema; unset, the path of the request at the upstream of the service.
