@@ -33,7 +33,7 @@ pub(crate) static LDAP_AUTH: Descriptor = Descriptor {
 };
 
 const EXAMPLE: &str = r#"With a directory at 127.0.0.1:9002 that has `cn=jack,ou=people,dc=test`, jack passes with his password
-there. Without one nobody passes.
+there. Without one all requests are refused.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]
@@ -59,11 +59,11 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 
 /// Recognises a consumer by a name and password that an LDAP directory takes.
 ///
-/// The name becomes `<uid>=<name>,<base_dn>`, and the directory is asked to bind this with the password. What
-/// the client says stays the value of one attribute (RFC 4514), and an empty password is refused, because a
-/// directory takes it for nobody's. White space in name and password is ignored, and what follows a second
-/// colon is lost, as in APISIX. Each worker keeps its connections for a minute; a directory that does not
-/// answer within ten seconds knows nobody.
+/// The name becomes `<uid>=<name>,<base_dn>`, and the directory is asked to bind this with the password. The client's
+/// name stays the value of one attribute (RFC 4514). An empty password is refused, because directories treat it as an
+/// anonymous bind. White space in name and password is ignored, and text after a second colon is dropped, as in
+/// APISIX. Each worker keeps its connections for a minute. If a directory does not respond within ten seconds, the
+/// login fails.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The entry below which users stand.
@@ -94,8 +94,7 @@ impl Scheme for Config {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// The name of the user's entry, as the plugin makes it: what is special in a name is escaped. No two
-    /// consumers have the same one.
+    /// The DN of the user's entry, with escaped special characters. No two consumers have the same one.
     #[serde(rename = "user_dn")]
     user_dn: String,
 }

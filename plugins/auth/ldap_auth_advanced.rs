@@ -70,11 +70,11 @@ const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9
 
 /// Finds a user in an LDAP directory by an attribute, and has the directory check the password.
 ///
-/// The directory is asked for entries below `base_dn` of which `attribute` has the name that the client gives;
-/// there must be exactly one. It is asked as `bind_dn`, or as nobody. The password is then tried on that
-/// entry. What the client says is sent as a value and is never part of a filter; an empty password is
-/// refused, because a directory takes it for nobody's. Credentials are read from `Proxy-Authorization`, else
-/// from `Authorization`, and stay in the request. A directory that cannot be asked makes the answer 500.
+/// The directory is asked for entries below `base_dn` of which `attribute` has the name that the client gives; there
+/// must be exactly one. The plugin binds as `bind_dn`, or anonymously. The password is then tried on that entry. The
+/// client's name is sent as a value and is never part of a filter. An empty password is refused, because directories
+/// treat it as an anonymous bind. Credentials are read from `Proxy-Authorization`, else from `Authorization`, and
+/// stay in the request. A directory that cannot be asked makes the answer 500.
 ///
 /// With `group_base_dn` the groups of a user are looked for as well. Their names reach the node in
 /// `X-Authenticated-Groups`, which no client can send.
@@ -94,7 +94,7 @@ struct Config {
         extend("default" = "cn")
     )]
     attribute: String,
-    /// Who searches; nobody in particular if it is left out.
+    /// DN for searches; anonymous if unset.
     #[schemars(length(min = 1, max = 4096))]
     bind_dn: Option<String>,
     /// The password of `bind_dn`.
@@ -139,7 +139,7 @@ struct Config {
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "ldap"))]
     realm: String,
-    /// The entry below which groups stand; without it nobody looks for groups.
+    /// The base entry of groups; without it groups are not searched.
     #[schemars(length(min = 1, max = 4096))]
     group_base_dn: Option<String>,
     /// The attribute of a group that has the names of its members' entries.
@@ -158,7 +158,7 @@ struct Config {
     )]
     #[schemars(extend("own_default" = true))]
     group_name_attribute: String,
-    /// Groups of which the user must be in one; whoever is in none gets 403.
+    /// Required groups: a user outside all of them gets 403.
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     groups_required: Option<Vec<String>>,
 }

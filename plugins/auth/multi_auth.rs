@@ -56,9 +56,10 @@ $ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
 /// Admits a request that one of several authenticating plugins admits.
 ///
 /// They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry the
-/// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so
-/// that several may read the same field: also with `hide_credentials` only the one that succeeds takes
-/// its credential out, and only that one tells the client something in the answer. One with an `anonymous_consumer` always succeeds, so it stands last.
+/// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so that
+/// several may read the same field: also with `hide_credentials` only the one that succeeds takes its credential out,
+/// and only that one tells the client something in the answer. A method with an `anonymous_consumer` always succeeds,
+/// so list it last.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The plugins, each an object with a name and a configuration: `{key-auth: {header: X-Key}}`.

@@ -82,9 +82,9 @@ struct Config {
     endpoint_uri: String,
     /// The key of Lago's API, in `Authorization`.
     token: Confidential,
-    /// What tells an event apart; may have variables.
+    /// Unique id of an event; may contain variables.
     event_transaction_id: Template,
-    /// Whose subscription pays; may have variables.
+    /// Id of the subscription that pays; may contain variables.
     event_subscription_id: Template,
     /// The code of the billable metric.
     event_code: String,

@@ -65,11 +65,11 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Grafana Loki.
 ///
-/// Entries with the same labels form a stream; the time of an entry is that of the request's start. What a client
-/// sends decides over labels with variables: a value has at most 1024 bytes, and entries beyond `max_label_sets` in
-/// an hour have `overflow` as the value of such labels. Requests never wait for the server. A failed batch is sent
-/// again `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64
-/// MiB are dropped.
+/// Entries with the same labels form a stream; the time of an entry is the start of the request. Clients can
+/// influence labels with variables. A value has at most 1024 bytes, and entries beyond `max_label_sets` in an hour
+/// have `overflow` as the value of such labels. Requests never wait for the server. A failed batch is sent again
+/// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
+/// are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("loki logger"))]
 struct Config {

@@ -48,10 +48,10 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to a server over TCP, or TLS.
 ///
-/// Each batch is one connection, and on it one JSON array, or one object with `batch_max_size: 1`; nothing stands
-/// behind it. Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then
-/// dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. When the gateway
-/// stops, it sends the rest of the buffer once.
+/// Each batch uses one connection and is one JSON array, or one object with `batch_max_size: 1`, without a line end.
+/// Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then dropped. Entries
+/// beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. When the gateway stops, it sends the
+/// rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("tcp logger"))]
 struct Config {

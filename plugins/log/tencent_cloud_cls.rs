@@ -76,7 +76,7 @@ HTTP/1.1 200 OK
 /// Of a request that another plugin ends before its upstream is chosen there is no entry. A value is cut at 1 MiB,
 /// and an entry of more than 5 MiB is dropped. Requests never wait for the service. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
-/// are dropped. What it refuses with 401, 403, 404 or 413 is dropped at once. Connecting may take 1 second, and the
+/// are dropped. Entries refused with 401, 403, 404 or 413 are dropped at once. Connecting may take 1 second, and the
 /// exchange after that 10 seconds.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
@@ -100,7 +100,7 @@ struct Config {
     /// The share of requests that have an entry.
     #[schemars(range(min = 0.00001, max = 1), extend("default" = 1))]
     sample_ratio: f64,
-    /// Members that every entry has, in place of its own.
+    /// Members of every entry; they replace its own.
     global_tag: Option<Map<String, Value>>,
     #[serde(flatten)]
     batch: BatchSettings,

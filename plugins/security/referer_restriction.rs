@@ -40,16 +40,16 @@ HTTP/1.1 200 OK
 
 /// Allows or denies requests by the host in `Referer`.
 ///
-/// The field says what browsers tell of a page; a program can write into it what it likes. An entry is a
-/// host, `*` for any, or `*` and the end of hosts: `*.shop.example` is every host below `shop.example`, and not
-/// that itself. Upper and lower case are the same, and what stands before an `@` is no host.
+/// Browsers set this field; a program can send any value in it. An entry is a host, `*` for any, or `*` and the end
+/// of hosts: `*.shop.example` is every host below `shop.example`, and not that itself. Case is ignored, and text
+/// before an `@` is not part of the host.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["whitelist"]}, {"required": ["blacklist"]}]))]
 struct RefererRestriction {
     /// Whether requests without a `Referer`, or with one that is no address of a page, pass.
     #[schemars(extend("default" = false))]
     bypass_missing: bool,
-    /// Hosts; only requests from one of them may pass.
+    /// Permitted hosts; requests from other hosts are refused.
     #[schemars(length(min = 1), inner(regex(pattern = HOST)))]
     whitelist: Option<Vec<String>>,
     /// Hosts; requests from one of them may not pass.

@@ -53,16 +53,15 @@ property "amount" validation failed: expected 1000 to be at most 100
 /// Refuses requests whose header fields or body do not fit a JSON schema (draft 4, 6 or 7).
 ///
 /// Names of fields count in any case; a field that is repeated is a list. A body of
-/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of
-/// `true` where a name has no `=`. Any other body, also without `Content-Type`, has to be JSON. The node
-/// gets JSON as it was understood, not as it was sent: of a name that stands in an object twice the last
-/// value, numbers in double precision where they have a fraction or more than 64 bits, and the defaults of
-/// the schema. Without a body there is nothing that fits.
+/// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where
+/// a name has no `=`. Any other body, also without `Content-Type`, has to be JSON. The node gets the parsed JSON, not
+/// the original text: of a repeated name in an object the last value, numbers with a fraction or more than 64 bits in
+/// double precision, and the defaults of the schema. Without a body there is nothing that fits.
 ///
-/// What cannot be looked at is refused: a body with `Content-Encoding`, a field named by the schema or a form
-/// that is no UTF-8, several `Content-Type`, one with another charset, more values or work than the limits. Patterns are matched in
-/// linear time, and `{}` and `[]` are different. A schema with keywords of a later draft is refused, as they
-/// would say nothing.
+/// A request that cannot be checked is refused: a body with `Content-Encoding`, a field of the schema or a form that
+/// is not UTF-8, several `Content-Type`, another charset, more values or work than the limits. Patterns are matched
+/// in linear time, and `{}` and `[]` are different. A schema with keywords of a later draft is refused, as they would
+/// say nothing.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["header_schema"]}, {"required": ["body_schema"]}]))]
 struct Config {
@@ -75,8 +74,8 @@ struct Config {
     /// Largest body, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
-    /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory: the
-    /// default is about what the largest body takes itself.
+    /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory: with the default,
+    /// values take about as much as the largest body.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
     /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of

@@ -49,7 +49,7 @@ struct UaRestriction {
     /// Whether requests without `User-Agent` pass.
     #[schemars(extend("default" = false))]
     bypass_missing: bool,
-    /// Regular expressions; only clients that match one may pass.
+    /// Regular expressions of permitted clients; all others are refused.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     allowlist: Option<Vec<Pattern>>,
     /// Regular expressions; clients that match one may not pass.

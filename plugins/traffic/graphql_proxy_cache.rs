@@ -53,7 +53,7 @@ Apisix-Cache-Status: BYPASS
 ```
 "#;
 
-/// Keeps answers to queries of GraphQL, which are asked for by GET or by POST, and answers from them.
+/// Caches responses to GraphQL queries, by GET or POST.
 ///
 /// The zones and the rules for stored responses are the same as for [proxy-cache](proxy-cache.md); only responses with
 /// status 200 are stored. A document with a mutation passes the cache. A request that is not GraphQL gets 400, and

@@ -75,7 +75,7 @@ struct Mock {
     /// A schema for which a body is made up, without an example.
     #[schemars(extend("type" = "object"))]
     response_schema: Option<Value>,
-    /// Whether the header `x-mock-by` tells that the answer is made up.
+    /// Whether the header `x-mock-by` marks the response as mocked.
     #[schemars(extend("default" = true))]
     with_mock_header: bool,
     /// Further header fields; their values are texts with variables.

@@ -33,7 +33,7 @@ stream_routes:
       nodes: { "127.0.0.1:1883": 1, "127.0.0.1:1884": 1 }
 ```
 
-Whoever speaks something else is not let in:
+Other protocols are refused:
 
 ```console
 $ curl http://127.0.0.1:9080/ || echo $?

@@ -33,7 +33,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 /// client takes it. Plugins that need a response whole, such as `response-rewrite` with `filters`, still hold it.
 #[derive(Deserialize, JsonSchema)]
 struct ProxyBuffering {
-    /// Without effect: responses are passed on as they come, whatever it says.
+    /// Without effect: responses are always passed on as they arrive.
     #[serde(rename = "disable_proxy_buffering")]
     #[schemars(extend("default" = false))]
     _disable_proxy_buffering: bool,

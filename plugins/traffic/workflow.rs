@@ -82,8 +82,7 @@ struct RuleConfig {
     #[serde(default, deserialize_with = "case")]
     #[schemars(length(min = 1), extend("items" = {"anyOf": [{"type": "array"}, {"type": "string"}]}))]
     case: Option<Expr>,
-    /// What is done: the name of an action and its configuration, `[return, {code: 403}]`. Only the first one
-    /// counts.
+    /// The action: its name and configuration, `[return, {code: 403}]`. Only the first one counts.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     actions: Vec<Vec<Value>>,
 }

@@ -20,7 +20,7 @@ pub(super) struct Replacement {
     /// A pattern instead, without case.
     #[schemars(length(min = 1))]
     regex: Option<String>,
-    /// What stands there then: with variables behind `from`, with `$1` for groups behind `regex`.
+    /// The replacement: with variables for `from`, with `$1` for groups of `regex`.
     to: String,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Replacement {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub(super) struct CookieConfig {
-    /// Replacements of `Domain`, without case and leading dot. What becomes empty is removed.
+    /// Replacements of `Domain`, without case and leading dot. Empty parts are removed.
     domain: Option<Vec<Replacement>>,
     /// Replacements of `Path`.
     path: Option<Vec<Replacement>>,

@@ -65,15 +65,15 @@ const METHODS: [&str; 14] = [
 
 /// Changes path, query, host, method and fields of the request that the node gets.
 ///
-/// A path that is not rewritten, by neither `uri` nor a pattern of `regex_uri`, passes as it came. A new one is made of
-/// the normalised path and encoded; `$request_uri` in `uri` stands for the path as the client wrote it, and the
-/// client's query follows once. The variable `uri` keeps what the client asked for; `upstream_uri` is the new target. Fields that frame the message cannot be
-/// changed.
+/// A path that is not rewritten, by neither `uri` nor a pattern of `regex_uri`, passes as it came. A new one is made
+/// of the normalised path and encoded; `$request_uri` in `uri` is the path as the client sent it, and the client's
+/// query follows once. The variable `uri` keeps the client's path; `upstream_uri` is the new target. Fields that
+/// frame the message cannot be changed.
 ///
-/// What a client sends cannot become another argument: in the query of `uri` and `regex_uri`, groups and
-/// decoded variables (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and other variables behind a
-/// `=` as far as they would begin another argument. A new path with a dot segment is answered 400.
-/// `use_real_request_uri_unsafe` switches both off.
+/// Values of clients cannot add arguments: in the query of `uri` and `regex_uri`, groups and decoded variables
+/// (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and so are characters of other variables after a `=`
+/// that would begin another argument. A new path with a dot segment is answered 400. `use_real_request_uri_unsafe`
+/// switches both off.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 struct ProxyRewrite {
@@ -83,8 +83,8 @@ struct ProxyRewrite {
     /// The new method.
     #[schemars(extend("enum" = METHODS))]
     method: Option<String>,
-    /// Patterns for the path, each followed by what its first match becomes; the first pattern that matches
-    /// counts. Not looked at beside `uri`.
+    /// Patterns for the path, each followed by what its first match becomes; the first pattern that matches counts.
+    /// Ignored with `uri`.
     #[schemars(with = "Option<Vec<String>>", length(min = 2))]
     regex_uri: Option<Substitutions>,
     /// The new Host, if the upstream's `pass_host` is `pass`.

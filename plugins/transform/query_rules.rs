@@ -21,7 +21,8 @@ pub(super) struct QueryRules {
     /// Names of arguments to remove.
     #[schemars(length(min = 1))]
     remove: Option<Vec<String>>,
-    /// Arguments that replace those of the same name, in the place of the first; values may hold variables.
+    /// Arguments that replace arguments with the same name, at the position of the first one; values may contain
+    /// variables.
     set: Option<Templates>,
     /// Arguments to add; values may hold variables.
     add: Option<Templates>,

@@ -56,7 +56,7 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Takes the client's address from a variable, such as a field that a proxy has set.
+/// Sets the client's address from a variable, such as a field of a proxy.
 ///
 /// It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` keeps the
 /// address of the peer. In a global rule it covers requests without a route too.
@@ -67,7 +67,8 @@ struct RealIp {
     /// send that field, the one of others is removed before plugins look.
     #[schemars(length(min = 1))]
     source: VarName,
-    /// Peers that may say so. Without it, those of the setting `trusted_addresses`; if that is empty, all.
+    /// Peers that may say so. Without it, the setting `trusted_addresses` applies; if that is empty, all peers are
+    /// trusted.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,
@@ -77,9 +78,8 @@ struct RealIp {
     /// For `X-Forwarded-For` and `Forwarded`: passes over trusted addresses from the right.
     #[schemars(extend("default" = false))]
     recursive: bool,
-    /// For `X-Forwarded-For` and `Forwarded`: how many proxies stand in front. The client's address is what the first
-    /// of them has told, so many elements from the right; where there are fewer, it is the peer's. Not with
-    /// `recursive`. Sigma's own.
+    /// For `X-Forwarded-For` and `Forwarded`: how many proxies stand in front. The client's address is the element at
+    /// this position from the right; with fewer elements it is the peer's address. Not with `recursive`. Sigma's own.
     #[schemars(range(min = 1))]
     hops: Option<usize>,
 }

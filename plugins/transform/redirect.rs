@@ -46,7 +46,7 @@ Location: /new/orders?page=2
 ```
 "#;
 
-/// Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.
+/// Redirects clients: to HTTPS, to a template, or to the result of a pattern on the path.
 ///
 /// Only the operator names another host: whatever path or arguments hold, a target whose text begins with a
 /// slash, or with `$uri`, stays on this one, unless the text itself begins with `//`. Backslashes, which
@@ -74,8 +74,8 @@ struct Redirect {
     regex_uri: Option<Written<Substitution>>,
     /// To the same place under https: 301 for GET and HEAD, 308 for others.
     http_to_https: Option<bool>,
-    /// The text of `uri`, or of the replacement, is percent-encoded as far as its `?`. What variables and groups bring
-    /// is encoded in any case.
+    /// The text of `uri`, or of the replacement, is percent-encoded as far as its `?`. Values of variables and groups
+    /// are always encoded.
     #[schemars(extend("default" = false))]
     encode_uri: bool,
     /// The client's query is appended.

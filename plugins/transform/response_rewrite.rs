@@ -70,7 +70,7 @@ X-Served-By: gateway
 ```
 "#;
 
-/// Changes status, fields and body of responses, those of other plugins included.
+/// Changes status, fields and body of responses, including responses of other plugins.
 ///
 /// Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies
 /// (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or
@@ -107,8 +107,8 @@ struct Config {
     // APISIX's number.
     #[schemars(range(min = 1), extend("default" = 64 << 20))]
     max_resp_body_size: usize,
-    /// What happens to a body that is over that or encoded otherwise: it breaks off, or it passes, filtered
-    /// as far as the limit. An encoded one over the limit always breaks off. Sigma's own.
+    /// Treatment of a body over the limit or with another coding: it is cut off, or it passes and is filtered up to
+    /// the limit. An encoded one over the limit always breaks off. Sigma's own.
     #[schemars(extend("default" = "cut", "own_default" = true))]
     unfiltered: Unfiltered,
     /// Replacements in `Location` and `Refresh`, the first of which that fits counts. Sigma's own.
@@ -120,13 +120,13 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct FilterConfig {
-    /// What is looked for.
+    /// The text to find.
     #[schemars(length(min = 1))]
     regex: String,
     /// The first match, or all of them.
     #[schemars(extend("default" = "once"))]
     scope: Scope,
-    /// What stands there then; `$1` for groups.
+    /// The replacement; `$1` for groups.
     replace: String,
     /// Flags, e.g. `i` for any case.
     #[schemars(extend("default" = "jo"))]

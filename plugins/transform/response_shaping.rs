@@ -55,8 +55,9 @@ $ curl -s http://127.0.0.1:9080/users
 
 /// Changes which fields a JSON answer has.
 ///
-/// The steps are those of KrakenD and have its order: `target`, `allow` or `deny`, `mapping`, `group`. A field is named
-/// with those that it stands in: `address.city`. A list is every value in it, also the one that is the whole answer.
+/// The steps and their order are the same as in KrakenD: `target`, `allow` or `deny`, `mapping`, `group`. The name of
+/// a field includes the fields around it: `address.city`. A list is every value in it, also the one that is the whole
+/// answer.
 ///
 /// It is about answers of a node, or of another plugin, whose status is below 300 and whose `Content-Type` is JSON;
 /// others pass as they are. An answer is held back as a whole, and the node is asked for one without content coding.
@@ -64,17 +65,17 @@ $ curl -s http://127.0.0.1:9080/users
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1))]
 struct Config {
-    /// The field whose object takes the place of the answer; an empty object if there is no such one.
+    /// The field whose object replaces the response; an empty object if it is missing.
     #[schemars(length(min = 1))]
     target: Option<FieldPath>,
-    /// The fields that are kept, with all that stands in them.
+    /// The fields to keep, with their content.
     #[schemars(length(min = 1))]
     allow: Option<Vec<FieldPath>>,
-    /// The fields that are dropped; not beside `allow`.
+    /// The fields to drop; not together with `allow`.
     #[schemars(length(min = 1))]
     deny: Option<Vec<FieldPath>>,
-    /// New names of fields, by the old ones. A field stays in the object that it stands in, at its end; one that has the
-    /// new name already is replaced.
+    /// New names of fields, by the old ones. A field stays in its object, at the end; a field that has the new name
+    /// already is replaced.
     #[schemars(extend("default" = {}))]
     mapping: BTreeMap<FieldPath, String>,
     /// The field that the answer is put into.

@@ -14,10 +14,10 @@ pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     ..Descriptor::itself::<SecurityHeaders>()
 };
 
-/// Tells browsers what to forbid: frames, unencrypted visits, foreign content.
+/// Sets security headers for browsers: HSTS, CSP (`Content-Security-Policy`) and `X-Frame-Options`.
 ///
 /// Sigma's own. Sets `X-Frame-Options`, `Strict-Transport-Security` (only over TLS, RFC 6797 §7.2) and
-/// `Content-Security-Policy` in place of what the node said.
+/// `Content-Security-Policy`, and replaces the node's fields.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 struct SecurityHeaders {
@@ -53,7 +53,7 @@ struct Csp {
     /// The directives, e.g. `default-src 'self'`.
     #[schemars(length(min = 1), regex(pattern = r"^[\x20-\x7e]+$"))]
     policy: String,
-    /// Browsers only report what they would forbid.
+    /// Report only: browsers report violations and do not block them.
     #[schemars(extend("default" = false))]
     report_only: bool,
 }

@@ -77,7 +77,7 @@ struct Rule {
 
 #[derive(Deserialize, JsonSchema)]
 struct Action {
-    /// Fields that the request gets, in place of those of the same name; values may hold variables.
+    /// Fields of the request; they replace fields with the same name. Values may contain variables.
     #[serde(default, deserialize_with = "fields")]
     #[schemars(with = "Option<Fields<false>>")]
     set_headers: Option<FieldRules>,

@@ -55,17 +55,15 @@ Content-Encoding: gzip
 
 /// Compresses responses with Zstandard.
 ///
-/// Sigma's own. Compressed are responses of a listed type that are not encoded yet, for clients that accept
-/// `zstd` or `*`; neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies
-/// of unknown length are flushed piece by piece, so that events arrive when they are sent. With `brotli` or
-/// `gzip` on the same route the coding that the client weighs most is used, and of equals the first of
-/// `zstd`, `brotli`, `gzip`.
+/// Sigma's own. It compresses responses of a listed type without a content coding, for clients that accept `zstd` or
+/// `*`. It does not compress ranges and responses with `Cache-Control: no-transform`. Bodies of unknown length are
+/// flushed piece by piece, so that events arrive when they are sent. With `brotli` or `gzip` on the same route the
+/// coding that the client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
 ///
-/// A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up
-/// to 96 MiB at level 19 with the largest window, times the responses that run at once. No window is over
-/// the 8 MiB that every client must be able to hold (RFC 9659). The compressors of one worker, those of
-/// `brotli` and `gzip` included, take 256 MiB at most, or `plugin_attr.zstd.worker_bytes`; a response
-/// beyond that is not compressed.
+/// A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up to 96
+/// MiB at level 19 with the largest window, times the responses that run at once. No window is over the 8 MiB that
+/// every client must be able to hold (RFC 9659). All compressors of one worker, with `brotli` and `gzip`, take at
+/// most 256 MiB, or `plugin_attr.zstd.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Zstd {

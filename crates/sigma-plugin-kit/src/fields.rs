@@ -33,7 +33,7 @@ pub type Side = fn(&mut Context) -> &mut Headers;
 pub enum Notation<A, const MANY: bool> {
     /// Fields to add, to set and to remove.
     Rules(Rules<A, MANY>),
-    /// Fields that replace those of the same name.
+    /// Fields that replace fields with the same name.
     Fields(Fields<false>),
 }
 
@@ -43,7 +43,7 @@ pub enum Notation<A, const MANY: bool> {
 #[schemars(extend("minProperties" = 1))]
 pub struct Rules<A, const MANY: bool> {
     add: Option<A>,
-    /// Fields that replace those of the same name.
+    /// Fields that replace fields with the same name.
     set: Option<Fields<MANY>>,
     /// Names of fields to remove.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]

@@ -80,7 +80,7 @@ pub(super) struct DpopConfig {
     /// Whether they are.
     #[schemars(extend("default" = false))]
     pub(super) enabled: bool,
-    /// What proofs are signed with.
+    /// Signature algorithm of proofs.
     #[schemars(extend("default" = "ES256"))]
     pub(super) signing_alg: DpopAlgorithm,
     /// The key, PEM.
@@ -119,11 +119,11 @@ fn jwk_schema(_: &mut SchemaGenerator) -> Schema {
 pub(super) struct ProxyConfig {
     /// The proxy for addresses with `http`.
     http_proxy: Option<Address>,
-    /// The proxy for addresses with `https`; it is asked to connect, and does not see what is said.
+    /// The proxy for `https` addresses. It is used with CONNECT and cannot read the content.
     https_proxy: Option<Address>,
-    /// What `http_proxy` is shown in `Proxy-Authorization`.
+    /// `Proxy-Authorization` for `http_proxy`.
     http_proxy_authorization: Option<Confidential>,
-    /// What `https_proxy` is shown in `Proxy-Authorization`.
+    /// `Proxy-Authorization` for `https_proxy`.
     https_proxy_authorization: Option<Confidential>,
     /// Hosts that are reached without a proxy, with commas between them: names with all that end in them, addresses
     /// and networks; `*` for all.

@@ -16,15 +16,15 @@ use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, Par
 use super::session_config::{SessionConfig, Storage};
 use sigma_plugin_kit::service::{cleartext, unverified};
 
-/// Knows users and programs by an OpenID provider.
+/// Authenticates users and programs by OpenID Connect.
 ///
-/// A request with a token (`Authorization: Bearer`) is let in if the token is good: by the keys that the provider
-/// publishes (`use_jwks`), by a key (`public_key`), or because the provider says so when it is asked
-/// (introspection). A browser without one is sent to the provider to log in, and comes back with a session
-/// (the authorization code flow); `bearer_only` leaves that out.
+/// A request with a token (`Authorization: Bearer`) is accepted if the token is valid: by the keys that the provider
+/// publishes (`use_jwks`), by a key (`public_key`), or by the provider's response (introspection). A browser without
+/// a token is redirected to the provider to log in, and returns with a session (authorization code flow).
+/// `bearer_only` disables this login.
 ///
-/// The node learns who it is from `X-Access-Token`, `X-ID-Token` and `X-Userinfo`; what clients send in
-/// those fields never reaches it, and neither do the cookies of the session.
+/// The node gets the user in `X-Access-Token`, `X-ID-Token` and `X-Userinfo`. It never gets these fields from
+/// clients, nor the cookies of the session.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The name under which the provider knows the gateway.
@@ -41,7 +41,7 @@ pub(super) struct Config {
     /// Entra ID it is `https://login.microsoftonline.com/{tenantid}/v2.0`.
     #[schemars(length(min = 1))]
     pub(super) issuer: Option<String>,
-    /// What is asked for when a user logs in.
+    /// Scopes for logins.
     #[schemars(extend("default" = "openid"))]
     pub(super) scope: String,
     /// Whether the provider's certificate is verified, by the authorities of the system.
@@ -61,10 +61,10 @@ pub(super) struct Config {
     /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
     /// elliptic; PEM.
     pub(super) client_rsa_private_key: Option<Confidential>,
-    /// What the provider calls that key (`kid`).
+    /// Id of this key at the provider (`kid`).
     #[schemars(length(min = 1))]
     pub(super) client_rsa_private_key_id: Option<String>,
-    /// With what the gateway signs who it is. RS256 or HS256, if left out, as the method wants it.
+    /// Signature algorithm of the gateway's client assertions. RS256 or HS256, if left out, as the method wants it.
     pub(super) client_jwt_assertion_alg: Option<AssertionAlgorithm>,
     /// For whom it is signed; for the endpoint that is asked, if left out.
     #[schemars(length(min = 1))]
@@ -76,9 +76,9 @@ pub(super) struct Config {
     pub(super) par: Option<ParConfig>,
     /// How tokens are bound to the gateway.
     pub(super) dpop: Option<DpopConfig>,
-    /// Through what the provider is reached.
+    /// HTTP proxies for calls of the provider.
     pub(super) proxy_opts: Option<ProxyConfig>,
-    /// Gateways and routes of different segments do not know what the provider said to the others of a token.
+    /// Gateways and routes with different segments do not share introspection results.
     #[schemars(length(min = 1))]
     pub(super) cache_segment: Option<String>,
     /// The realm of the challenge in `WWW-Authenticate`.
@@ -92,13 +92,13 @@ pub(super) struct Config {
     /// path that was asked for with `/.apisix/redirect` behind it.
     #[schemars(length(min = 1))]
     pub(super) redirect_uri: Option<String>,
-    /// What becomes of a request without a session: it is sent to log in, refused, or let pass without a user.
+    /// Treatment of a request without a session: redirect to the login, refusal, or passing without a user.
     #[schemars(extend("default" = "auth"))]
     pub(super) unauth_action: UnauthAction,
     /// The key that tokens are verified with, PEM.
     #[schemars(length(min = 1))]
     pub(super) public_key: Option<String>,
-    /// Whether only tokens are taken, and nobody is sent to log in.
+    /// Whether only tokens are accepted, without redirects to the login.
     #[schemars(extend("default" = false))]
     pub(super) bearer_only: bool,
     /// Whether tokens are verified with the keys that the provider publishes.
@@ -132,8 +132,7 @@ pub(super) struct Config {
     /// over verified TLS (OpenID Connect Core §3.1.3.7).
     #[schemars(extend("default" = true))]
     pub(super) accept_unsupported_alg: bool,
-    /// Without effect: what a worker remembers of a token is that its signature holds, and only as long as the
-    /// key is in use.
+    /// Without effect: a worker stores only that the signature of a token is valid, while the key is in use.
     #[serde(rename = "jwt_verification_cache_ignore")]
     #[schemars(extend("default" = false))]
     pub(super) _jwt_verification_cache_ignore: bool,
@@ -146,10 +145,10 @@ pub(super) struct Config {
     /// Whether the node gets the claims of the ID token, in `X-ID-Token` as JSON in Base64.
     #[schemars(extend("default" = true))]
     pub(super) set_id_token_header: bool,
-    /// Whether the node gets what is known of the user, in `X-Userinfo` as JSON in Base64.
+    /// Whether the node gets the user's claims, in `X-Userinfo` as JSON in Base64.
     #[schemars(extend("default" = true))]
     pub(super) set_userinfo_header: bool,
-    /// Whether the access token stands in `Authorization` in place of `X-Access-Token`.
+    /// Whether the node gets the access token in `Authorization` instead of `X-Access-Token`.
     #[schemars(extend("default" = false))]
     pub(super) access_token_in_authorization_header: bool,
     /// Whether the node gets the ID token as it is, in `X-Raw-ID-Token`.
@@ -158,7 +157,7 @@ pub(super) struct Config {
     /// Whether the node gets the refresh token, in `X-Refresh-Token`.
     #[schemars(extend("default" = false))]
     pub(super) set_refresh_token_header: bool,
-    /// What a token must claim.
+    /// Required claims of a token.
     pub(super) claim_validator: Option<ClaimValidator>,
     /// A JSON Schema for the claims of a token; for those who have logged in, for an object with `user`,
     /// `access_token` and `id_token`.
@@ -183,7 +182,7 @@ pub(super) struct Config {
     /// Seconds that the provider's word on a token is believed at most; 0 for as long as the token is good.
     #[schemars(extend("default" = 0))]
     pub(super) introspection_interval: u64,
-    /// What the provider's word on a token calls its end: `exp`, or a member that has seconds from now.
+    /// Member of the introspection response with the expiry: `exp`, or a member that has seconds from now.
     #[schemars(length(min = 1), extend("default" = "exp", "own_default" = true))]
     pub(super) introspection_expiry_claim: String,
     /// Fields of the request that go along when the provider is asked about a token.
@@ -192,7 +191,7 @@ pub(super) struct Config {
     /// Seconds by which clocks may differ.
     #[schemars(extend("default" = 120))]
     pub(super) iat_slack: u64,
-    /// Seconds after which the provider's keys are fetched anew.
+    /// Seconds after which the provider's keys are fetched again.
     #[schemars(range(min = 1), extend("default" = 86400))]
     pub(super) jwk_expires_in: u64,
     /// Seconds that the keys are used beyond that where the provider gives no new ones.
@@ -203,7 +202,7 @@ pub(super) struct Config {
     pub(super) jwk_cooldown: u64,
     /// How those who have logged in are known again.
     pub(super) session: Option<SessionConfig>,
-    /// What a session holds. All of it if left out; less makes a smaller cookie.
+    /// Content of a session. All of it if left out; less makes a smaller cookie.
     #[schemars(extend("own_default" = true))]
     pub(super) session_contents: Option<SessionContents>,
 }
@@ -215,10 +214,10 @@ pub(super) struct SessionContents {
     /// The claims of the ID token.
     #[schemars(extend("default" = false))]
     pub(super) id_token: bool,
-    /// The ID token as it is: the provider is told it when the user logs out.
+    /// The ID token; it is sent to the provider at logout.
     #[schemars(extend("default" = false))]
     pub(super) enc_id_token: bool,
-    /// What the provider says of the user.
+    /// User info of the provider.
     #[schemars(extend("default" = false))]
     pub(super) user: bool,
     /// The access token, and the one that it is renewed with.
@@ -234,10 +233,10 @@ pub(super) enum UnauthAction {
     Pass,
 }
 
-/// What a token must claim.
+/// Required claims of a token.
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(super) struct ClaimValidator {
-    /// Who may have issued it.
+    /// Permitted issuers.
     pub(super) issuer: Option<IssuerValidator>,
     /// Whom it must be for.
     pub(super) audience: Option<AudienceValidator>,

@@ -54,7 +54,7 @@ use self::store::Store;
 use super::origin::{is_foreign, refuse_logout};
 use super::tokens::{Address, Algorithm, KeyRing, Known, Metadata, Provider};
 
-/// Knows users and programs by an OpenID provider.
+/// Authenticates users and programs by OpenID Connect.
 pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     name: "openid-connect",
     version: "0.2",

@@ -12,7 +12,7 @@ use sigma_plugin_kit::redis::{Place, Target, single_server};
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct SessionConfig {
-    /// What sessions are encrypted with; gateways with the same secret know each other's sessions.
+    /// Secret that encrypts sessions; gateways with the same secret accept each other's sessions.
     #[schemars(length(min = 16))]
     pub(super) secret: Confidential,
     /// The name of the cookie. One that is too large is split: `session`, `session2` …
@@ -29,19 +29,19 @@ pub(super) struct SessionConfig {
     /// Whether scripts cannot read it.
     #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) cookie_http_only: bool,
-    /// Whether browsers send it with requests that pages of others make. With `Strict` whoever follows a link from
-    /// elsewhere has to log in.
+    /// Whether browsers send it with requests that pages of others make. With `Strict` users who follow a link from
+    /// another site must log in.
     #[schemars(extend("default" = "Lax", "own_default" = true))]
     pub(super) cookie_same_site: SameSite,
     /// Seconds without a request after which a session ends; 0 for never.
     #[schemars(extend("default" = 900, "own_default" = true))]
     pub(super) idling_timeout: u64,
-    /// Seconds after which a session that nobody uses is not renewed any more; 0 for never.
+    /// Seconds after the last renewal after which a session ends; use renews it in time. 0 for never.
     #[schemars(extend("default" = 3600, "own_default" = true))]
     pub(super) rolling_timeout: u64,
     /// Seconds after which a session ends, whatever happens; 0 for never. A day, if left out.
     absolute_timeout: Option<u64>,
-    /// What APISIX had in place of `absolute_timeout`.
+    /// APISIX's former form of `absolute_timeout`.
     cookie: Option<CookieConfig>,
     /// Where sessions are kept: in the cookie itself, or in Redis.
     #[schemars(extend("default" = "cookie"))]
@@ -50,7 +50,7 @@ pub(super) struct SessionConfig {
     pub(super) redis: Option<RedisConfig>,
 }
 
-/// What APISIX had in place of `absolute_timeout`.
+/// APISIX's former form of `absolute_timeout`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct CookieConfig {
@@ -91,7 +91,7 @@ pub(super) struct RedisConfig {
     /// Number of the database.
     #[schemars(range(min = 0), extend("default" = 0))]
     database: i64,
-    /// What the keys of sessions begin with.
+    /// Prefix of the keys of sessions.
     #[schemars(extend("default" = "sessions"))]
     pub(super) prefix: String,
     /// Whether the connection is encrypted.

@@ -12,12 +12,12 @@ use super::super::pages::{PagePath, STOLEN_LOGIN};
 use super::keys::{OwnKey, ProviderKeys};
 use sigma_plugin_kit::service::cleartext;
 
-/// Has browsers log in at a provider of SAML 2.0.
+/// Logs users in at a SAML 2.0 provider.
 ///
-/// A browser without a session is sent to `idp_uri` with a signed request, and comes back to `login_callback_uri` with
-/// an answer, by a redirect or by a form. Its assertion has to be signed, with one of the keys of `idp_cert`; for this
-/// gateway, this login and this moment; and is taken once. Then the browser goes back to where it wanted to go; what
-/// it posted is lost. A login has ten minutes.
+/// A browser without a session is sent to `idp_uri` with a signed request, and comes back to `login_callback_uri`
+/// with an answer, by a redirect or by a form. Its assertion has to be signed, with one of the keys of `idp_cert`;
+/// for this gateway, this login and this moment; and is taken once. Then the browser returns to the requested page; a
+/// posted body is lost. A login has ten minutes.
 ///
 /// Taken are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or P-384 and
 /// SHA-384, in the form that SAML has: of the response or the assertion by its ID, with exclusive canonicalisation; or of
@@ -37,8 +37,8 @@ pub(super) struct Config {
     /// The name of the provider (entity ID). If it is left out, everybody who signs with the key of `idp_cert` is the provider.
     #[schemars(length(min = 1))]
     pub(super) idp_issuer: Option<String>,
-    /// The certificate with the key that the provider signs with, PEM; or several, while it changes its key. What messages
-    /// say of keys never counts, nor does when the certificate ends.
+    /// The certificate with the key that the provider signs with, PEM; or several, while it changes its key. Keys in
+    /// messages and the expiry of the certificate are ignored.
     pub(super) idp_cert: String,
     /// The certificate of `sp_private_key` that the provider has, PEM.
     pub(super) sp_cert: String,

@@ -68,21 +68,21 @@ $ curl -s -H 'Authorization: Bearer of-the-client' http://127.0.0.1:9080/orders 
 ```
 "#;
 
-/// Shows nodes who asks, in place of what the client has shown.
+/// Authenticates requests at nodes, instead of the client's credentials.
 ///
-/// Exactly one way is configured. What a client sends under the field that the plugin sets never reaches the
-/// node. A request for which there is no token, or which cannot be signed, is not sent: the answer is
-/// `status_on_error`, or 401 where the client's own token is missing or refused. It happens as the last thing
-/// before a request is sent, once for each attempt and for a second node that is asked beside it, so signatures are
-/// over what the node gets; filters of other plugins that change a body while it is sent change what was signed.
+/// Configure exactly one method. The node never gets the field that the plugin sets from a client. A request for
+/// which there is no token, or which cannot be signed, is not sent: the answer is `status_on_error`, or 401 where the
+/// client's own token is missing or refused. The plugin runs last before a request is sent, for each attempt and each
+/// hedged request, so that it signs the final request. Filters of other plugins that change a body during sending
+/// break the signature.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// A field with a secret value.
     header: Option<Header>,
     /// Name and password of the gateway (RFC 7617).
     basic: Option<Basic>,
-    /// A token of the gateway's own, of an OAuth 2.0 server (RFC 6749 §4.4). It is fetched by one at a time and
-    /// fetched anew, before it ends, beside the traffic.
+    /// A token of the gateway's own, of an OAuth 2.0 server (RFC 6749 §4.4). One request at a time fetches it. It is
+    /// renewed in the background before it expires.
     client_credentials: Option<ClientCredentials>,
     /// A token that an OAuth 2.0 server gives for the client's token (RFC 8693). It is remembered by each worker
     /// for as long as it is good.
@@ -171,10 +171,10 @@ struct TokenExchange {
     /// The field that has the client's token, after `Bearer` or alone.
     #[schemars(extend("default" = "Authorization"))]
     from: FieldName,
-    /// What the client's token is.
+    /// Type of the client's token.
     #[schemars(extend("default" = "urn:ietf:params:oauth:token-type:access_token"))]
     subject_token_type: String,
-    /// What is wanted for it; the server decides if it is left out.
+    /// Requested type; the server decides if it is unset.
     requested_token_type: Option<String>,
     /// The field that carries the token, after `Bearer`.
     #[schemars(extend("default" = "Authorization"))]

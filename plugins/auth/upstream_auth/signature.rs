@@ -23,12 +23,12 @@ pub(super) struct MessageSignature {
     /// A secret that the node shares, for `hmac-sha256`.
     #[schemars(length(min = 1))]
     secret_key: Option<Confidential>,
-    /// A private key, PEM (PKCS #8), in place of a secret.
+    /// A private key, PEM (PKCS #8), instead of a secret.
     #[schemars(length(min = 1))]
     private_key: Option<Confidential>,
     /// The algorithm of the private key.
     algorithm: Option<PairAlgorithm>,
-    /// What is signed, as in `hmac-auth`. Fields that a request does not have are left out.
+    /// Signed components, as in `hmac-auth`. Fields that a request does not have are left out.
     #[schemars(length(min = 1, max = 64), extend("default" = ["@method", "@authority", "@path", "@query"]))]
     components: Vec<Component>,
     /// The label of the signature.

@@ -127,20 +127,20 @@ const USER_FIELDS: [&str; 3] = ["UserId", "Username", "Nickname"];
 /// asked for each request about path, method and client. It is asked up to three times where it answers that it
 /// has failed, and given 10 s each time. Only status 200 with `"ok": true` lets a request pass.
 ///
-/// The node and the client are told the user in `X-UserId`, `X-Username` and `X-Nickname`; what a client sends
-/// under these names never reaches the node. Inside `multi-auth` only the node is told.
+/// The node and the client get the user in `X-UserId`, `X-Username` and `X-Nickname`. The node never gets these
+/// fields from a client. Inside `multi-auth` only the node gets them.
 ///
-/// Through `public-api` clients reach `POST /apisix/plugin/wolf-rbac/login`, `PUT …/change_pwd` and
-/// `GET …/user_info`, which pass on to wolf what they get; a body may have 64 KiB.
+/// Through `public-api` clients reach `POST /apisix/plugin/wolf-rbac/login`, `PUT …/change_pwd` and `GET
+/// …/user_info`, which forward the request to wolf. A body has at most 64 KiB.
 #[derive(Deserialize, JsonSchema)]
 struct WolfRbac {
-    /// The application's id at wolf, which stands in its tokens.
+    /// The application's id at wolf, which is part of its tokens.
     #[schemars(extend("default" = "unset"))]
     appid: String,
     /// The URL of the wolf server; its upstream belongs to the consumer.
     #[schemars(extend("default" = "http://127.0.0.1:12180"))]
     server: Service,
-    /// What the names of the fields about the user begin with.
+    /// Prefix of the names of the fields about the user.
     #[schemars(extend("default" = "X-"))]
     header_prefix: String,
     /// Whether the server's certificate is verified; it is not unless this is `true`.

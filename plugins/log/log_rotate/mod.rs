@@ -60,10 +60,10 @@ HTTP/1.1 200 OK
 /// Rotates the files of the access log and the error log, by time and by size.
 ///
 /// It needs no route: it works where `plugins` names it, or `plugin_attr` has settings for it. A file `access.log` is
-/// renamed to `2026-11-23_18-00-00__access.log` (UTC) in its folder, and the logs are opened anew as the signal `USR1`
-/// has it done, those of the parent of a supervised gateway too. No line is lost by that, and no worker waits for it.
-/// With `enable_compression` a file becomes an archive when nobody writes to it any more. What `file-logger` writes is
-/// not rotated.
+/// renamed to `2026-11-23_18-00-00__access.log` (UTC) in its folder. The logs are then reopened as with the signal
+/// `USR1`, also the logs of the parent of a supervised gateway. No line is lost by that, and no worker waits for it.
+/// With `enable_compression` a file becomes an archive when no process writes to it any more. Files of `file-logger`
+/// are not rotated.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("properties" = {}))]
 struct Config {}

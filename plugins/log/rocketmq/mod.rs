@@ -65,9 +65,9 @@ HTTP/1.1 200 OK
 /// brokers have queues of the topic; these take turns. A topic that is not there is made by brokers with
 /// `autoCreateTopicEnable`.
 ///
-/// Requests never wait for it. What no broker takes, after two further attempts at other queues, is retried
-/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or
-/// 64 MiB. When the gateway stops, it sends the rest of the buffer once.
+/// Requests never wait for it. A failed batch is sent to two other queues, then again `max_retry_count` times, and
+/// then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. When the gateway
+/// stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("rocketmq logger"))]
 struct Config {
@@ -95,7 +95,7 @@ struct Config {
     /// Checks the certificates of servers; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
-    /// Signs what is sent with this account of the servers' access control; empty for none.
+    /// Account of the servers' access control that signs requests; empty for no signature.
     #[schemars(extend("default" = ""))]
     access_key: String,
     /// The account's secret.

@@ -50,13 +50,13 @@ HTTP/1.1 200 OK
 The agent gets `shop.edge.route.orders.service.none.method.GET.request.counter:1|c`, and lines like it.
 "#;
 
-/// Sends numbers of each request to an agent of StatsD that knows no tags.
+/// Sends metrics of each request to a StatsD agent without tags.
 ///
-/// What other agents are told in tags is in the names: `NAMESPACE.route.ROUTE.service.SERVICE`, then `path.PATTERN`,
-/// `method.METHOD` and `consumer.NAME` where the configuration wants them, then what was measured. Of a part, what is
-/// no letter, digit, `-` or `_` of ASCII is `_`, the dot too, and the part ends after 64 bytes; a part that a request
-/// lacks is `none`. No client can make up a name: a request without a route is `route.none.service.none`, and a method
-/// that routes do not know is `other`.
+/// The names contain the parts that other agents get as tags: `NAMESPACE.route.ROUTE.service.SERVICE`, then
+/// `path.PATTERN`, `method.METHOD` and `consumer.NAME` if configured, then the measured value. In a part, each
+/// character other than ASCII letters, digits, `-` and `_` becomes `_`, also the dot. A part has at most 64 bytes; a
+/// missing part is `none`. No client can make up a name: a request without a route is `route.none.service.none`, and
+/// a method that routes do not know is `other`.
 ///
 /// A request is the counters `request.counter` and `response.status.CODE`, and the timers `request.latency`,
 /// `upstream.latency` (if a node was asked), `gateway.latency`, `ingress.size` and `egress.size`: milliseconds and
@@ -95,7 +95,7 @@ struct Metadata {
     host: String,
     /// Its port.
     port: u16,
-    /// What names of metrics begin with, parts with dots between them; none if it is empty.
+    /// Prefix of metric names, with dots between its parts; no prefix if it is empty.
     #[schemars(length(max = 128), regex(pattern = "^([A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*)?$"))]
     namespace: String,
     /// Bytes of a datagram. 1432 fit into a frame of Ethernet over IPv4 and IPv6; 8932 are usual for jumbo frames.

@@ -129,22 +129,23 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 /// without a `requestBody` takes any body. `readOnly` properties are refused, and so are values of a discriminator
 /// that name no schema; defaults are not filled in.
 ///
-/// What could be read in two ways is refused: a name that stands twice in an object of JSON, a parameter that is given
-/// twice and is no list, several `Content-Type`, one with another charset than UTF-8, a body with `Content-Encoding`.
+/// Ambiguous requests are refused: a repeated name in a JSON object, a repeated parameter that is not a list, several
+/// `Content-Type`, a charset other than UTF-8, a body with `Content-Encoding`.
 ///
 /// Everything that a document refers to has to stand in it. Patterns are matched in linear time. A document from
-/// `spec_url` has at most 16 MiB. It is fetched when a request needs it, and anew once it is older than `spec_url_ttl`
-/// of the plugin's metadata, while the old one is used; until it came for the first time requests get a 500.
+/// `spec_url` has at most 16 MiB. It is fetched when a request needs it, and again when it is older than
+/// `spec_url_ttl` of the plugin metadata; the old one is used meanwhile. Before the first one arrives, requests get a
+/// 500.
 ///
 /// With `validate_responses`, answers of nodes to requests that the document describes are validated too, also those
 /// that the cache has kept: the status (itself, then its class such as `4XX`, then `default`), the fields,
 /// `Content-Type`, and bodies of JSON, in which `writeOnly` properties are refused. An operation without `responses`
-/// may have any answer, and one without `content` any body. Bodies of other types are not looked into. A 502 takes the
-/// place of what is refused, and tells nothing of its values; the log does. A body that may be refused is held back,
-/// and the head with it; one that is reported passes meanwhile, as it came. Where bodies are looked at, nodes are asked
+/// may have any answer, and one without `content` any body. Bodies of other types are not looked into. A refused
+/// response is replaced by a 502 without its values; the log has them. A body that may be refused is held back, and
+/// the head with it; one that is reported passes meanwhile, as it came. Where bodies are looked at, nodes are asked
 /// for whole ones, in gzip and brotli at most. One that cannot be looked at, as it is over a limit or has another
-/// coding, is as one that does not fit. The answer is as plugins of higher priority have left it; what the gateway and
-/// plugins answer themselves is not looked at.
+/// coding, is as one that does not fit. The check sees the response after plugins of higher priority; responses of
+/// the gateway and of plugins are not checked.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
 struct Config {
@@ -244,7 +245,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
-    /// Seconds after which a document from `spec_url` is fetched anew.
+    /// Seconds after which a document from `spec_url` is fetched again.
     #[schemars(range(min = 1), extend("default" = 3600))]
     spec_url_ttl: Option<u64>,
 }

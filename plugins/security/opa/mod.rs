@@ -90,7 +90,7 @@ const AGENT: &str = "agent";
 /// Most bytes of the agent's answer: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Asks an Open Policy Agent whether a request may pass.
+/// Authorizes requests by an Open Policy Agent.
 ///
 /// The agent gets the request as `input` at `/v1/data/POLICY`; the policy is a package with `allow`, and may
 /// have `status_code`, `headers` and `reason` for a refusal. An agent that is away refuses with 403, one whose
@@ -98,11 +98,11 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// an upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of
 /// more than 1 MiB counts as none.
 ///
-/// With `cache` each worker remembers what the agent has said, 8192 decisions at most or
-/// `plugin_attr.opa.worker_decisions`, and requests that ask the same at the same time ask once. Without a `key`
-/// a decision is for the requests of which the agent is told the same, but for the time: that includes the
-/// client's port, and so its connection. Decisions of more than 8 KiB are not remembered, nor refusals that set a
-/// cookie or come with another status than 401, 403, 404 and 429, nor that there was no decision.
+/// With `cache` each worker stores decisions: at most 8192, or `plugin_attr.opa.worker_decisions`. Equal requests at
+/// the same time cause one call. Without a `key` a decision applies to requests with the same input for the agent,
+/// apart from the time. The input includes the client's port, and so its connection. Decisions of more than 8 KiB are
+/// not remembered, nor refusals that set a cookie or come with another status than 401, 403, 404 and 429, nor that
+/// there was no decision.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The agent's URL, with `http` or `https`.
@@ -135,7 +135,7 @@ struct Config {
     /// Fields of the decision that the node gets. It never gets these fields from the client.
     #[schemars(length(min = 1))]
     send_headers_upstream: Option<Vec<String>>,
-    /// Remembering what the agent has said; unset: it is asked about each request.
+    /// Cache of decisions. Unset: the agent is called for each request.
     #[serde(default)]
     #[schemars(extend("own_default" = true))]
     cache: Option<Cache>,

@@ -123,7 +123,7 @@ struct Rules {
     #[schemars(extend("default" = "ALLOW"))]
     #[serde(default)]
     action: Action,
-    /// The policies, by name. Without any `ALLOW` lets nobody pass.
+    /// The policies, by name. Without a policy `ALLOW` refuses all requests.
     #[schemars(extend("additionalProperties" = policy_schema()))]
     policies: BTreeMap<String, Policy>,
 }

@@ -56,9 +56,8 @@ hello from the function
 /// Answers requests with a function of OpenFunction.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
-/// part is appended to the path of `function_uri`. `service_token` takes the place of the client's `Authorization`.
-/// No answer, one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large
-/// is a 400.
+/// part is appended to the path of `function_uri`. `service_token` replaces the client's `Authorization`. No answer,
+/// one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large is a 400.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]

@@ -86,7 +86,7 @@ struct Config {
     /// The package that the action is in.
     #[schemars(length(max = 256), regex(pattern = r"\A([\w]|[\w][\w@ .-]*[\w@.-]+)\z"))]
     package: Option<String>,
-    /// Whether the platform answers with what the action says alone, and not with the record of its run.
+    /// Whether the platform returns only the result of the action, without the record of its run.
     #[schemars(extend("default" = true))]
     result: bool,
     /// Milliseconds for the call and for the action.

@@ -55,16 +55,16 @@ $ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:908
 
 /// Limits how many bytes a second pass. Sigma's own: APISIX has no such plugin.
 ///
-/// Bytes over a limit wait, and with them whoever sends them: nothing more is read before they have passed. So it slows
-/// uploads, downloads and streams of gRPC, and after a change of protocol all that passes in a tunnel, such as the
-/// messages of a WebSocket; on a stream route it slows a session over TCP, whose TLS is not counted where it ends here.
-/// Of HTTP the bodies count as they leave, compressed ones after that, and heads do not. While bytes wait, the time that
-/// a node or client has to go on does not run, but that of the whole exchange does; how many may wait at a time is what
-/// `limit-conn` limits. A session over UDP cannot be slowed down: it is closed with 503.
+/// Bytes over a limit wait, and their sender is slowed down: the gateway reads nothing more before they are sent. So
+/// it slows uploads, downloads and streams of gRPC, and after a change of protocol all that passes in a tunnel, such
+/// as the messages of a WebSocket; on a stream route it slows a session over TCP, whose TLS is not counted where it
+/// ends here. Of HTTP the bodies count as they leave, compressed ones after that, and heads do not. While bytes wait,
+/// timeouts for progress of a node or client do not run, but the timeout of the whole exchange does. `limit-conn`
+/// limits the number of waiting exchanges. A session over UDP cannot be slowed down: it is closed with 503.
 ///
-/// What is counted together shares one rate over all workers; it is forgotten when it has not been used for as long as its
-/// burst takes to come back, and begins anew when the configuration changes or another process goes on. Keys take 128 MiB at
-/// the most; beyond that those that would be forgotten first are.
+/// One key has one rate over all workers. A counter is removed when it was unused for the time in which its burst is
+/// restored. Counters restart when the configuration changes or another process takes over. Keys take 128 MiB at the
+/// most; beyond that those that would be forgotten first are.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The limits, all of which hold.
@@ -81,13 +81,12 @@ struct Rule {
     /// Bytes that pass at once after as long a rest as they take at the rate.
     #[schemars(range(max = 1_099_511_627_776_u64), extend("default" = 0))]
     burst: u64,
-    /// What is counted: what the client sends (`request`), what it is sent (`response`), each of them by itself at that
-    /// rate (`each`), or both together (`sum`).
+    /// Counted bytes: from the client (`request`), to the client (`response`), each direction separately at this rate
+    /// (`each`), or both together (`sum`).
     #[schemars(extend("default" = "each"))]
     direction: Counts,
-    /// Whose bytes are counted together; see `key_type`. If it has no value, the client's address,
-    /// of IPv6 its network (/64). Unset, each exchange,
-    /// tunnel and session counts by itself.
+    /// Key of the counter; see `key_type`. If it has no value, the client's address, of IPv6 its network (/64).
+    /// Unset, each exchange, tunnel and session counts by itself.
     key: Option<String>,
     /// Whether `key` is the name of a variable, a text with variables, or the same for all.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination", "constant"], "default" = "var"))]

@@ -70,9 +70,8 @@ HTTP/1.1 429 Too Many Requests
 
 /// Limits how many requests are served at the same time.
 ///
-/// Up to `conn` requests pass at once; up to `burst` more wait for `default_conn_delay` seconds, a
-/// multiple of it the more there are; what is beyond is refused. A request counts until its response has
-/// been sent.
+/// Up to `conn` requests pass at the same time. Up to `burst` more wait for `default_conn_delay` seconds, or a
+/// multiple with more requests. Further requests are refused. A request counts until its response has been sent.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [
     {"required": ["conn", "burst", "default_conn_delay", "key"]}, {"required": ["default_conn_delay", "rules"]}

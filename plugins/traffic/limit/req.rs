@@ -54,9 +54,9 @@ HTTP/1.1 429 Too Many Requests
 
 /// Limits requests per second.
 ///
-/// Requests flow through a bucket that leaks `rate` of them per second. What comes faster is delayed
-/// until it fits, as long as no more than `burst` requests wait; beyond that it is refused. With
-/// `nodelay` the burst passes at once. A refusal with 429 or 503 has `Retry-After`, in whole seconds.
+/// Requests flow through a bucket that leaks `rate` of them per second. Faster requests are delayed to fit the rate,
+/// while at most `burst` requests wait; further requests are refused. With `nodelay` the burst passes at once. A
+/// refusal with 429 or 503 has `Retry-After`, in whole seconds.
 ///
 /// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose buckets
 /// are empty first are forgotten.

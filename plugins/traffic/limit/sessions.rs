@@ -31,8 +31,8 @@ pub(super) struct Config {
     #[serde(rename = "only_use_default_delay")]
     #[schemars(extend("default" = false))]
     _only_default: bool,
-    /// Whose sessions are counted together; see `key_type`. If it has no value, the client's address.
-    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
+    /// Key of the counter; see `key_type`. If it has no value, the client's address. Of IPv6 addresses the network
+    /// (/64) counts, unless a text with variables names `$remote_addr`.
     key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]

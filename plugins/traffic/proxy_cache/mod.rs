@@ -61,47 +61,45 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Keeps answers of nodes, and answers from them.
+/// Caches responses of nodes.
 ///
-/// The zones are the attribute `zones` of `plugin_attr`: a name and how much memory each has. All workers share them.
-/// What is asked for often stays longest; an answer that takes more than half of a part of its zone, of which it has
-/// one for each 8 MiB, is not kept there.
+/// `plugin_attr` has the zones: names and sizes of memory. All workers share them. Popular responses stay longest. A
+/// zone has one part for each 8 MiB; a response larger than half of a part is not stored.
 ///
-/// A method `PURGE`, if the route has it, forgets what is kept for a URI: 200, or 404 if nothing was. Other methods
-/// that change something forget it as well, once a node has taken them, and what the node's answer names in `Location` and
-/// `Content-Location` on the same origin (RFC 9111 §4.4). The variable
-/// `$upstream_cache_status` has for logs what `Apisix-Cache-Status` tells clients.
+/// The method `PURGE`, if the route has it, purges a URI: 200, or 404 if nothing was stored. Other unsafe methods
+/// invalidate the URI as well, after a node has accepted them, and URIs of the same origin in the response's
+/// `Location` and `Content-Location` (RFC 9111 §4.4). The variable `$upstream_cache_status` has the value of
+/// `Apisix-Cache-Status` for logs.
 ///
-/// What is kept is the node's answer before plugins have changed it; they see it each time, and so do the plugins of
-/// the request: limits count what is answered from the cache. Conditions and ranges of requests are answered
-/// from what is kept.
+/// The cache stores the node's response before plugins change it. All plugins process a stored response as they
+/// process a node's: limits count cache hits. Conditional requests and range requests are answered from the cache.
 ///
-/// An answer to a request with `Authorization` is kept only if it is `public`, or has `s-maxage` or `must-revalidate`
-/// (RFC 9111 §3.5), or if the key tells whose it is: by the consumer, or by the whole field `$http_authorization`. The
-/// name in a field that nobody has checked, `$remote_user`, keeps answers apart and proves nothing.
+/// A response to a request with `Authorization` is stored only if it is `public`, or has `s-maxage` or
+/// `must-revalidate` (RFC 9111 §3.5), or if the key contains the user: by the consumer, or by the whole field
+/// `$http_authorization`. `$remote_user` is not verified: it separates responses and proves nothing.
 ///
-/// Whoever may call the route with `PURGE` may purge: leave the method out of the route, or guard it. Under one key 64
-/// variants are kept (`Vary`). An answer that is not for others lets everybody ask for himself for two minutes, whatever
-/// `lock_timeout` says.
+/// Every client that may call the route with `PURGE` can purge: leave the method out of the route, or protect it. One
+/// key has at most 64 variants (`Vary`). A response that cannot be stored disables the cache lock of its key for two
+/// minutes, regardless of `lock_timeout`.
 ///
-/// With the strategy `disk` answers are on a disk as well as in memory, and found there after a restart; a large body is
+/// With the strategy `disk`, responses are on a disk as well as in memory, and survive a restart. Large bodies are
 /// sent from the disk without being held in memory. See [caching](../caching.md).
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Where answers are kept, and by which rules: `memory` has `cache_ttl` and what follows from it, `disk` the rules of
-    /// nginx (`X-Accel-Expires`, `Cache-Control`, `Expires`, else the attribute `cache_ttl`).
+    /// Storage and rules of freshness: `memory` uses `cache_ttl`, `disk` the rules of nginx (`X-Accel-Expires`,
+    /// `Cache-Control`, `Expires`, else the attribute `cache_ttl`).
     #[schemars(extend("default" = "disk"))]
     cache_strategy: Strategy,
     /// The zone; it has to be one of the strategy.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
-    /// What the key is made of: texts, and variables. The target, the Host and the forwarded host and scheme that the
-    /// node gets are always part of it, and so are the method and the body of a POST.
+    /// Parts of the key: texts and variables. The target, the Host and the forwarded host and scheme that the node
+    /// gets are always part of it, and so are the method and the body of a POST.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")),
         extend("default" = ["$host", "$request_uri"]))]
     cache_key: Vec<String>,
-    /// The methods that are answered from what is kept. HEAD is answered from what GET has left. A POST with a body of
-    /// more than 64 KiB passes the cache.
+    /// The methods that use the cache. HEAD is answered from what GET has left. A POST with a body of more than 64
+    /// KiB passes the cache.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["GET", "HEAD"]))]
     cache_method: Vec<CachedMethod>,
     /// The statuses that are kept.
@@ -114,7 +112,7 @@ struct Config {
     /// The same: the answer is not kept.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
     no_cache: Option<Vec<String>>,
-    /// Whether clients are not told `Expires` and `Cache-Control`.
+    /// Whether `Expires` and `Cache-Control` are removed from responses.
     #[schemars(extend("default" = false))]
     hide_cache_headers: bool,
     /// With `memory`: whether `Cache-Control` of requests counts, and answers say how long they are fresh.
@@ -135,10 +133,10 @@ struct Config {
     /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
     #[schemars(range(max = 600_000), extend("default" = 0, "own_default" = true))]
     lock_timeout: u32,
-    /// Whether nodes are asked with `If-None-Match` and `If-Modified-Since` whether what is stale is still good.
+    /// Whether stale responses are revalidated at nodes with `If-None-Match` and `If-Modified-Since`.
     #[schemars(extend("default" = false, "own_default" = true))]
     revalidate: bool,
-    /// Seconds for which what is stale is given where a node fails, beside what it says itself (`stale-if-error`).
+    /// Seconds for which a stale response replaces an error of a node, in addition to its own `stale-if-error`.
     #[schemars(range(max = 2_147_483_647), extend("default" = 0, "own_default" = true))]
     stale_if_error: u32,
 }

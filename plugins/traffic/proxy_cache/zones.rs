@@ -53,12 +53,13 @@ pub(crate) struct Zone {
     memory_size: String,
     /// The disk that it may take, written as its memory.
     disk_size: Option<String>,
-    /// The folder on the disk, which is this zone's alone, and made if it is not there. Nobody else may write to it.
+    /// The folder on the disk, only for this zone. It is created if it is missing. Other users must not be able to
+    /// write to it.
     disk_path: Option<String>,
     /// How many letters the names of the folders in it have: up to three levels of 1 or 2, such as `1:2`.
     cache_levels: Option<String>,
-    /// After what time that which nobody has used is forgotten, fresh or not: seconds, or a number with `s`, `m`, `h` or
-    /// `d`. Without it a day, as APISIX has it.
+    /// Time after which an unused response is removed, fresh or not: seconds, or a number with `s`, `m`, `h` or `d`.
+    /// Without it a day, as APISIX has it.
     #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"))]
     inactive: Option<String>,
 }

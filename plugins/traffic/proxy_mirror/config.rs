@@ -10,11 +10,11 @@ use sigma_plugin::{Build, Configuration};
 use crate::proxy_cache::scaled;
 use sigma_plugin_kit::fields::{frames, is_name};
 
-/// Sends copies of requests to other hosts, whose answers nobody gets.
+/// Sends copies of requests to other hosts and drops their responses.
 ///
-/// A copy has the method, the header fields and the body of the request as the node gets them, with the same
-/// `Host`, and goes over HTTP/1.1, or HTTP/2 for gRPC. Credentials that another plugin hides from the node, among
-/// header fields or arguments, are not in it. It leaves once the whole body is known, beside the request, which
+/// A copy has the method, the header fields and the body of the request as the node gets them, with the same `Host`,
+/// and goes over HTTP/1.1, or HTTP/2 for gRPC. Credentials that another plugin hides from the node, among header
+/// fields or arguments, are not in it. It is sent in the background when the whole body has arrived; the request
 /// never waits for it. Requests that end in the gateway have no copies, nor have those with methods beyond the usual.
 ///
 /// Copies that would be too many at once, or whose bodies would take too much memory, are left out and counted in
@@ -32,7 +32,7 @@ pub(super) struct Config {
     /// Most bytes of an answer's body that are read before the copy's connection is closed.
     #[schemars(range(min = 0), extend("default" = 1_048_576, "own_default" = true))]
     pub(super) max_resp_body_size: usize,
-    /// Fields that mark the copy; values may hold variables. They take the place of the request's own.
+    /// Fields that mark the copy; values may hold variables. They replace the request's own.
     #[serde(default)]
     #[schemars(with = "Value", extend(
         "type" = "object",
@@ -56,10 +56,10 @@ pub(super) struct Target {
     /// The host, with `http`, `https`, `grpc` or `grpcs`, and without a path.
     #[schemars(regex(pattern = HOST))]
     pub(super) host: String,
-    /// Another path, or what stands before the request's; not for gRPC.
+    /// Another path, or a prefix of the request's; not for gRPC.
     #[schemars(regex(pattern = r"^/[^?&]+$"))]
     pub(super) path: Option<String>,
-    /// Whether `path` takes the place of the request's path, or stands before it.
+    /// Whether `path` replaces the request's path or is its prefix.
     #[schemars(extend("default" = "replace"))]
     pub(super) path_concat_mode: PathMode,
     /// The share of the requests.
@@ -205,7 +205,7 @@ impl Default for Times {
     }
 }
 
-/// What copies may take of each worker, over all configurations.
+/// Limits of copies in each worker, over all configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Bounds {

@@ -92,13 +92,13 @@ pub(super) struct Config {
     /// Whether the service's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Origins that may open WebSockets, such as `https://shop.example`; `*` for all. Unset: that of the host that is
-    /// asked.
+    /// Origins that may open WebSockets, such as `https://shop.example`; `*` for all. Unset: the origin of the
+    /// requested host.
     allowed_origins: Option<Vec<Origin>>,
     /// Most bytes of a message of a client, and of an answer of the service.
     #[schemars(range(min = 1, max = 16_777_216), extend("default" = 65536))]
     max_message_bytes: usize,
-    /// Most bytes of pushes that wait for a client, 100 counted for each beside its own.
+    /// Limit in bytes of the pushes that wait for a client; each counts 100 bytes in addition to its own.
     #[schemars(range(min = 1000, max = 16_777_216), extend("default" = 262_144))]
     max_queue_bytes: usize,
     /// Most channels of a connection.

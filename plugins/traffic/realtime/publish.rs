@@ -54,7 +54,7 @@ const MOST_ITEMS: usize = 1000;
 /// Most bytes of the reason in a close frame (RFC 6455 §5.5).
 const REASON_BYTES: usize = 123;
 
-/// Pushes to WebSockets and streams of events of `realtime`, for whoever has a key.
+/// Pushes messages to WebSockets and event streams of `realtime`, for callers with a key.
 ///
 /// A POST with `Authorization: Bearer KEY` brings items, in the form of Pushpin's `/publish`:
 ///
@@ -62,17 +62,17 @@ const REASON_BYTES: usize = 123;
 ///
 /// Each item is for a `channel`, or for one `connection`, whose name the service has from `Connection-Id`. Of
 /// `formats` each connection gets its own: `ws-message` as a message of a WebSocket, `http-stream` as part of a
-/// stream of events, which has to be UTF-8 and ends with an empty line, or gets one. In place of `content`,
-/// `content-bin` has base64, which is a binary message over WebSocket. `"action": "close"` ends the connection, with
-/// `code` (1000 unless set) and `reason` over WebSocket.
+/// stream of events, which has to be UTF-8 and ends with an empty line, or gets one. `content-bin` has base64 instead
+/// of `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with `code` (1000
+/// unless set) and `reason` over WebSocket.
 ///
-/// The answer is `{"reached": [1]}`: for each item how many connections of this gateway have taken it into
-/// their queue. Other gateways know nothing of it. Without a key it is 401, for a body that is no push 400, and 503
-/// if too many pushes wait for a worker: others may have it then. Whoever has a key may push to every channel and
+/// The answer is `{"reached": [1]}`: for each item how many connections of this gateway have taken it into their
+/// queue. Other gateways know nothing of it. Without a key it is 401, for a body that is no push 400, and 503 if too
+/// many pushes wait for a worker: others may have it then. A caller with a key can push to every channel and
 /// connection of the gateway.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The keys, at least 16 characters each: several while one takes the place of another.
+    /// The keys, at least 16 characters each; several during a key rotation.
     #[schemars(length(min = 1, max = 16))]
     keys: Vec<Confidential>,
     /// Most bytes of a push.

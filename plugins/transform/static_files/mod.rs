@@ -69,11 +69,11 @@ Content-Type: text/html; charset=utf-8
 
 /// Answers requests from the files of a folder.
 ///
-/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14),
-/// index files, redirects for folders without a final slash. With `precompressed`, `page.html.br`, `.zst` or
-/// `.gz` beside `page.html` is served in its place to clients that accept the coding: with a tag and ranges of
-/// its own, and only if it may be served itself. Whoever changes the file changes these too. No path leads
-/// out of the folder. The route needs no upstream; plugins that guard it run earlier.
+/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index
+/// files, redirects for folders without a final slash. With `precompressed`, clients that accept the coding get
+/// `page.html.br`, `.zst` or `.gz` instead of `page.html`, with an entity tag and ranges of its own, and only if the
+/// file itself may be served. Update these files together with the original. No path leads out of the folder. The
+/// route needs no upstream; plugins that guard it run earlier.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Conf {
@@ -99,8 +99,8 @@ struct Conf {
     /// Added to the type of text files; empty for none.
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]*$"), extend("default" = "utf-8"))]
     charset: String,
-    /// Codings in which files may stand beside the others, as `.br`, `.zst` and `.gz`; the one that the
-    /// client weighs most is served, of equals the first here.
+    /// Codings of precompressed files next to the originals: `.br`, `.zst` and `.gz`. The client's preferred coding
+    /// is served, on a tie the first one here.
     #[schemars(extend("default" = []))]
     precompressed: Vec<Precompressed>,
     /// `Cache-Control` of files.

@@ -12,7 +12,7 @@ pub struct RouteCache {
     /// answers apart beside it.
     #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
     pub key: Vec<String>,
-    /// The methods that are answered from what is kept.
+    /// The methods that use the cache.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub methods: Vec<CachedMethod>,
     /// Whether `PURGE` forgets what is kept for a URI: 200, or 404 if nothing was. Whoever may call the route with that
@@ -53,7 +53,7 @@ pub struct RouteCache {
     /// How many requests wait for one; further ones ask for themselves.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_waiters: u32,
-    /// Whether nodes are asked with `If-None-Match` and `If-Modified-Since` whether what is stale is still good.
+    /// Whether stale responses are revalidated at nodes with `If-None-Match` and `If-Modified-Since`.
     pub revalidate: bool,
     /// Whether what is stale and may be given meanwhile is asked for with no client waiting.
     pub background_update: bool,

@@ -85,7 +85,7 @@ apisix_http_status{code="200",route="orders",matched_uri="/orders",…} 1
 
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Shows the names of route and service in place of their ids, where they have one.
+    /// Uses the names of route and service instead of their ids, if they have one.
     #[schemars(extend("default" = false))]
     prefer_name: bool,
 }

@@ -117,7 +117,7 @@ const OF_CACHE: &str =
 
 #[derive(Default, Deserialize, JsonSchema)]
 pub(super) struct Metadata {
-    /// Labels whose value is not told apart, by metric: they are there, and empty.
+    /// Labels without values, by metric: they are present and empty.
     #[serde(default)]
     #[schemars(schema_with = "disabled_labels")]
     disabled_labels: Option<HashMap<String, Vec<String>>>,
@@ -156,7 +156,7 @@ pub(super) struct Attributes {
     _export_addr: Option<Address>,
     /// Begins every name.
     metric_prefix: String,
-    /// Seconds between two collections of what the control thread knows.
+    /// Seconds between two collections of the data of the control thread.
     #[serde(rename = "refresh_interval")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     _refresh_interval: f64,

@@ -30,11 +30,11 @@ pub(super) struct Config {
     /// Variables whose values become attributes of the request's span, under their names.
     #[schemars(extend("items" = {"type": "string", "minLength": 1}))]
     pub(super) additional_attributes: Option<Vec<String>>,
-    /// Request headers that become attributes of the request's span; a `*` at the end stands for any rest.
+    /// Request headers that become attributes of the request's span; a `*` at the end matches any suffix.
     #[schemars(extend("items" = {"type": "string", "minLength": 1}))]
     pub(super) additional_header_prefix_attributes: Option<Vec<String>>,
-    /// Goes on with the trace that the request says it is of. `false` where clients are not to be believed: each
-    /// request begins a trace then, and what it says of others is removed.
+    /// Goes on with the trace that the request says it is of. `false` for untrusted clients: each request begins a
+    /// new trace, and its own trace context is removed.
     #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) trust_incoming: bool,
 }
@@ -47,7 +47,7 @@ pub(super) struct Rule {
     /// All of them, none, a share, or those whose sender sampled them.
     #[schemars(extend("default" = "always_off"))]
     name: RuleName,
-    /// What the rule needs to know.
+    /// Options of the sampler.
     #[schemars(extend("default" = {"fraction": 0, "root": {"name": "always_off"}}))]
     options: RuleOptions,
 }
@@ -63,7 +63,7 @@ enum RuleName {
 
 #[derive(Deserialize, JsonSchema)]
 struct RuleOptions {
-    /// The share, for `trace_id_ratio`: 0 is none, 1 is all.
+    /// The sampled share, for `trace_id_ratio`: from 0 to 1.
     #[schemars(extend("default" = 0))]
     fraction: f64,
     /// For `parent_base`, the rule for requests without a parent.
@@ -76,7 +76,7 @@ struct Root {
     /// All of them, none, or a share.
     #[schemars(extend("default" = "always_off"))]
     name: RootName,
-    /// What the rule needs to know.
+    /// Options of the sampler.
     #[schemars(extend("default" = {"fraction": 0}))]
     options: RootOptions,
 }
@@ -118,7 +118,7 @@ pub(super) struct Metadata {
     /// digits.
     #[schemars(extend("default" = "random"))]
     pub(super) trace_id_source: TraceIdSource,
-    /// What the spans are of: attributes of the gateway, such as `service.name`.
+    /// Resource attributes of the gateway, such as `service.name`.
     #[schemars(extend("additionalProperties" = scalar_schema()))]
     resource: Option<Map<String, Value>>,
     /// Where spans are sent.
@@ -171,14 +171,14 @@ struct CollectorConfig {
     /// Fields that are sent with each batch.
     #[schemars(extend("additionalProperties" = scalar_schema()))]
     request_headers: Option<Map<String, Value>>,
-    /// What the collector speaks. For `grpc` the address has no path.
+    /// Protocol of the collector. For `grpc` the address has no path.
     #[schemars(extend("default" = "http/protobuf", "own_default" = true))]
     protocol: Protocol,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct BatchConfig {
-    /// What becomes of a span that finds the queue full: dropped, or dropped while everything that waits is sent at
+    /// Behaviour when the queue is full: the span is dropped, or it is dropped and all waiting spans are sent at
     /// once; `true` unless it is set.
     drop_on_queue_full: Option<bool>,
     /// Spans that may wait; 2048 unless it is set. It has to be more than `max_export_batch_size`.

@@ -65,7 +65,7 @@ impl Configuration for Config {}
 struct Attributes {
     /// The name of the gateway as a service.
     service_name: String,
-    /// The name of this gateway among those of the service; `$hostname` in it is the name of the machine.
+    /// The name of this gateway among the instances of the service; `$hostname` in it is the name of the machine.
     service_instance_name: String,
     /// The OAP server. The certificate of one with `https` is verified.
     endpoint_addr: String,

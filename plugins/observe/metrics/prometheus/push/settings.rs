@@ -18,7 +18,7 @@ pub(in crate::metrics::prometheus) struct PushSettings {
     /// verified.
     #[schemars(regex(pattern = "^https?://."))]
     endpoint: String,
-    /// What the collector speaks. For `grpc` the endpoint has no path.
+    /// Protocol of the collector. For `grpc` the endpoint has no path.
     #[serde(default)]
     protocol: Protocol,
     /// Seconds between two pushes.
@@ -29,14 +29,14 @@ pub(in crate::metrics::prometheus) struct PushSettings {
     #[serde(default = "usual_timeout")]
     #[schemars(range(min = 1))]
     pub(super) timeout: u64,
-    /// Seconds that the last push may take, when the gateway stops; 0: there is none.
+    /// Timeout in seconds of the last push when the gateway stops; 0: no last push.
     #[serde(default = "usual_last_timeout")]
     #[schemars(range(max = 4))]
     pub(super) last_timeout: u64,
     /// Fields that are sent with each request.
     #[schemars(extend("additionalProperties" = {"type": ["boolean", "number", "string"]}))]
     pub(super) headers: Option<Map<String, Value>>,
-    /// What the metrics are of: attributes of the gateway, such as `service.name`.
+    /// Resource attributes of the gateway, such as `service.name`.
     #[schemars(extend("additionalProperties" = {"type": ["boolean", "number", "string"]}))]
     pub(super) resource: Option<Map<String, Value>>,
 }
