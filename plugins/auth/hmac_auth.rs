@@ -42,8 +42,8 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"First by `Authorization`, then by RFC 9421: what is signed are the lines of the components, and at the end
-what `Signature-Input` says.
+const EXAMPLE: &str = r#"First a signature in `Authorization`, then one of RFC 9421: the signed text has a line for each component, and at
+the end the value of `Signature-Input`.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

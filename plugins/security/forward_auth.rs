@@ -45,8 +45,8 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Here the service is a route of the gateway itself, which knows one token. What it says of the user in
-`X-User` reaches the node; what a client claims there does not.
+const EXAMPLE: &str = r#"Here the service is a route of the gateway itself, which accepts one token. The node gets `X-User` of the
+service, and never of a client.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

@@ -61,7 +61,7 @@ hello world
 /// | 500 | the method threw |
 /// | 503 | the provider has no thread left |
 /// | 504 | the provider says that a time was over, or does not answer in time |
-/// | 502 | the provider has another error, or what the method gave is no such map |
+/// | 502 | the provider has another error, or the method returned no such map |
 ///
 /// The provider's error message is written to the error log. Its answer may have 8 MiB, which is Dubbo's own bound.
 /// Balancing, retries, health checks, limits, `circuit_breaker`, `timeout` and `keepalive_pool` of the upstream are

@@ -35,7 +35,7 @@ pub(crate) static CHAITIN_WAF: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Here no detector is there. What only watches lets pass; what guards does not.
+const EXAMPLE: &str = r#"Here no detector is running: `monitor` permits requests, `block` refuses them.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

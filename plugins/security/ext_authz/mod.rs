@@ -60,8 +60,8 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Authorisers that were written for Envoy work as they are. Here none is there, and nobody passes; on
-`/open` the operator has decided otherwise.
+const EXAMPLE: &str = r#"Authorisers for Envoy work without changes. Here none is running, so requests are refused. On `/open`
+the operator has permitted them.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

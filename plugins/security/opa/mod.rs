@@ -49,8 +49,8 @@ pub(crate) static OPA: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Here a route of the gateway stands in for OPA: it answers as a policy that lets everybody pass, and says
-who it is.
+const EXAMPLE: &str = r#"Here a route of the gateway plays OPA: it responds like a policy that permits every request and sets the
+user.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

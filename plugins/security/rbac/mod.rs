@@ -30,8 +30,8 @@ pub(crate) static RBAC: Descriptor = Descriptor {
     ..Descriptor::of::<Config>()
 };
 
-const EXAMPLE: &str = r#"Everybody may read, and the consumers of a team may write. `shadow_rules` try what is to come: who
-would not pass is counted and logged, and passes.
+const EXAMPLE: &str = r#"All clients may read, and the consumers of a team may write. `shadow_rules` test future rules: requests that
+they would refuse are counted and logged, but permitted.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]

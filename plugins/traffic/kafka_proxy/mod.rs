@@ -49,7 +49,7 @@ routes:
       nodes: { "127.0.0.1:9092": 1, "127.0.0.1:9093": 1 }
 ```
 
-What is no WebSocket is refused; a WebSocket speaks the protocol above.
+A request without a WebSocket is refused; a WebSocket uses the protocol above.
 
 ```console
 $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/kafka
