@@ -46,7 +46,7 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Recognises a consumer by name and password: HTTP Basic authentication.
+/// Authenticates consumers by name and password: HTTP Basic authentication.
 ///
 /// If the credentials do not match, they are compared again without white space, so that a line end encoded by
 /// mistake does no harm.

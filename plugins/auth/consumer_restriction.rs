@@ -42,8 +42,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Allows or denies by the name of the consumer, its group, the route or the service, and by method if
-/// wanted.
+/// Allows or denies requests by consumer, consumer group, route or service, and optionally by method.
 ///
 /// The consumer is known once a plugin has authenticated it. `blacklist` counts before `whitelist`; who
 /// is in the `whitelist` may use every method.

@@ -81,7 +81,7 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 ```
 "#;
 
-/// Recognises a consumer by a signature over parts of the request.
+/// Authenticates consumers by a signature over parts of the request (HMAC, RFC 9421).
 ///
 /// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`. The
 /// signed text consists of lines that end in a line feed: the key id, then for each name in `headers` `name: value`,

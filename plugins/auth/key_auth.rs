@@ -54,7 +54,7 @@ $ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Recognises a consumer by an API key in a header or in the query.
+/// Authenticates consumers by an API key in a header or in the query.
 ///
 /// The header is looked at first; the query only if the header is absent. A query argument that is
 /// repeated or has no value never matches, and neither does an empty key.

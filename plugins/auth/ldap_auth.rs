@@ -57,7 +57,7 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Recognises a consumer by a name and password that an LDAP directory takes.
+/// Authenticates consumers by name and password at an LDAP directory.
 ///
 /// The name becomes `<uid>=<name>,<base_dn>`, and the directory is asked to bind this with the password. The client's
 /// name stays the value of one attribute (RFC 4514). An empty password is refused, because directories treat it as an

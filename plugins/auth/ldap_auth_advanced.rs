@@ -68,7 +68,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -u jack@test:jacks-password http://12
 /// A name, or an OID: a number has no leading zero, and an OID two numbers at least (RFC 4512 §1.4). Options follow.
 const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+)(;[A-Za-z0-9-]+)*$";
 
-/// Finds a user in an LDAP directory by an attribute, and has the directory check the password.
+/// Authenticates users at an LDAP directory: searches the user by an attribute and checks the password.
 ///
 /// The directory is asked for entries below `base_dn` of which `attribute` has the name that the client gives; there
 /// must be exactly one. The plugin binds as `bind_dn`, or anonymously. The password is then tried on that entry. The

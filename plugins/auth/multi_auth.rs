@@ -53,7 +53,7 @@ $ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
 ```
 "#;
 
-/// Admits a request that one of several authenticating plugins admits.
+/// Authenticates requests by one of several authentication plugins.
 ///
 /// They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry the
 /// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so that

@@ -66,7 +66,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Reports each request as an event to Lago, which meters and bills.
+/// Sends each request as an event to Lago for metering and billing.
 ///
 /// Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then dropped. Entries
 /// beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. Lago takes 100 events in one call;

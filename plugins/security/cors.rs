@@ -54,7 +54,7 @@ Access-Control-Allow-Headers: content-type
 
 const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 
-/// Tells browsers which pages of other origins may read answers.
+/// CORS: allows web pages of other origins to read responses.
 ///
 /// Every `OPTIONS` request is answered with 200 and goes no further. If the origin is allowed, all responses get the
 /// CORS headers, also responses of other plugins. Headers of the node are replaced. `Vary: Origin` is added wherever

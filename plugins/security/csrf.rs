@@ -54,8 +54,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Protects against requests that another site's page makes in the name of its visitor (a token in a cookie and
-/// in a header field).
+/// Protects against cross-site request forgery with a token in a cookie and in a header field.
 ///
 /// Every answer has a cookie with a token. A page of this site reads it and sends it in the field of the same
 /// name; a page of another site cannot read it. Methods that change nothing (GET, HEAD, OPTIONS) need

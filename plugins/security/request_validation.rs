@@ -50,7 +50,7 @@ property "amount" validation failed: expected 1000 to be at most 100
 ```
 "#;
 
-/// Refuses requests whose header fields or body do not fit a JSON schema (draft 4, 6 or 7).
+/// Validates header fields and body of requests by a JSON schema (draft 4, 6 or 7).
 ///
 /// Names of fields count in any case; a field that is repeated is a list. A body of
 /// `application/x-www-form-urlencoded` is an object of texts, of lists where a name is repeated, and of `true` where

@@ -42,7 +42,7 @@ hello world
 ```
 "#;
 
-/// Has requests answered by a method of an Apache Dubbo provider that takes a map and gives a map.
+/// Calls a method of an Apache Dubbo provider with a map of the request; the returned map is the response.
 ///
 /// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are asked in the
 /// protocol `dubbo` with the serialization `hessian2`. The method has one parameter, a `Map<String, Object>` with all

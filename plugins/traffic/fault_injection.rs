@@ -52,7 +52,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Delays requests, or answers them with a fault, to see what clients make of it.
+/// Delays requests or responds with a fault, to test clients.
 ///
 /// Both apply to a share of the requests, and to those whose variables match. A request that is to be
 /// delayed and answered is delayed first.

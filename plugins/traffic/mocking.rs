@@ -57,7 +57,7 @@ const MOST_LEVELS: usize = 32;
 /// Values of one answer. Arrays within arrays multiply: thirty of them would be a billion.
 const MOST_VALUES: usize = 10_000;
 
-/// Answers with an example, or with random data that follows a schema.
+/// Mocks a service: responds with an example, or with random data for a schema.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["response_example"]}, {"required": ["response_schema"]}]))]
 struct Mock {

@@ -14,7 +14,7 @@ pub(crate) static MQTT_PROXY: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-const DOC: &str = "Balances sessions of MQTT by their clients.
+const DOC: &str = "Load balances MQTT sessions by client.
 
 For stream routes only. The client's first packet, CONNECT, has to be of the protocol and level that are \
 configured, or the session is closed before a node sees it. The client's identifier becomes the variable \

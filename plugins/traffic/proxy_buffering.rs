@@ -27,7 +27,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Is taken because APISIX has it: this gateway never holds a response back.
+/// Accepted for compatibility with APISIX: this gateway never buffers responses.
 ///
 /// Each piece of a response goes to the client as it comes from the node, and the node is read as fast as the
 /// client takes it. Plugins that need a response whole, such as `response-rewrite` with `filters`, still hold it.

@@ -29,7 +29,7 @@ $ curl -s http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello 
 ```
 "#;
 
-/// Reads the body of a request before a node is asked, so that a slow client takes no place at a node.
+/// Buffers the body of a request before it is sent to a node, so that slow clients do not occupy nodes.
 ///
 /// Without the plugin, and with `request_buffering: false`, a body is passed on as it comes. A plugin that needs
 /// the body reads it in any case.

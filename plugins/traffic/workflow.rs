@@ -64,7 +64,7 @@ const RETURN: &str = "return";
 /// The plugins that an action may be.
 const PLUGINS: [&str; 2] = ["limit-count", "limit-conn"];
 
-/// Refuses or limits the requests of which a condition holds.
+/// Refuses or limits requests that match a condition.
 ///
 /// The rules are looked at in order; the first whose condition holds decides, and no other. Its action is
 /// `return`, `limit-count` or `limit-conn`, with the configuration of that plugin. Each rule counts for

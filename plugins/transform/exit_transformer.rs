@@ -55,7 +55,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Changes status, fields and body of answers that a plugin or the gateway gives before a node was asked.
+/// Changes status, fields and body of responses of plugins and of the gateway itself.
 ///
 /// In APISIX functions in Lua do that, which this gateway does not run: `functions` is refused; use `rules`. Of the
 /// rules the first one counts that is for the status of the answer. Answers of nodes pass untouched, and so do the

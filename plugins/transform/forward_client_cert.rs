@@ -23,8 +23,8 @@ pub(crate) static FORWARD_CLIENT_CERT: Descriptor = Descriptor {
     ..Descriptor::itself::<ForwardClientCert>()
 };
 
-/// Tells nodes which certificate the client has shown, in `X-Forwarded-Client-Cert` as Envoy does, and in
-/// `Client-Cert` (RFC 9440).
+/// Sends the client certificate to nodes, in `X-Forwarded-Client-Cert` as Envoy does, and in `Client-Cert` (RFC
+/// 9440).
 ///
 /// Sigma's own. Only verified certificates are sent. Nodes never get these fields from clients, with or without this
 /// plugin. Only fields of a peer in `trusted_addresses` are kept.

@@ -17,7 +17,7 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     ..Descriptor::itself::<ForwardedFields>()
 };
 
-/// Says which fields about the client the node gets from the gateway.
+/// Selects the forwarding fields for the node: `X-Forwarded-…`, `X-Real-IP`, `Forwarded`.
 ///
 /// Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.
 #[derive(Deserialize, JsonSchema)]

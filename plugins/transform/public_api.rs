@@ -36,7 +36,7 @@ apisix_node_info{hostname="…",version="…"} 1
 ```
 "#;
 
-/// Serves, on this route, what another plugin serves under a path of its own.
+/// Serves a plugin's own path, such as a metrics page, on this route.
 ///
 /// The other plugin must be enabled; it need not be on any route. Plugins of this route that run earlier
 /// guard the path. The route needs no upstream. One page of metrics is made at a time: who asks meanwhile

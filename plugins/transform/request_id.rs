@@ -47,7 +47,7 @@ X-Request-Id: my-own
 /// APISIX's letters; the J is missing and the G is there twice.
 const CHAR_SET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789";
 
-/// Gives every request an identity in a field.
+/// Gives each request a unique id in a header field.
 ///
 /// A request that has the field keeps it; another gets a new one. The variables `request_id` and
 /// `apisix_request_id` hold it, for logs and templates.

@@ -53,7 +53,7 @@ $ curl -s http://127.0.0.1:9080/users
 ```
 "#;
 
-/// Changes which fields a JSON answer has.
+/// Selects and renames the fields of a JSON response.
 ///
 /// The steps and their order are the same as in KrakenD: `target`, `allow` or `deny`, `mapping`, `group`. The name of
 /// a field includes the fields around it: `address.city`. A list is every value in it, also the one that is the whole

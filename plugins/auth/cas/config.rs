@@ -18,7 +18,7 @@ pub(super) const SERVER: &str = "server";
 /// Milliseconds for the server's answer.
 pub(super) const TIMEOUT_MS: u64 = 10_000;
 
-/// Has browsers log in at a CAS server (protocol 2 and 3).
+/// Logs users in at a CAS server (protocol 2 and 3).
 ///
 /// A browser without a session is sent to the server, and comes back to `cas_callback_uri` with a ticket, which the
 /// server is asked about; it has 10 s. Then the browser goes back to where it wanted to go. A session ends an hour

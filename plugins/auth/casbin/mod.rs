@@ -73,7 +73,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Lets a request pass if a policy of Casbin allows it, by user, path and method.
+/// Authorizes requests by a Casbin policy: by user, path and method.
 ///
 /// **The user is the value of a header field. Clients can forge it unless a plugin or proxy before this one sets
 /// it.** Without the field the user is `anonymous`; with several fields the request is refused.

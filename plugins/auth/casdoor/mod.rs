@@ -82,7 +82,7 @@ const TIMEOUT_MS: u64 = 10_000;
 /// Seconds for which a browser may take to log in, and for which a login holds.
 const LIVES_S: u64 = 900;
 
-/// Has browsers log in at Casdoor (the authorization code flow of OAuth 2.0).
+/// Logs users in at Casdoor (OAuth 2.0 authorization code flow).
 ///
 /// A browser without a session is sent to Casdoor and comes back to `callback_url`, where its code becomes a token.
 /// Then it goes back to the path that it came for, without the query. A session lives for 15 minutes, and not

@@ -76,7 +76,7 @@ $ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | 
 /// Seconds for which the application's token is used; it lives for 7200.
 const TOKEN_S: u64 = 7000;
 
-/// Knows users by a code of DingTalk, and keeps them in an encrypted cookie.
+/// Logs users in with a DingTalk code, and stores the session in an encrypted cookie.
 ///
 /// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
 /// DingTalk is asked who that is. The node gets the user in `X-Userinfo`, JSON in Base64. It never gets this field

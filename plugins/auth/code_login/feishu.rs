@@ -72,7 +72,7 @@ $ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | 
 ```
 "#;
 
-/// Knows users by a code of Feishu (Lark), and keeps them in an encrypted cookie.
+/// Logs users in with a Feishu (Lark) code, and stores the session in an encrypted cookie.
 ///
 /// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
 /// Feishu gives a token, and is asked who its user is. The node gets the user in `X-Userinfo`, JSON in Base64. It

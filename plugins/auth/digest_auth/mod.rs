@@ -63,8 +63,7 @@ $ curl -s --digest -u jack:other http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Recognises a consumer by name and password, of which the client sends a digest: HTTP Digest authentication
-/// (RFC 7616).
+/// Authenticates consumers by HTTP Digest authentication (RFC 7616): the client sends a digest of name and password.
 ///
 /// Method and URI are part of the digest; with `auth-int` the body is as well. A nonce is the
 /// time and a MAC over it, so that no gateway has to remember those that it has given out; one that is too old

@@ -77,7 +77,7 @@ WWW-Authenticate: Bearer realm="jwt"
 ```
 "#;
 
-/// Recognises a consumer by a JSON Web Token that it signed.
+/// Authenticates consumers by a signed JSON Web Token (JWT).
 ///
 /// The token is taken from the header, else from the query, else from a cookie. A claim names the
 /// consumer's key; the consumer says the algorithm and the secret or public key, and a token with any

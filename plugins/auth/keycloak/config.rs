@@ -11,7 +11,7 @@ use sigma_plugin::outbound::Service;
 
 use sigma_plugin_kit::service::{self, Keepalive};
 
-/// Lets a request pass if Keycloak grants the permission for it (UMA).
+/// Authorizes requests by Keycloak's permissions (UMA).
 ///
 /// The plugin sends the token in `Authorization` to Keycloak, with the permissions that the request needs:
 /// `permissions`, or with `lazy_load_paths` the resources at Keycloak whose URI matches the path. Only an explicit

@@ -120,7 +120,7 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 /// What the names of the fields about a user end with.
 const USER_FIELDS: [&str; 3] = ["UserId", "Username", "Nickname"];
 
-/// Recognises a consumer by a token of a wolf server, which says what its owner may do.
+/// Authenticates consumers by a token of a wolf server, and authorizes their requests there.
 ///
 /// A token is `V1#appid#token`. It is looked for in the query (`rbac_token`), in `Authorization`, in
 /// `X-Rbac-Token` and in the cookie `x-rbac-token`. The consumer with the token's `appid` names the server, which is

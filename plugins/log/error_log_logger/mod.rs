@@ -58,7 +58,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Ships the lines of the gateway's own error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
+/// Sends the gateway's error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
 ///
 /// It needs no route: its metadata say where lines go, and without metadata none do. Lines are those that the error
 /// log has, so nothing goes that `error_log.level` holds back. The serving gateway also sends the lines of the parent

@@ -51,7 +51,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Sends numbers of each request to an agent of DogStatsD.
+/// Sends metrics of each request to a DogStatsD agent.
 ///
 /// A request is `request.counter`, `request.latency`, `upstream.latency` (if a node was asked), `apisix.latency`,
 /// `ingress.size` and `egress.size`, with tags, in one datagram, or in several where that would be longer than 8192

@@ -38,7 +38,7 @@ $ curl -s http://127.0.0.1:9080/apisix/status
 ```
 "#;
 
-/// A page with the numbers of client connections of this gateway, for a route with `public-api`.
+/// Status page with the number of client connections of this gateway, for a route with `public-api`.
 ///
 /// It needs to be on no route itself. Every client that reaches the route can read the page: protect the route.
 /// Numbers are sums over all workers, written as strings, as monitoring scripts for APISIX expect; `id` is the

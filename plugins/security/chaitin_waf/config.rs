@@ -10,7 +10,7 @@ use sigma_plugin::descriptor::InlineUpstream;
 use super::DETECTORS;
 use sigma_plugin_kit::condition;
 
-/// Asks a detector of Chaitin's SafeLine WAF whether a request is an attack, over its protocol T1K.
+/// Checks requests for attacks with Chaitin's SafeLine WAF, over its protocol T1K.
 ///
 /// The detectors stand in the plugin metadata, and are asked in turn; one that cannot be reached is passed over.
 /// `monitor`, the default, lets every request pass and says in the error log whom it would have refused. `block`

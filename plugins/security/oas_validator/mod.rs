@@ -120,7 +120,7 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 ```
 "##;
 
-/// Refuses requests that an OpenAPI document (3.0 or 3.1, in JSON or YAML) does not describe.
+/// Validates requests by an OpenAPI document (3.0 or 3.1, in JSON or YAML).
 ///
 /// The operation is found by the method and the normalised path, with the path of a server of the document before it.
 /// A slash at the end does not matter. Of several paths that fit the one counts that is literal further to the left. Then the

@@ -71,7 +71,7 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-/// Allows or denies by policies of permissions and principals (Envoy's RBAC).
+/// Authorizes requests by policies of permissions and principals (Envoy's RBAC).
 ///
 /// A policy matches when one of its permissions and one of its principals do. With `ALLOW` a request passes
 /// that some policy matches; with `DENY`, one that none matches. A permission is one of `any: true`,

@@ -59,7 +59,7 @@ $ curl -s http://127.0.0.1:9080/apisix/batch-requests -d '{"pipeline":[{"path":"
 /// JSON values of a body; those of 1000 requests with many fields are fewer.
 const MOST_VALUES: usize = 250_000;
 
-/// Takes several requests in one and answers them together, for a route with `public-api`.
+/// Accepts several requests in one and returns their responses together, for a route with `public-api`.
 ///
 /// It needs to be on no route itself. The requests of `pipeline` are made one after another, each as if this client
 /// had sent it over its own connection: through routing, and through all plugins of its route. Fields of the client's

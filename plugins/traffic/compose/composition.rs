@@ -52,7 +52,7 @@ X-Sigma-Completed: true
 /// JSON values of one answer.
 const MOST_VALUES: usize = 250_000;
 
-/// Answers with what several requests to this gateway itself bring.
+/// Composes one response from several requests to this gateway itself.
 ///
 /// Each call goes through routing and through the plugins of its route, as if the client had sent it over its own
 /// connection; the fields of its request go with it, but for those about its body. Calls that need nothing of each

@@ -59,7 +59,7 @@ $ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// Answers requests with a function of AWS Lambda.
+/// Forwards requests to an AWS Lambda function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
 /// part is appended to the path of `function_uri`. A request that has no `X-Api-Key` gets `apikey`, if there is one.

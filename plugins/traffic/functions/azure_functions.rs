@@ -65,7 +65,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 ```
 "#;
 
-/// Answers requests with a function of Azure.
+/// Forwards requests to an Azure function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
 /// part is appended to the path of `function_uri`. A request that has neither `X-Functions-Key` nor

@@ -53,7 +53,7 @@ hello from the function
 ```
 "#;
 
-/// Answers requests with a function of OpenFunction.
+/// Forwards requests to an OpenFunction function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
 /// part is appended to the path of `function_uri`. `service_token` replaces the client's `Authorization`. No answer,

@@ -66,7 +66,7 @@ const PLATFORM: &str = "platform";
 /// Most values in the answer of an action.
 const MOST_VALUES: usize = 250_000;
 
-/// Answers requests with an action of Apache OpenWhisk.
+/// Forwards requests to an Apache OpenWhisk action.
 ///
 /// The action gets the body of the client, and nothing else of it. Its answer is JSON: of an object `statusCode` is
 /// the status, `headers` are fields and `body` is the body; without a `body` all of it is. No answer, one that is no

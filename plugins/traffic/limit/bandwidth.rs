@@ -53,7 +53,7 @@ $ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:908
 ```
 "#;
 
-/// Limits how many bytes a second pass. Sigma's own: APISIX has no such plugin.
+/// Limits the bandwidth in bytes per second. Sigma's own: APISIX has no such plugin.
 ///
 /// Bytes over a limit wait, and their sender is slowed down: the gateway reads nothing more before they are sent. So
 /// it slows uploads, downloads and streams of gRPC, and after a change of protocol all that passes in a tunnel, such

@@ -68,7 +68,7 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-/// Limits how many requests are served at the same time.
+/// Limits concurrent requests.
 ///
 /// Up to `conn` requests pass at the same time. Up to `burst` more wait for `default_conn_delay` seconds, or a
 /// multiple with more requests. Further requests are refused. A request counts until its response has been sent.

@@ -52,7 +52,7 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-/// Limits requests per second.
+/// Limits requests per second (rate limit with a leaky bucket).
 ///
 /// Requests flow through a bucket that leaks `rate` of them per second. Faster requests are delayed to fit the rate,
 /// while at most `burst` requests wait; further requests are refused. With `nodelay` the burst passes at once. A

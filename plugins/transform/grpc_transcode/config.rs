@@ -7,7 +7,7 @@ use sigma_plugin::Configuration;
 
 use super::output::{Defaults, Form, LargeIntegers};
 
-/// Lets clients that speak JSON call a gRPC upstream.
+/// Transcodes JSON requests to gRPC calls of an upstream.
 ///
 /// The upstream has `scheme: grpc` or `grpcs`. The message is made of the members of the body, if that is an object
 /// in `application/json`, or else of the arguments of a form (POST) or of the query, by the names of its fields;

@@ -67,7 +67,7 @@ Content-Type: text/html; charset=utf-8
 ```
 "#;
 
-/// Answers requests from the files of a folder.
+/// Serves files of a folder.
 ///
 /// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), index
 /// files, redirects for folders without a final slash. With `precompressed`, clients that accept the coding get

@@ -10,7 +10,7 @@ use super::super::quota::{Amount, KeyType, RefusalFields};
 use super::window::WindowType;
 use sigma_plugin_kit::redis::{Policy, policies};
 
-/// Limits requests per window of time.
+/// Limits requests per time window (rate limit, quota).
 ///
 /// Each key may make `count` requests in `time_window` seconds. A fixed window begins with the first
 /// request of a key; a sliding one weighs the window before. Counters are kept in this gateway, or in
