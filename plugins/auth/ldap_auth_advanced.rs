@@ -103,7 +103,7 @@ struct Config {
     /// Whether the connection is encrypted from its first byte.
     #[schemars(extend("default" = false))]
     use_ldaps: bool,
-    /// Whether the connection is encrypted by StartTLS, before anything else is said.
+    /// Whether the connection is encrypted by StartTLS at its beginning.
     #[schemars(extend("default" = false))]
     use_starttls: bool,
     /// Whether the directory's certificate is verified.
@@ -112,7 +112,7 @@ struct Config {
     /// Milliseconds for all questions about one user.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 10_000))]
     timeout: u64,
-    /// Whether connections are kept.
+    /// Whether connections are kept alive.
     #[schemars(extend("default" = true))]
     keepalive: bool,
     /// Milliseconds that a kept connection may idle.
@@ -197,8 +197,7 @@ impl HeaderType {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "work with consumer object")]
 struct Consumer {
-    /// The name of the user's entry, byte for byte as the directory says it. No two consumers have the same
-    /// one.
+    /// The DN of the user's entry, byte for byte as the directory returns it. It must be unique among consumers.
     #[serde(rename = "user_dn")]
     #[schemars(length(min = 1, max = 4096))]
     _user_dn: String,

@@ -30,8 +30,7 @@ pub(super) trait Scheme {
 #[serde(bound = "S: Scheme")]
 #[schemars(bound = "S: Scheme")]
 pub(super) struct AuthPolicy<S> {
-    /// Whether the node must not see the credential: it is taken out of every place that the plugin
-    /// reads.
+    /// Whether the credential is hidden from the node: it is removed from every place that the plugin reads.
     #[schemars(extend("default" = false))]
     pub(super) hide_credentials: bool,
     /// The realm of the challenge in `WWW-Authenticate`.

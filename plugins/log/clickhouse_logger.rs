@@ -63,7 +63,7 @@ struct Config {
     /// Servers, of which each batch goes to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Option<Vec<Address>>,
-    /// The server if there is only one; `endpoint_addrs` has taken its place.
+    /// The only server; replaced by `endpoint_addrs`.
     endpoint_addr: Option<Address>,
     /// The user's name.
     #[schemars(extend("default" = ""))]
@@ -77,7 +77,7 @@ struct Config {
     /// The table; `database.table` and names in backquotes are known as well.
     #[schemars(extend("default" = ""))]
     logtable: String,
-    /// Seconds that connecting may take, and the exchange after that.
+    /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
     /// Checks the servers' certificates.

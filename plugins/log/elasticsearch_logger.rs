@@ -85,7 +85,7 @@ struct Config {
     /// Servers, of which each batch goes to a random one.
     #[schemars(length(min = 1), inner(regex(pattern = "[^/]$")))]
     endpoint_addrs: Option<Vec<Address>>,
-    /// The server if there is only one; `endpoint_addrs` has taken its place.
+    /// The only server; replaced by `endpoint_addrs`.
     #[schemars(regex(pattern = "[^/]$"))]
     endpoint_addr: Option<Address>,
     /// Where entries are stored.
@@ -95,7 +95,7 @@ struct Config {
     /// Header fields of the requests; they go before those that the plugin sets itself.
     #[schemars(transform = closed)]
     headers: Option<OwnFields>,
-    /// Seconds that connecting may take, and the exchange after that.
+    /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 10))]
     timeout: u64,
     /// Checks the servers' certificates.

@@ -83,7 +83,7 @@ struct Config {
     entry: EntryConfig,
     /// The file; a relative path begins at the gateway's working directory. Here or in the metadata.
     path: Option<PathBuf>,
-    /// Lists of conditions; an entry is written if one of them holds.
+    /// Lists of conditions; an entry is written if one list matches.
     #[serde(rename = "match", default, deserialize_with = "conditions")]
     #[schemars(length(max = 20), extend("items" = {"type": "array"}))]
     conditions: Option<Vec<Expr>>,

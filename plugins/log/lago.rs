@@ -95,7 +95,7 @@ struct Config {
     /// Checks the servers' certificates.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Milliseconds that connecting may take, and the exchange after that.
+    /// Timeout in milliseconds, for the connection and for the exchange.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 3000))]
     timeout: u64,
     #[serde(flatten)]

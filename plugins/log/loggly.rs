@@ -180,7 +180,7 @@ struct Metadata {
     port: u16,
     /// How entries are sent.
     protocol: Protocol,
-    /// Milliseconds that a step may take: finding the service, connecting, sending.
+    /// Timeout in milliseconds of each step: name resolution, connection, sending.
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Entries that may wait to be sent; more are dropped.

@@ -68,7 +68,7 @@ struct Config {
     /// The name of this instance of it; `$hostname` for the name of the machine.
     #[schemars(extend("default" = "APISIX Instance Name"))]
     service_instance_name: String,
-    /// Seconds that connecting may take, and the exchange after that.
+    /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
     #[serde(flatten)]

@@ -80,7 +80,7 @@ struct Config {
     access_key_id: String,
     /// Its secret.
     access_key_secret: Confidential,
-    /// Milliseconds that connecting may take, the handshake after that, and sending a batch.
+    /// Timeout in milliseconds, for the connection, for the handshake and for sending a batch.
     #[schemars(range(min = 1), extend("default" = 5000))]
     timeout: u64,
     /// Checks the service's certificate.

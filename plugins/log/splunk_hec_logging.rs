@@ -74,7 +74,7 @@ struct Endpoint {
     token: Confidential,
     /// The channel, in `X-Splunk-Request-Channel`.
     channel: Option<String>,
-    /// Seconds that connecting may take, and the exchange after that.
+    /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 10))]
     timeout: u64,
     /// Milliseconds that a connection may idle.

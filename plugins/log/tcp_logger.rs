@@ -70,7 +70,7 @@ struct Config {
     /// Checks the server's certificate; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
-    /// Milliseconds that connecting may take, the handshake after that, and sending a batch.
+    /// Timeout in milliseconds, for the connection, for the handshake and for sending a batch.
     #[schemars(range(min = 1), extend("default" = 1000))]
     timeout: u64,
     #[serde(flatten)]

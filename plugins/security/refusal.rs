@@ -19,11 +19,11 @@ pub(crate) struct Refusal {
     #[schemars(extend("default" = "deny", "own_default" = true))]
     #[serde(default)]
     rejected_action: Action,
-    /// Milliseconds that a `tarpit` holds a request before it is answered.
+    /// Delay of the response to a `tarpit` request in milliseconds.
     #[schemars(range(min = 1, max = 300_000), extend("default" = 10_000, "own_default" = true))]
     #[serde(default = "tarpit_ms")]
     tarpit_ms: u64,
-    /// Requests that each worker holds at a time, of all tarpits together; those beyond are answered at once.
+    /// Maximum number of delayed requests in each worker, over all tarpits; further ones get their response at once.
     #[schemars(range(min = 1, max = 100_000), extend("default" = 1000, "own_default" = true))]
     #[serde(default = "tarpit_max")]
     tarpit_max: usize,

@@ -96,7 +96,7 @@ struct Share {
     /// Share of the requests, in percent; without it all.
     #[schemars(range(min = 0, max = 100))]
     percentage: Option<u64>,
-    /// Expressions on variables, one of which must hold.
+    /// Expressions on variables; one must match.
     #[schemars(length(max = 20))]
     vars: Option<Vec<Expr>>,
 }

@@ -74,13 +74,13 @@ struct Config {
     /// The zone; it has to be one of the strategy.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
-    /// With `memory`: seconds that an answer is fresh.
+    /// With `memory`: lifetime of a response in seconds.
     #[schemars(range(min = 1, max = 2_147_483_647), extend("default" = 300))]
     cache_ttl: u32,
-    /// Whether each consumer has answers of its own.
+    /// Whether each consumer has separate entries.
     #[schemars(extend("default" = true))]
     consumer_isolation: bool,
-    /// With `memory`: whether answers that set cookies are kept.
+    /// With `memory`: whether responses with `Set-Cookie` are stored.
     #[schemars(extend("default" = false))]
     cache_set_cookie: bool,
 }

@@ -64,7 +64,7 @@ const FORM_LIMIT: usize = 1024 * 1024;
 /// means the upstream of the route.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Rules, the first of which that holds decides.
+    /// Rules; the first matching one decides.
     rules: Option<Vec<RuleConfig>>,
 }
 

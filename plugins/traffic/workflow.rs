@@ -72,7 +72,7 @@ const PLUGINS: [&str; 2] = ["limit-count", "limit-conn"];
 /// route or a global rule has it too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Rules, the first of which that holds decides.
+    /// Rules; the first matching one decides.
     rules: Vec<RuleConfig>,
 }
 

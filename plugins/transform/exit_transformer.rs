@@ -72,7 +72,7 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct Rule {
-    /// The statuses of answers that are changed; none for all from 400 on.
+    /// The statuses of changed responses; unset: all from 400 on.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)))]
     statuses: Option<Vec<u16>>,
     /// The new status.

@@ -90,8 +90,8 @@ struct ProxyRewrite {
     /// The new Host, if the upstream's `pass_host` is `pass`.
     #[schemars(regex(pattern = r"^[0-9a-zA-Z-.]+(:\d{1,5})?$"))]
     host: Option<String>,
-    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables, and
-    /// `$1` for the groups of `regex_uri`.
+    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may contain variables, and `$1` for
+    /// the groups of `regex_uri`.
     #[serde(default, deserialize_with = "Headers::rules")]
     #[schemars(with = "Headers", transform = only_one)]
     headers: FieldRules,

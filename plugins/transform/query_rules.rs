@@ -24,7 +24,7 @@ pub(super) struct QueryRules {
     /// Arguments that replace arguments with the same name, at the position of the first one; values may contain
     /// variables.
     set: Option<Templates>,
-    /// Arguments to add; values may hold variables.
+    /// Arguments to add; values may contain variables.
     add: Option<Templates>,
 }
 

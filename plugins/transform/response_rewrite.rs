@@ -85,7 +85,7 @@ X-Served-By: gateway
     "dependencies" = {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
 ))]
 struct Config {
-    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables.
+    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may contain variables.
     #[serde(default, deserialize_with = "Notation::<Lines, false>::rules")]
     #[schemars(with = "Notation<Lines, false>")]
     headers: FieldRules,
@@ -97,7 +97,7 @@ struct Config {
     /// Replaces the status.
     #[schemars(range(min = 200, max = 598))]
     status_code: Option<u16>,
-    /// Conditions; only responses for which they hold are changed.
+    /// Conditions; only matching responses are changed.
     #[serde(default, deserialize_with = "condition::vars")]
     vars: Option<Expr>,
     /// Replacements in the body, in this order.

@@ -42,7 +42,7 @@ struct Hsts {
     /// Seconds for which only https may be used.
     #[schemars(extend("default" = 15_768_000))]
     max_age: u64,
-    /// It holds for names below this one too.
+    /// Includes subdomains.
     #[schemars(extend("default" = false))]
     include_subdomains: bool,
 }

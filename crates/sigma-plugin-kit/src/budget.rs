@@ -13,7 +13,7 @@ use sigma_plugin::Build;
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Budget {
-    /// Bytes that bodies may take in one worker.
+    /// Maximum bytes of all bodies in one worker.
     worker_bytes: usize,
 }
 

@@ -51,7 +51,7 @@ pub struct Formats {
     /// Fields that join the usual ones, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
     /// Shows credentials: `Authorization`, cookies, and fields and arguments from which plugins of the route read
-    /// credentials. Unless it is true, `***` takes their place.
+    /// credentials. Otherwise they are `***`.
     log_credentials: Option<bool>,
 }
 
@@ -63,21 +63,21 @@ pub struct EntryConfig {
     /// Shows the request body.
     #[schemars(extend("default" = false))]
     include_req_body: bool,
-    /// Shows the request body only where these conditions hold.
+    /// Logs the request body only if these conditions match.
     #[serde(default, deserialize_with = "request_condition")]
     #[schemars(length(min = 1), extend("items" = {"type": "array"}))]
     include_req_body_expr: Option<Expr>,
     /// Shows the response body.
     #[schemars(extend("default" = false))]
     include_resp_body: bool,
-    /// Shows the response body only where these conditions hold.
+    /// Logs the response body only if these conditions match.
     #[serde(default, deserialize_with = "response_condition")]
     #[schemars(length(min = 1), extend("items" = {"type": "array"}))]
     include_resp_body_expr: Option<Expr>,
-    /// Bytes of the request body that are shown at most.
+    /// Maximum bytes of the request body in an entry.
     #[schemars(range(min = 1), extend("default" = 524_288))]
     max_req_body_bytes: usize,
-    /// Bytes of the response body that are shown at most.
+    /// Maximum bytes of the response body in an entry.
     #[schemars(range(min = 1), extend("default" = 524_288))]
     max_resp_body_bytes: usize,
 }
@@ -88,7 +88,7 @@ impl EntryConfig {
         EntryConfig { formats: Formats::default(), ..self }
     }
 
-    /// Bytes of the request body that are shown at most.
+    /// Maximum bytes of the request body in an entry.
     pub fn max_request_body(&self) -> usize {
         self.max_req_body_bytes
     }

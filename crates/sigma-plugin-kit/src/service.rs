@@ -11,7 +11,7 @@ use sigma_plugin::outbound::Service;
 /// The fields by which APISIX's plugins keep connections to a service.
 #[derive(Deserialize, JsonSchema)]
 pub struct Keepalive {
-    /// Whether connections are kept.
+    /// Whether connections are kept alive.
     #[schemars(extend("default" = true))]
     keepalive: bool,
     /// Milliseconds that a kept connection may idle.

@@ -15,7 +15,7 @@ use sigma_plugin_kit::service::cleartext;
 /// The name of the server among the plugin's upstreams.
 pub(super) const SERVER: &str = "server";
 
-/// Milliseconds for the server's answer.
+/// Timeout in milliseconds for the server's response.
 pub(super) const TIMEOUT_MS: u64 = 10_000;
 
 /// Logs users in at a CAS server (protocol 2 and 3).

@@ -103,10 +103,10 @@ struct Config {
     /// Where a request without a code is sent.
     #[schemars(length(min = 1))]
     redirect_uri: String,
-    /// The field that holds the code.
+    /// The field with the code.
     #[schemars(length(min = 1), extend("default" = "X-DingTalk-Code"))]
     code_header: String,
-    /// The argument that holds it where the field is absent.
+    /// The argument with the code, if the field is absent.
     #[schemars(length(min = 1), extend("default" = "code"))]
     code_query: String,
     /// The URL of the application's token.

@@ -100,10 +100,10 @@ struct Config {
     redirect_uri: String,
     /// The URI with which the code was asked for.
     auth_redirect_uri: String,
-    /// The field that holds the code.
+    /// The field with the code.
     #[schemars(extend("default" = "X-Feishu-Code"))]
     code_header: String,
-    /// The argument that holds it where the field is absent.
+    /// The argument with the code, if the field is absent.
     #[schemars(extend("default" = "code"))]
     code_query: String,
     /// The URL of the token for a code.

@@ -106,7 +106,7 @@ pub(super) struct RedisConfig {
     /// Milliseconds to send; the longer one of this and `read_timeout` is for question and answer.
     #[schemars(range(min = 1), extend("default" = 1000))]
     send_timeout: u64,
-    /// Milliseconds to wait for an answer.
+    /// Timeout in milliseconds for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     read_timeout: u64,
     /// Idle time in milliseconds after which a connection is replaced.

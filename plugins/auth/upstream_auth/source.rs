@@ -27,7 +27,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 pub(super) struct Settings {
     /// The URL of the token endpoint.
     token_endpoint: Address,
-    /// Whom the server takes the gateway for.
+    /// Client id of the gateway at the server.
     #[schemars(length(min = 1, max = 1024))]
     client_id: String,
     /// The secret of this client.
@@ -36,7 +36,7 @@ pub(super) struct Settings {
     /// Where id and secret are sent: in `Authorization`, or in the form.
     #[schemars(extend("default" = "client_secret_basic"))]
     client_auth: ClientAuth,
-    /// The scopes that are asked for, with spaces between them.
+    /// The requested scopes, separated by spaces.
     #[schemars(length(min = 1, max = 4096))]
     scope: Option<String>,
     /// Whom the token is for, by name.
@@ -45,7 +45,7 @@ pub(super) struct Settings {
     /// Whom the token is for, by URL (RFC 8707).
     #[schemars(length(min = 1, max = 4096))]
     resource: Option<String>,
-    /// Milliseconds for the server's answer.
+    /// Timeout in milliseconds for the server's response.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 3000))]
     timeout: u64,
     /// Whether the server's certificate is verified.
@@ -54,10 +54,10 @@ pub(super) struct Settings {
     /// Seconds before the end of a token at which the next one is fetched.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     refresh_before: u64,
-    /// Seconds for which a token is good if the server does not say it.
+    /// Lifetime of a token in seconds, if the server does not send it.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 60))]
     fallback_lifetime: u64,
-    /// Milliseconds after which a server that gave no token is asked again.
+    /// Milliseconds until the next attempt after a failure of the server.
     #[schemars(range(min = 1, max = 60_000), extend("default" = 1000))]
     retry_interval: u64,
 }

@@ -25,7 +25,7 @@ const KEPT: usize = 16;
 /// The servers of the metadata, of which there is one.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Targets {
-    /// A server that takes lines over TCP or TLS.
+    /// A server that accepts lines over TCP or TLS.
     tcp: Option<Tcp>,
     /// Apache SkyWalking.
     skywalking: Option<Skywalking>,
@@ -66,7 +66,7 @@ struct Tcp {
 
 #[derive(Deserialize, JsonSchema)]
 struct Skywalking {
-    /// The URL that takes logs.
+    /// The URL for logs.
     #[schemars(extend("default" = "http://127.0.0.1:12900/v3/logs"))]
     endpoint_addr: Address,
     /// The name of the service.
@@ -116,7 +116,7 @@ struct Kafka {
     #[serde(rename = "cluster_name")]
     #[schemars(range(min = 1), extend("default" = 1))]
     _cluster_name: u64,
-    /// Seconds after which brokers are asked again where the partitions are.
+    /// Seconds after which the list of partitions is requested from the brokers again.
     #[schemars(range(min = 1), extend("default" = 30))]
     meta_refresh_interval: u64,
     /// Encrypts connections.

@@ -84,10 +84,10 @@ struct Shipping {
     /// Checks the server's certificate; APISIX never does.
     #[schemars(extend("default" = false, "own_default" = true))]
     ssl_verify: bool,
-    /// Milliseconds that connecting may take, and sending a batch after that.
+    /// Timeout in milliseconds, for the connection and for sending a batch.
     #[schemars(range(min = 1), extend("default" = 3000))]
     timeout: u64,
-    /// Connections that are kept for the next batch.
+    /// Idle connections for the next batch.
     #[schemars(range(min = 5), extend("default" = 5))]
     pool_size: usize,
     /// Without effect: a batch is sent as soon as it is due, however small it is.

@@ -49,7 +49,7 @@ pub(super) struct Sizes {
     /// Largest body of a request, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_req_body_size: usize,
-    /// Largest body of the function's answer, in bytes; it is held in memory.
+    /// Largest response body of the function in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_resp_body_size: usize,
 }

@@ -307,11 +307,11 @@ pub(super) struct RefusalFields {
     /// Status of requests over the limit.
     #[schemars(range(min = 200, max = 599), extend("default" = 503))]
     rejected_code: u16,
-    /// Text of the member `error_msg` in the body of such answers; none for a plain answer.
+    /// Text of `error_msg` in the body of these responses; unset: a plain response.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Whether requests pass when the limit cannot be determined, e.g. without Redis. If not, they are
-    /// answered 500. An invalid number from the client is 400 in any case.
+    /// Whether requests pass when the limit is unknown, for example without Redis. If not, they get 500. An invalid
+    /// number from the client is always 400.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
     /// Requests are counted, and none is refused or delayed: those that would be are in the error log, and in the

@@ -72,8 +72,8 @@ struct Config {
     /// costs more than `burst` and one request more never passes. Sigma's own.
     #[schemars(extend("default" = 1, "own_default" = true))]
     cost: Amount<1>,
-    /// Key of the counter; see `key_type`. If it has no value, the client's address; no value is ever taken for one.
-    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
+    /// Key of the counter; see `key_type`. Without a value the client's address is used; a missing value is never a
+    /// key. IPv6 addresses count by network (/64), unless a text with variables names `$remote_addr`.
     key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
     #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]

@@ -93,44 +93,44 @@ struct Config {
     /// The zone; it has to be one of the strategy.
     #[schemars(length(min = 1, max = 100), extend("default" = "disk_cache_one"))]
     cache_zone: String,
-    /// Parts of the key: texts and variables. The target, the Host and the forwarded host and scheme that the node
-    /// gets are always part of it, and so are the method and the body of a POST.
+    /// Parts of the key: texts and variables. The target, the Host and the forwarded host and scheme for the node are
+    /// always part of it, and so are method and body of a POST.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")),
         extend("default" = ["$host", "$request_uri"]))]
     cache_key: Vec<String>,
-    /// The methods that use the cache. HEAD is answered from what GET has left. A POST with a body of more than 64
-    /// KiB passes the cache.
+    /// The methods that use the cache. HEAD uses the entry of GET. A POST with a body of more than 64 KiB bypasses
+    /// the cache.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["GET", "HEAD"]))]
     cache_method: Vec<CachedMethod>,
-    /// The statuses that are kept.
+    /// The stored statuses.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)),
         extend("uniqueItems" = true, "default" = [200, 301, 404]))]
     cache_http_status: Vec<u16>,
-    /// Texts and variables: if they come to anything but nothing or `0`, nothing that is kept is used.
+    /// Texts and variables: if the result is neither empty nor `0`, the request bypasses the cache.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
     cache_bypass: Option<Vec<String>>,
-    /// The same: the answer is not kept.
+    /// The same: the response is not stored.
     #[schemars(length(min = 1), inner(regex(pattern = r"(^[^$].+$|^\$[0-9a-zA-Z_]+$)")))]
     no_cache: Option<Vec<String>>,
     /// Whether `Expires` and `Cache-Control` are removed from responses.
     #[schemars(extend("default" = false))]
     hide_cache_headers: bool,
-    /// With `memory`: whether `Cache-Control` of requests counts, and answers say how long they are fresh.
+    /// With `memory`: whether `Cache-Control` of requests counts, and responses have their freshness.
     #[schemars(extend("default" = false))]
     cache_control: bool,
-    /// With `memory`: seconds that an answer is fresh.
+    /// With `memory`: lifetime of a response in seconds.
     #[schemars(range(min = 1, max = 2_147_483_647), extend("default" = 300))]
     cache_ttl: u32,
-    /// Whether each consumer has answers of its own.
+    /// Whether each consumer has separate entries.
     #[schemars(extend("default" = true))]
     consumer_isolation: bool,
-    /// With `memory`: whether answers that set cookies are kept.
+    /// With `memory`: whether responses with `Set-Cookie` are stored.
     #[schemars(extend("default" = false))]
     cache_set_cookie: bool,
-    /// With `memory`: the largest body that is kept, in bytes.
+    /// With `memory`: the largest stored body, in bytes.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: u64,
-    /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
+    /// Milliseconds that a request waits for the response to another request with its key (cache lock); 0: no lock.
     #[schemars(range(max = 600_000), extend("default" = 0, "own_default" = true))]
     lock_timeout: u32,
     /// Whether stale responses are revalidated at nodes with `If-None-Match` and `If-Modified-Since`.

@@ -113,9 +113,9 @@ struct Config {
 struct Side {
     /// The template, or its Base64.
     template: String,
-    /// The form of the body; without it `Content-Type` says it.
+    /// The form of the body; unset: by `Content-Type`.
     input_format: Option<Format>,
-    /// Whether the template has to be Base64; otherwise it is taken for that where it can be.
+    /// Whether the template must be Base64; otherwise Base64 is detected.
     template_is_base64: Option<bool>,
 }
 

@@ -29,22 +29,22 @@ pub struct RouteCache {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("uniqueItems" = true))]
     pub ignore_headers: Vec<IgnoredHeader>,
-    /// Texts and variables: if they come to anything but nothing or `0`, nothing that is kept is used.
+    /// Texts and variables: if the result is neither empty nor `0`, the request bypasses the cache.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 256)))]
     pub bypass: Vec<String>,
-    /// The same: the answer is not kept.
+    /// The same: the response is not stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1, max = 256)))]
     pub no_store: Vec<String>,
-    /// Whether each consumer has answers of its own.
+    /// Whether each consumer has separate entries.
     pub consumer_isolation: bool,
     /// Whether `Cache-Control` and `Pragma` of requests count. They let any client have nodes asked.
     pub request_directives: bool,
     /// How often an answer must have been asked for before it is kept.
     #[schemars(range(min = 1, max = 1000))]
     pub min_uses: u32,
-    /// Milliseconds that a request waits where another one asks a node for the same; 0 has each ask for itself.
+    /// Milliseconds that a request waits for the response to another request with its key (cache lock); 0: no lock.
     #[schemars(range(max = 600_000))]
     pub lock_timeout: u32,
     /// Seconds after which another request asks too, if no answer has begun to come; 0 for never.

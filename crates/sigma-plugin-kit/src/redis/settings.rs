@@ -74,7 +74,7 @@ struct Usual {
     /// Password; empty for none.
     #[schemars(length(min = 0))]
     redis_password: Option<Confidential>,
-    /// Milliseconds to connect, and to wait for an answer.
+    /// Timeout in milliseconds, for the connection and for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_timeout: u64,
     /// Idle time in milliseconds after which a connection is replaced.
@@ -88,19 +88,19 @@ struct Usual {
 
 #[derive(Deserialize, JsonSchema)]
 pub struct Sentinel {
-    /// The sentinels, asked in this order.
+    /// The sentinels, used in this order.
     #[schemars(length(min = 1))]
     redis_sentinels: Vec<Place>,
     /// The name under which sentinels know the master.
     #[schemars(length(min = 1))]
     redis_master_name: String,
-    /// Whether the master or one of its replicas is asked.
+    /// Whether the master or one of its replicas is used.
     #[schemars(extend("default" = "master"))]
     redis_role: Role,
     /// Milliseconds to connect.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_connect_timeout: u64,
-    /// Milliseconds to wait for an answer.
+    /// Timeout in milliseconds for a response.
     #[schemars(range(min = 1), extend("default" = 1000))]
     redis_read_timeout: u64,
     /// Idle time in milliseconds after which a connection is replaced.
@@ -255,7 +255,7 @@ pub fn policies<More: JsonSchema, const SENTINELS: bool>(_: &mut SchemaGenerator
         "type": "string",
         "enum": names,
         "default": "local",
-        "description": "Where the counters are kept: in the memory of this gateway, or in Redis, where several \
+        "description": "Place of the counters: in the memory of this gateway, or in Redis, where several \
             gateways share them."
     });
     let more = schema_of::<More>();

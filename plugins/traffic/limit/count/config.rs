@@ -30,8 +30,8 @@ pub(in crate::limit) struct Config {
     pub(super) window_type: WindowType,
     /// Configurations of one group, which are equal, share their counters.
     pub(super) group: Option<String>,
-    /// Key of the counter; see `key_type`. If it has no value, the client's address; no value is ever taken for one.
-    /// Of IPv6 addresses the network (/64) counts, unless a text with variables names `$remote_addr`.
+    /// Key of the counter; see `key_type`. Without a value the client's address is used; a missing value is never a
+    /// key. IPv6 addresses count by network (/64), unless a text with variables names `$remote_addr`.
     #[schemars(extend("default" = "remote_addr"))]
     pub(super) key: String,
     /// Whether `key` is the name of a variable, or a text with variables.
@@ -59,8 +59,8 @@ pub(in crate::limit) struct Config {
     /// number of its rule. Sigma's own.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) standard_fields: bool,
-    /// Response header with the cost of the request, a whole number. When a request comes it counts as
-    /// `cost_default`, and when its answer comes as the rest, also where that takes more than is left. Sigma's own.
+    /// Response header with the cost of the request, a whole number. A request counts as `cost_default` at its start,
+    /// and as the rest when its response arrives, even beyond the quota. Sigma's own.
     #[schemars(with = "Option<String>", regex(pattern = FIELD_NAME))]
     pub(super) cost_header: Option<Box<str>>,
     /// With `cost_header`: the minimum cost of a request, and the cost without a response or without a whole number

@@ -121,7 +121,7 @@ struct Config {
     /// Measure of the cost of a query.
     #[schemars(extend("default" = "depth"))]
     cost_strategy: Strategy,
-    /// A query that costs more is answered 403, though it is counted; 0 for no such limit.
+    /// A query with a higher cost gets 403 and still counts; 0 for no limit.
     #[schemars(extend("minimum" = 0, "default" = 0))]
     max_cost: f64,
     /// Factor for the cost, before it is rounded up.
@@ -130,7 +130,7 @@ struct Config {
     /// Whether arguments with variables count, with the client's values.
     #[schemars(extend("default" = true))]
     resolve_variables: bool,
-    /// The URL that is asked for the schema; unset, the path of the request at the upstream of the service.
+    /// The URL for the schema; unset: the path of the request at the upstream of the service.
     #[schemars(with = "Option<EndpointUrl>")]
     introspection_endpoint: Option<Service>,
     /// Fields of the request for the schema, such as `Authorization`; nothing else of the client's request is in it.
@@ -181,7 +181,7 @@ impl JsonSchema for OwnFields {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
-    /// The most bytes that a body may have; it is held in memory. More are answered 400.
+    /// Largest body in bytes; it is held in memory. A larger one gets 400.
     #[schemars(range(min = 1), extend("default" = 1_048_576))]
     max_size: usize,
 }

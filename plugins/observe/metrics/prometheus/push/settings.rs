@@ -25,7 +25,7 @@ pub(in crate::metrics::prometheus) struct PushSettings {
     #[serde(default = "usual_interval")]
     #[schemars(range(min = 1))]
     pub(super) interval: u64,
-    /// Seconds that each request may take.
+    /// Timeout of each request in seconds.
     #[serde(default = "usual_timeout")]
     #[schemars(range(min = 1))]
     pub(super) timeout: u64,
