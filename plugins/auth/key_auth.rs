@@ -56,8 +56,8 @@ $ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
 
 /// Authenticates consumers by an API key in a header or in the query.
 ///
-/// The header is looked at first; the query only if the header is absent. A query argument that is
-/// repeated or has no value never matches, and neither does an empty key.
+/// The plugin reads the header first, and the query only without the header. A query argument that is repeated or has
+/// no value never matches; an empty key does not match either.
 #[derive(Deserialize, JsonSchema)]
 struct KeyAuth {
     /// The header that holds the key.

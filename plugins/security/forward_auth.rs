@@ -83,17 +83,17 @@ const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an HTTP service.
 ///
-/// A status below 300 lets it pass; any other is the answer. The service learns of the request by
-/// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri`, `X-Forwarded-Normal-Path` and
-/// `X-Forwarded-For`. `X-Forwarded-Uri` is the target as the client wrote it, or its canonical form with
-/// `router.forward_path: canonical`: a node gets the same, unless a plugin rewrites it. `X-Forwarded-Normal-Path` is
-/// the path that routes are matched against, percent-encoded. The service is an upstream of the plugin's own: its
-/// name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB counts as none.
+/// A response with a status below 300 permits the request; any other response is sent to the client. The service gets
+/// the request in `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri`,
+/// `X-Forwarded-Normal-Path` and `X-Forwarded-For`. `X-Forwarded-Uri` is the target as the client sent it, or its
+/// canonical form with `router.forward_path: canonical`: nodes get the same, unless a plugin rewrites it.
+/// `X-Forwarded-Normal-Path` is the path for routing, percent-encoded. The service is an upstream of the plugin: its
+/// name is resolved in advance, and connections are kept alive. A response of more than 1 MiB counts as no response.
 ///
 /// With `cache` each worker stores responses of the service: at most 8192, or
-/// `plugin_attr.forward-auth.worker_decisions`. Equal requests at the same time cause one call. Answers of more than
-/// 8 KiB are not remembered, nor refusals that set a cookie or come with another status than 401, 403, 404 and 429,
-/// nor that there was no answer.
+/// `plugin_attr.forward-auth.worker_decisions`. Equal requests at the same time cause one call. Not stored are
+/// responses of more than 8 KiB, refusals that set a cookie or have a status other than 401, 403, 404 and 429, and
+/// failures.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The service's URL, with `http` or `https`.

@@ -37,10 +37,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders -H 'Tran
 
 /// Limits the size of request bodies.
 ///
-/// A request that says a larger size is answered 413 before anything else is done with it. A body that does
-/// not say its size is counted while it comes in. The limit holds for everything that reads the body: the node,
-/// and plugins that need the body as a whole. The limit of the whole gateway, `limits.request_body_bytes`, holds
-/// besides; this one can be smaller only.
+/// A request with a larger Content-Length gets 413 at once. A body without a length is counted while it arrives. The
+/// limit applies to every reader of the body: the node and plugins that need the whole body. The limit of the
+/// gateway, `limits.request_body_bytes`, applies too; this one can only be smaller.
 #[derive(Deserialize, JsonSchema)]
 struct ClientControl {
     /// Largest body, in bytes. 0, or nothing, sets no limit.

@@ -44,26 +44,25 @@ hello world
 
 /// Calls a method of an Apache Dubbo provider with a map of the request; the returned map is the response.
 ///
-/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are asked in the
-/// protocol `dubbo` with the serialization `hessian2`. The method has one parameter, a `Map<String, Object>` with all
-/// fields of the request as texts and, if there is one, its body under `body`, as bytes. A field that came several times
-/// is one text with commas. A field that is named `body` is left out: it could be taken for the body. The method gives such
-/// a map: `status` is the status, 200 without it; `body`, a text or bytes, is the body; everything else is a field
-/// of the answer. A list is as many fields.
+/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are called with the
+/// protocol `dubbo` and the serialization `hessian2`. The method has one parameter, a `Map<String, Object>` with all
+/// fields of the request as strings and, if present, its body in `body`, as bytes. A repeated field is one string
+/// with commas. A field named `body` is left out, because it could be mistaken for the body. The method returns a
+/// map: `status` is the status, 200 by default; `body`, a string or bytes, is the body; all other members are
+/// response fields. A list becomes several fields.
 ///
-/// Without `method`, the method is the path after its first slash. A path that is not the name of a method is
-/// answered 404, and so are the names of Dubbo's own methods such as `$invoke` and `$echo`, which begin with a
-/// dollar.
+/// Without `method`, the method is the path after its first slash. A path that is not a method name gets 404. So do
+/// Dubbo's own methods, which begin with a dollar, such as `$invoke` and `$echo`.
 ///
 /// | answer | when |
 /// |---|---|
 /// | 413 | the body is over 64 MiB |
 /// | 500 | the method threw |
 /// | 503 | the provider has no thread left |
-/// | 504 | the provider says that a time was over, or does not answer in time |
+/// | 504 | the provider reports a timeout, or does not respond in time |
 /// | 502 | the provider has another error, or the method returned no such map |
 ///
-/// The provider's error message is written to the error log. Its answer may have 8 MiB, which is Dubbo's own bound.
+/// The provider's error message is written to the error log. Its response has at most 8 MiB, Dubbo's own limit.
 /// Balancing, retries, health checks, limits, `circuit_breaker`, `timeout` and `keepalive_pool` of the upstream are
 /// as for HTTP. Active checks need `type: tcp`.
 #[derive(Deserialize, JsonSchema)]

@@ -41,12 +41,11 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 
 /// Calls a method of an Apache Dubbo provider, whose parameters are the body of the request.
 ///
-/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are asked in the
-/// protocol `dubbo` with the serialization `fastjson`, which the provider has to offer. Unless the body is serialized
-/// already it is a list in JSON, of as many elements as the method has parameters; or an object, whose members are
-/// taken in their order. A body that is serialized has a line of JSON for each parameter. The number of parameters in
-/// the body must match the types in `params_type_desc`: additional values would be attachments, which name the called
-/// service.
+/// The nodes of the route's upstream, whose `scheme` is `http` or `https` (for Dubbo over TLS), are called with the
+/// protocol `dubbo` and the serialization `fastjson`, which the provider must support. The body is a JSON list with
+/// an element for each parameter, or an object whose members are the parameters in their order. A body that is
+/// serialized already has a line of JSON for each parameter. The number of parameters in the body must match the
+/// types in `params_type_desc`: additional values would be attachments, which name the called service.
 ///
 /// | answer | when |
 /// |---|---|
@@ -54,11 +53,11 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/sum -d '[40]'
 /// | 200 without a body | it gave null |
 /// | 400 | the body is not JSON, or has another number of parameters than the method |
 /// | 413 | the body is over `max_req_body_size` |
-/// | 502 | the provider could not be connected to |
-/// | 500 | everything else: the method threw, the provider did not answer in time or not in Dubbo |
+/// | 502 | the provider was unreachable |
+/// | 500 | other errors: the method threw, the provider did not respond in time or not in Dubbo |
 ///
 /// Error responses have no body, except 400, which has the reason. The provider's message is written to the error
-/// log. A provider's answer may have 8 MiB, which is Dubbo's own bound. Balancing, retries, health checks, limits,
+/// log. A provider's response has at most 8 MiB, Dubbo's own limit. Balancing, retries, health checks, limits,
 /// `circuit_breaker` and `keepalive_pool` of the upstream are as for HTTP: a call is repeated as its request's method
 /// allows. Active checks need `type: tcp`.
 #[derive(Deserialize, JsonSchema)]

@@ -48,9 +48,9 @@ hello
 
 /// Adds text around the body of a response or replaces it, and sets header fields: for tests.
 ///
-/// The node is asked all the same, and the status is its. Where its body is kept, it is asked for one without
-/// content coding. It is never asked for a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`,
-/// `Last-Modified`, `ETag` and digests of the body are removed, as they were of another body.
+/// The node still gets the request and sets the status. If its body is used, the request has no content coding. It
+/// never has a range. `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests of
+/// the body are removed, because they belong to another body.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["before_body"]}, {"required": ["body"]}, {"required": ["after_body"]}]))]
 struct Config {

@@ -56,12 +56,12 @@ $ curl -s http://127.0.0.1:9080/users
 /// Selects and renames the fields of a JSON response.
 ///
 /// The steps and their order are the same as in KrakenD: `target`, `allow` or `deny`, `mapping`, `group`. The name of
-/// a field includes the fields around it: `address.city`. A list is every value in it, also the one that is the whole
-/// answer.
+/// a field includes the fields around it: `address.city`. A step applies to every value in a list, also if the whole
+/// response is a list.
 ///
-/// It is about answers of a node, or of another plugin, whose status is below 300 and whose `Content-Type` is JSON;
-/// others pass as they are. An answer is held back as a whole, and the node is asked for one without content coding.
-/// One that is no JSON though it says so, or is over a limit, breaks off: what `deny` names leaves in no case.
+/// It changes responses of a node or another plugin with a status below 300 and a JSON `Content-Type`; others pass
+/// unchanged. The whole response is buffered, and the node's request has no content coding. A response that is not
+/// valid JSON or over a limit is cut off, so that fields in `deny` never leave.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1))]
 struct Config {

@@ -20,15 +20,14 @@ pub(super) const TIMEOUT_MS: u64 = 10_000;
 
 /// Logs users in at a CAS server (protocol 2 and 3).
 ///
-/// A browser without a session is sent to the server, and comes back to `cas_callback_uri` with a ticket, which the
-/// server is asked about; it has 10 s. Then the browser goes back to where it wanted to go. A session ends an hour
-/// after its last request, with `logout_uri`, and when the server says so by a POST to the callback (single logout).
-/// Sessions are in the memory of one gateway: several behind one address need a balancer that keeps a browser at one
-/// of them. The node does not get the user.
+/// A browser without a session is redirected to the server, and returns to `cas_callback_uri` with a ticket, which
+/// the gateway verifies at the server within 10 s. Then the browser is redirected to the requested page. A session
+/// ends an hour after its last request, at `logout_uri`, and by a POST of the server to the callback (single logout).
+/// Sessions are in the memory of one gateway: several gateways need a load balancer with sticky sessions. The node
+/// does not get the user.
 ///
-/// **With a path as `cas_callback_uri` the service that the server is asked about has the host of the request's
-/// Host.** Who can choose that could come with a ticket that was given out for another service: write the whole URL, or
-/// give the route `hosts`.
+/// **With a path as `cas_callback_uri`, the service URL for the server has the host of the request's Host.** A client
+/// that can choose the Host could use a ticket of another service: write the whole URL, or give the route `hosts`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The URL of the server.

@@ -79,11 +79,11 @@ WWW-Authenticate: Bearer realm="jwt"
 
 /// Authenticates consumers by a signed JSON Web Token (JWT).
 ///
-/// The token is taken from the header, else from the query, else from a cookie. A claim names the
-/// consumer's key; the consumer says the algorithm and the secret or public key, and a token with any
-/// other algorithm is refused. `exp` and `nbf` are honoured where they are present.
+/// The token is in the header, else in the query, else in a cookie. A claim contains the consumer's key. The consumer
+/// has the algorithm and the secret or public key; a token with another algorithm is refused. `exp` and `nbf` are
+/// checked if they are present.
 ///
-/// Instead of a key a consumer may have the URL of an issuer's keys, `jwks_uri`: then the issuer may change them at
+/// Instead of a key a consumer may have the URL of an issuer's keys, `jwks_uri`: the issuer can then change them at
 /// any time. With `key_claim_name: iss` such a consumer is an issuer, and represents all users with its tokens.
 #[derive(Deserialize, JsonSchema)]
 struct Config {

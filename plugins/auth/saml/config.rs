@@ -14,19 +14,20 @@ use sigma_plugin_kit::service::cleartext;
 
 /// Logs users in at a SAML 2.0 provider.
 ///
-/// A browser without a session is sent to `idp_uri` with a signed request, and comes back to `login_callback_uri`
-/// with an answer, by a redirect or by a form. Its assertion has to be signed, with one of the keys of `idp_cert`;
-/// for this gateway, this login and this moment; and is taken once. Then the browser returns to the requested page; a
-/// posted body is lost. A login has ten minutes.
+/// A browser without a session is redirected to `idp_uri` with a signed request, and returns to `login_callback_uri`
+/// with a response, by a redirect or by a form. Its assertion must be signed with one of the keys of `idp_cert`, and
+/// be valid for this gateway, this login and this time. It is accepted once. Then the browser returns to the
+/// requested page; a posted body is lost. A login has ten minutes.
 ///
-/// Taken are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256 or P-384 and
-/// SHA-384, in the form that SAML has: of the response or the assertion by its ID, with exclusive canonicalisation; or of
-/// the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or declarations are refused.
+/// Accepted signatures are RSA with SHA-256, SHA-384 or SHA-512 from 2048 bits on, and ECDSA with P-256 and SHA-256
+/// or P-384 and SHA-384, in SAML's form: over the response or the assertion by its ID, with exclusive
+/// canonicalisation; or over the query of a redirect. Encrypted assertions, SHA-1, and messages with comments or
+/// declarations are refused.
 ///
-/// A session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration take it.
-/// It ends 900 s after its last request, noted once a minute, a day after the login, when the provider wants it to end,
-/// with `logout_uri`, and when the provider says so. The node does not get the cookie. `acl` finds the user as external
-/// user, whose attributes are in `attrs`.
+/// The session is in the cookie `saml_session`, encrypted with `secret`: all gateways with the same configuration
+/// accept it. It ends 900 s after its last request (recorded once a minute), a day after the login, at the time that
+/// the provider sets, at `logout_uri`, and by a logout at the provider. The node does not get the cookie. For `acl`
+/// the user is an external user with its attributes in `attrs`.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The name of the gateway at the provider (entity ID).

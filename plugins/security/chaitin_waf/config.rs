@@ -12,12 +12,11 @@ use sigma_plugin_kit::condition;
 
 /// Checks requests for attacks with Chaitin's SafeLine WAF, over its protocol T1K.
 ///
-/// The detectors stand in the plugin metadata, and are asked in turn; one that cannot be reached is passed over.
-/// `monitor`, the default, lets every request pass and says in the error log whom it would have refused. `block`
-/// answers an attack in the detector's place, and a request for which there is no verdict with 500. A detector gets
-/// the head at the time when the plugin runs, with the client's path and query, and the first `req_body_size` KB of
-/// the body. A refusal counts with every status, with or without an event id; a status that is not an error becomes
-/// 403. Of one verdict at most 64 KiB are read.
+/// The plugin metadata list the detectors, which are used in turn; an unreachable one is skipped. `monitor`, the
+/// default, permits every request and logs refusals to the error log. `block` responds to attacks for the detector,
+/// and with 500 to requests without a verdict. A detector gets the head at the time when the plugin runs, with the
+/// client's path and query, and the first `req_body_size` KB of the body. A refusal counts with every status, with or
+/// without an event id; a status that is not an error becomes 403. A verdict has at most 64 KiB.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// Action on attacks. Unset: `mode` of the plugin metadata, or else `monitor`.

@@ -122,30 +122,29 @@ $ curl -s http://127.0.0.1:9080/pets/sold
 
 /// Validates requests by an OpenAPI document (3.0 or 3.1, in JSON or YAML).
 ///
-/// The operation is found by the method and the normalised path, with the path of a server of the document before it.
-/// A slash at the end does not matter. Of several paths that fit the one counts that is literal further to the left. Then the
-/// parameters in path, query, fields and cookies are checked in the styles that they have, and the body by its media
-/// type: JSON (also `+json`), forms and multipart against their schema, others by their type alone. An operation
-/// without a `requestBody` takes any body. `readOnly` properties are refused, and so are values of a discriminator
-/// that name no schema; defaults are not filled in.
+/// Method and normalised path, after the path of a server of the document, select the operation. A slash at the end
+/// is ignored. Of several matching paths the one with literal segments further to the left wins. Parameters in path,
+/// query, fields and cookies are checked in their styles. Bodies of JSON (also `+json`), forms and multipart are
+/// checked by their schema, others only by their media type. An operation without a `requestBody` accepts any body.
+/// `readOnly` properties are refused, and so are values of a discriminator without a schema; defaults are not filled
+/// in.
 ///
 /// Ambiguous requests are refused: a repeated name in a JSON object, a repeated parameter that is not a list, several
 /// `Content-Type`, a charset other than UTF-8, a body with `Content-Encoding`.
 ///
-/// Everything that a document refers to has to stand in it. Patterns are matched in linear time. A document from
-/// `spec_url` has at most 16 MiB. It is fetched when a request needs it, and again when it is older than
-/// `spec_url_ttl` of the plugin metadata; the old one is used meanwhile. Before the first one arrives, requests get a
-/// 500.
+/// All references must be within the document. Patterns are matched in linear time. A document from `spec_url` has at
+/// most 16 MiB. It is fetched when a request needs it, and again when it is older than `spec_url_ttl` of the plugin
+/// metadata; the old one is used meanwhile. Before the first one arrives, requests get a 500.
 ///
-/// With `validate_responses`, answers of nodes to requests that the document describes are validated too, also those
-/// that the cache has kept: the status (itself, then its class such as `4XX`, then `default`), the fields,
-/// `Content-Type`, and bodies of JSON, in which `writeOnly` properties are refused. An operation without `responses`
-/// may have any answer, and one without `content` any body. Bodies of other types are not looked into. A refused
-/// response is replaced by a 502 without its values; the log has them. A body that may be refused is held back, and
-/// the head with it; one that is reported passes meanwhile, as it came. Where bodies are looked at, nodes are asked
-/// for whole ones, in gzip and brotli at most. One that cannot be looked at, as it is over a limit or has another
-/// coding, is as one that does not fit. The check sees the response after plugins of higher priority; responses of
-/// the gateway and of plugins are not checked.
+/// With `validate_responses`, responses of nodes to described requests are validated too, also cached ones: the
+/// status (itself, then its class such as `4XX`, then `default`), the fields, `Content-Type`, and JSON bodies, in
+/// which `writeOnly` properties are refused. An operation without `responses` accepts any response, one without
+/// `content` any body. Bodies of other types are not checked. A refused response is replaced by a 502 without its
+/// values; the log has them. Head and body wait until the body is checked; if violations are only reported, the
+/// response passes without delay. If bodies are checked, nodes get requests for whole bodies, with gzip and brotli as
+/// the only codings. A body that cannot be checked, because it is over a limit or has another coding, counts as
+/// invalid. The check sees the response after plugins of higher priority; responses of the gateway and of plugins are
+/// not checked.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["spec"]}, {"required": ["spec_url"]}]))]
 struct Config {

@@ -92,17 +92,16 @@ const ANSWER_BYTES: usize = 1 << 20;
 
 /// Authorizes requests by an Open Policy Agent.
 ///
-/// The agent gets the request as `input` at `/v1/data/POLICY`; the policy is a package with `allow`, and may
-/// have `status_code`, `headers` and `reason` for a refusal. An agent that is away refuses with 403, one whose
-/// answer is no decision with 503. Secrets of routes, services and consumers that it is shown stand as `***`. It is
-/// an upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of
-/// more than 1 MiB counts as none.
+/// The agent gets the request as `input` at `/v1/data/POLICY`; the policy is a package with `allow`, and may have
+/// `status_code`, `headers` and `reason` for a refusal. If the agent is unreachable, the client gets 403; without a
+/// decision in the response, 503. The agent gets secrets of routes, services and consumers as `***`. It is an
+/// upstream of the plugin: its name is resolved in advance, and connections are kept alive. A response of more than 1
+/// MiB counts as no response.
 ///
 /// With `cache` each worker stores decisions: at most 8192, or `plugin_attr.opa.worker_decisions`. Equal requests at
 /// the same time cause one call. Without a `key` a decision applies to requests with the same input for the agent,
-/// apart from the time. The input includes the client's port, and so its connection. Decisions of more than 8 KiB are
-/// not remembered, nor refusals that set a cookie or come with another status than 401, 403, 404 and 429, nor that
-/// there was no decision.
+/// apart from the time. The input includes the client's port, and so its connection. Not stored are decisions of more
+/// than 8 KiB, refusals that set a cookie or have a status other than 401, 403, 404 and 429, and failures.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The agent's URL, with `http` or `https`.

@@ -9,27 +9,23 @@ use super::output::{Defaults, Form, LargeIntegers};
 
 /// Transcodes JSON requests to gRPC calls of an upstream.
 ///
-/// The upstream has `scheme: grpc` or `grpcs`. The message is made of the members of the body, if that is an object
-/// in `application/json`, or else of the arguments of a form (POST) or of the query, by the names of its fields;
-/// others are ignored. With `http_rules`, the annotations `google.api.http` of the service say which requests stand
-/// for which method, and what of them goes into which field; then `method` is for requests that none of them is of,
-/// which without it get a 404.
+/// The upstream has `scheme: grpc` or `grpcs`. The fields of the message come from the members of the body, if it is
+/// an object in `application/json`, or else from the arguments of a form (POST) or of the query; other members are
+/// ignored. With `http_rules`, the annotations `google.api.http` of the service map requests to methods and their
+/// parts to fields. `method` is then for requests without a match, which otherwise get 404.
 ///
-/// Where a method takes a stream of messages, the body is an array of them in `application/json`, or one behind the
-/// other, such as lines of `application/x-ndjson`. Each is sent as soon as it is whole, and the answer may come
-/// meanwhile. Fields from the query and the path belong to the first message. `max_req_body_size` and
-/// `max_body_values` are limits of each message there; a stream has no end that is known. A message that cannot be
-/// made ends the call: with a 400 or a 413 if the answer has not begun.
+/// For a client stream the body is an array of messages in `application/json`, or messages one after the other, such
+/// as lines of `application/x-ndjson`. Each message is sent when it is complete; the response may arrive meanwhile.
+/// Fields from the query and the path belong to the first message. `max_req_body_size` and `max_body_values` limit
+/// each message of a stream. An invalid message ends the call: with 400 or 413 if the response has not begun.
 ///
-/// The answer is JSON, with fields by the names that they have in the definition. The well-known types, such as
-/// `Any`, `Timestamp` and `StringValue`, have the form that Protocol Buffers give them in JSON; `bytes` are base64. A
-/// server stream is one line of JSON for each message, as they come; where the call fails behind some, the last line
-/// is `{"error":{"code":…,"message":"…"}}`. A status in the head of a response becomes an HTTP status; a status after
-/// the messages is a trailer. Messages of a response are held in memory; `plugin_attr` limits their sum in one
-/// worker.
+/// The response is JSON with the field names of the definition. Well-known types, such as `Any`, `Timestamp` and
+/// `StringValue`, have their JSON form of Protocol Buffers; `bytes` are base64. A server stream is one line of JSON
+/// for each message; if the call fails after some messages, the last line is `{"error":{"code":…,"message":"…"}}`. A
+/// status in the head of a response becomes an HTTP status; a status after the messages is a trailer. Messages of a
+/// response are held in memory; `plugin_attr` limits their sum in one worker.
 ///
-/// A `proto_id` that there is not, or that cannot be compiled, is an error in the log, and requests pass as they
-/// are; a method that the service lacks is a 503.
+/// A missing or invalid `proto_id` is logged as an error, and requests pass unchanged; an unknown method gets 503.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The id of the definition, a resource `protos`.

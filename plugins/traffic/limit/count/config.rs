@@ -12,12 +12,12 @@ use sigma_plugin_kit::redis::{Policy, policies};
 
 /// Limits requests per time window (rate limit, quota).
 ///
-/// Each key may make `count` requests in `time_window` seconds. A fixed window begins with the first
-/// request of a key; a sliding one weighs the window before. Counters are kept in this gateway, or in
-/// Redis, where several gateways share them.
+/// Each key may send `count` requests in `time_window` seconds. **Further requests get 503 unless `rejected_code` is
+/// set; 429 is the usual choice.** The default key is the client's address, also on a consumer: for a limit per
+/// consumer set `key: consumer_name`. A fixed window begins with the first request of a key; a sliding window also
+/// weighs the previous one. Counters are in this gateway, or in Redis, where several gateways share them.
 ///
-/// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose windows
-/// end first are forgotten.
+/// This gateway stores keys in at most 128 MiB, about 800,000; beyond that, keys whose windows end first are removed.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["count", "time_window"]}, {"required": ["rules"]}]))]
 pub(in crate::limit) struct Config {
