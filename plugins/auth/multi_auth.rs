@@ -365,7 +365,7 @@ mod tests {
         let reason = refusal_in("multi-auth", PluginScope::Consumer, &conf);
         assert_eq!(
             reason,
-            "the plugin identifies nobody by itself; give the consumer the configurations of the plugins that it asks"
+            "the plugin has no credentials of its own; configure the consumer for the plugins that it calls"
         );
         assert!(roster().identity("multi-auth", &conf).is_none());
     }

@@ -341,7 +341,7 @@ mod tests {
         {
             let head =
                 format!("POST /graphql?{argument} HTTP/1.1\nHost: h\nContent-Type: application/graphql");
-            check(outcome(&head, "{a}"), &format!("args[{name}] stands beside a body"));
+            check(outcome(&head, "{a}"), &format!("args[{name}] in a request with a body"));
         }
         check(outcome("GET /graphql?query={a} HTTP/1.1\nHost: h", "{b}"), "a GET has no body");
         assert_eq!(outcome("HEAD /graphql?query={a} HTTP/1.1\nHost: h", ""), "405");

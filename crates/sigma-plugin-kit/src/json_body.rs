@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(twice(b"{\"a\":{\"b\":1},\"b\":[1]}"), Ok(json!({"a": {"b": 1}, "b": [1]})));
         assert_eq!(
             twice(b"[{\"a\":1,\"\\u0061\":2}]"),
-            invalid("a name stands twice in an object at line 1 column 19")
+            invalid("a name is repeated in an object at line 1 column 19")
         );
         assert_eq!(twice(b"{} x"), invalid("trailing characters at line 1 column 4"));
         assert_eq!(twice(b"[1,2,3,4,5,6,7,8,9]"), Err(Unread::TooMany));

@@ -1,5 +1,5 @@
-//! Addresses as text, for every request: what the standard library's formatting takes longer for than
-//! the rest of a hook.
+//! Formats addresses as text for every request. The formatting of the standard library takes longer than the rest of
+//! a hook.
 
 use std::fmt;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use sigma_observe::line::{Put, put_number};
 
-/// Each octet as it stands in an IPv4 address, a dot behind it, and how many bytes that is; built at compile time.
+/// Each octet as IPv4 text with a dot at the end, and the length of that text; built at compile time.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut octets = [([b'.'; 4], 2); 256];
     let mut n = 0;
@@ -24,7 +24,7 @@ static OCTETS: [([u8; 4], u8); 256] = {
     octets
 };
 
-/// The customer that an address stands for: an IPv4 address itself, of IPv6 the network that a customer has (/64).
+/// Returns the network of one customer: an IPv4 address itself, the /64 network of an IPv6 address.
 pub fn network_of(addr: IpAddr) -> IpAddr {
     match addr.to_canonical() {
         IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from(u128::from(addr) >> 64 << 64)),
@@ -32,7 +32,7 @@ pub fn network_of(addr: IpAddr) -> IpAddr {
     }
 }
 
-/// The same as text: `192.0.2.1`, `2001:db8:0:1::/64`.
+/// Returns the network of one customer as text: `192.0.2.1`, `2001:db8:0:1::/64`.
 pub(crate) fn network_text(addr: IpAddr) -> String {
     match network_of(addr) {
         IpAddr::V6(network) => format!("{network}/64"),
@@ -40,7 +40,7 @@ pub(crate) fn network_text(addr: IpAddr) -> String {
     }
 }
 
-/// An IP address as text, on the stack.
+/// The text of an IP address, on the stack.
 #[derive(Debug, Clone, Copy)]
 pub struct IpText {
     bytes: [u8; IpText::LONGEST],
@@ -51,7 +51,7 @@ impl IpText {
     /// Bytes of the longest IPv6 text.
     const LONGEST: usize = 45;
 
-    /// The text of an address.
+    /// Formats an address.
     pub fn of(addr: IpAddr) -> IpText {
         let mut text = IpText { bytes: [0; IpText::LONGEST], len: 0 };
         match addr {
@@ -59,18 +59,18 @@ impl IpText {
                 let mut len = 0;
                 for octet in addr.octets() {
                     let (digits, n) = &OCTETS[usize::from(octet)];
-                    // What the next one does not write over is behind the text. The mask changes nothing, and spares
-                    // the check that there is room.
+                    // The next octet overwrites the unused bytes. The mask changes nothing, and it saves a bounds
+                    // check.
                     let at = len & 15;
                     text.bytes[at..at + 4].copy_from_slice(digits);
                     len += usize::from(*n);
                 }
-                // The last dot is none of it.
+                // The text ends before the last dot.
                 text.len = len as u8 - 1;
             }
             IpAddr::V6(addr) => {
                 let mut room = &mut text.bytes[..];
-                // There is room for the longest.
+                // The buffer has room for the longest address.
                 let _ = write!(room, "{addr}");
                 let left = room.len();
                 text.len = (IpText::LONGEST - left) as u8;
@@ -79,14 +79,12 @@ impl IpText {
         text
     }
 
-    /// The text.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
-        // Digits, letters, dots and colons are all that was written.
+        // The text has only digits, letters, dots and colons.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 }
@@ -100,14 +98,14 @@ pub fn put_ip(addr: IpAddr, out: &mut impl Put) {
             for (digits, len) in others {
                 out.put_some(digits, usize::from(*len));
             }
-            // Without the dot.
+            // The last octet has no dot.
             out.put_some(&last.0, usize::from(last.1 - 1));
         }
         IpAddr::V6(_) => out.put(IpText::of(addr).as_bytes()),
     }
 }
 
-/// Where a node is. It becomes text only for those who ask.
+/// The address of a node. It becomes text only on demand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NodeAddr {
     /// An address and a port.
@@ -117,7 +115,7 @@ pub enum NodeAddr {
 }
 
 impl NodeAddr {
-    /// Appends what [`fmt::Display`] shows.
+    /// Appends the same text as [`fmt::Display`].
     pub fn put(&self, out: &mut impl Put) {
         match self {
             NodeAddr::Tcp(SocketAddr::V4(addr)) => {
@@ -145,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_of_an_address_is_what_a_customer_has() {
+    fn a_network_covers_one_customer() {
         for (addr, expected) in [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_the_standard_library() {
+    fn texts_match_the_standard_library() {
         for text in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "9.80.7.123", "::1", "2001:db8::a"] {
             let addr: IpAddr = text.parse().unwrap();
             assert_eq!(IpText::of(addr).as_str(), text);

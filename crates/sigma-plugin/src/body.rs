@@ -1,4 +1,4 @@
-//! Changing a body while it passes, in either direction.
+//! Filters that change a body in transit, in either direction.
 
 use std::collections::VecDeque;
 use std::task::{self, Poll};
@@ -9,36 +9,35 @@ use crate::Context;
 
 /// Frames of one body, one after the other.
 pub trait Frames {
-    /// The next frame. The last one is [`Frame::End`] or [`Frame::Trailers`]; it is not asked again
-    /// after that, nor after a fault.
+    /// Returns the next frame. The last one is [`Frame::End`] or [`Frame::Trailers`]. After it, or after a fault, the
+    /// method is not called again.
     fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 }
 
-/// Changes one body while it passes. Filters stand in a row, in the order of their plugins.
+/// Changes one body in transit. Filters run in a row, in the order of their plugins.
 ///
-/// A filter is asked for frames as fast as they are taken from it, and asks the one before it for as
-/// many as it needs: what nobody takes, nobody makes. So memory is bounded as long as a filter keeps
-/// little itself.
+/// A filter produces frames only as fast as the next one reads them, and reads from the one before only as many as it
+/// needs. So memory is bounded as long as a filter keeps little itself.
 pub trait BodyFilter {
-    /// The length of what leaves this filter, when a body of `length` comes in.
+    /// Returns the length of the filtered body for an input body of `length`.
     fn length(&self, _length: BodyLength) -> BodyLength {
         BodyLength::Streamed
     }
 
-    /// Whether it encodes the body for the way to the client (RFC 9110 §8.4). Such a filter stands
-    /// behind all others, whatever the order of the plugins: they see the body itself.
+    /// Returns true if the filter encodes the body for the client (RFC 9110 §8.4). Such a filter runs after all
+    /// others, in any order of the plugins: the others get the body without the encoding.
     fn encodes(&self) -> bool {
         false
     }
 
-    /// Whether the head of an answer waits for the first frame that leaves this filter. Until then the filter may give
-    /// the body up for [`Context::instead`], and the client is answered with that.
+    /// Returns true if the head of a response waits for the first frame of this filter. Until then the filter may
+    /// drop the body and set [`Context::instead`], which the client gets as the response.
     fn holds_head(&self) -> bool {
         false
     }
 
-    /// The next frame that leaves this filter, made of frames of `input`. It may wait, and it may
-    /// give the body up: an error breaks it off, so that nobody takes it for whole.
+    /// Returns the next frame of this filter, made of frames of `input`. It may wait. An error aborts the body, so
+    /// that the client does not take it as complete.
     ///
     /// Trailers belong to the filter that gets them: it passes them on, changes or drops them.
     fn poll_frame(
@@ -49,7 +48,7 @@ pub trait BodyFilter {
     ) -> Poll<Result<Frame, Fault>>;
 }
 
-/// The next frame that has passed all of `filters`, the first of which is the nearest to `source`.
+/// Returns the next frame after all `filters`. The first filter is the nearest to `source`.
 #[inline]
 pub fn poll_filtered(
     filters: &mut [Box<dyn BodyFilter>],
@@ -63,7 +62,7 @@ pub fn poll_filtered(
     }
 }
 
-/// The source of a filter: the filters in front of it, and the source of the first of them.
+/// The source of a filter: the filters before it, and the source of the first of them.
 struct FilteredSource<'r> {
     filters: &'r mut [Box<dyn BodyFilter>],
     source: &'r mut dyn Frames,
@@ -75,7 +74,7 @@ impl Frames for FilteredSource<'_> {
     }
 }
 
-/// Bytes that a [`Transform`] passes on.
+/// Output of a [`Transform`].
 #[derive(Debug, Default)]
 pub struct Pieces {
     frames: VecDeque<Frame>,
@@ -83,7 +82,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Passes bytes on, in as many frames as they need.
+    /// Appends bytes, in as many frames as they need.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let mut taken = 0;
         while let Some(piece) = Chunk::next_of(bytes, &mut taken) {
@@ -91,36 +90,36 @@ impl Pieces {
         }
     }
 
-    /// Passes a piece on as it is.
+    /// Appends a piece unchanged.
     pub fn piece(&mut self, data: Chunk) {
         if !data.is_empty() {
             self.frames.push_back(Frame::Data(data));
         }
     }
 
-    /// Gives the body up: it breaks off behind what was passed on. The first fault counts.
+    /// Aborts the body after the pieces appended so far. The first fault counts.
     pub fn fail(&mut self, fault: Fault) {
         self.fault.get_or_insert(fault);
     }
 
-    /// Why the body is given up, if it is.
+    /// Returns the reason for the abort, if there is one.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// Whether nothing is to be passed on.
+    /// Returns true if there is no output.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Takes out what is passed on.
+    /// Takes the output.
     pub fn drain(&mut self) -> impl Iterator<Item = Frame> {
         self.frames.drain(..)
     }
 }
 
-/// A filter that makes of each piece what leaves it at once, which is what most do. What it makes of
-/// one piece must be bounded; where it is not, it is a [`BodyFilter`] of its own.
+/// A filter that turns each piece into its output at once, as most filters do. The output of one piece must be
+/// bounded. If it is not, implement [`BodyFilter`] instead.
 pub trait Transform {
     /// See [`BodyFilter::length`].
     fn length(&self, _length: BodyLength) -> BodyLength {
@@ -137,14 +136,14 @@ pub trait Transform {
         false
     }
 
-    /// One piece of the body.
+    /// Handles one piece of the body.
     fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces);
 
-    /// The end of the body, with its trailers if there are some; called once. What is still held
-    /// back goes to `out`; the end itself is passed on behind it.
+    /// Handles the end of the body, with its trailers if there are some; called once. Bytes held back go to `out`;
+    /// the end itself follows them.
     fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, _out: &mut Pieces) {}
 
-    /// As a filter.
+    /// Converts it to a filter.
     fn filter(self) -> Box<dyn BodyFilter>
     where
         Self: Sized + 'static,
@@ -153,11 +152,11 @@ pub trait Transform {
     }
 }
 
-/// A [`Transform`] at work.
+/// A [`Transform`] as a filter.
 struct Transformed<T> {
     transform: T,
     pieces: Pieces,
-    /// The end that came in, until what stands before it has left.
+    /// The end of the input, until the output before it is read.
     end: Option<Frame>,
 }
 
@@ -209,7 +208,7 @@ impl<T: Transform> BodyFilter for Transformed<T> {
 mod tests {
     use super::*;
 
-    /// Gives these frames, one a poll.
+    /// A source of fixed frames, one a poll.
     struct Given(VecDeque<Frame>);
 
     impl Frames for Given {
@@ -218,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Doubles every piece; holds the last byte of the body back, and gives up at an `!`.
+    /// Doubles every piece, holds the last byte of the body back, and aborts at an `!`.
     #[derive(Default)]
     struct Doubled(Vec<u8>);
 
@@ -262,7 +261,7 @@ mod tests {
         check(&["a", "b"], 1, "aabb", true);
         check(&["a"], 2, "aaaa", true);
         check(&[], 2, "", true);
-        // What was passed on before the fault is not lost, what is held back is.
+        // Output before the fault is sent; bytes held back are lost.
         check(&["a", "b!", "c"], 1, "aab!", false);
     }
 }

@@ -1,21 +1,21 @@
-//! A copy of a request body that passes, for plugins that only look.
+//! A copy of a request body in transit, for plugins that only read it.
 
 use std::cell::{Cell, Ref, RefCell};
 
 use sigma_buffer::held::{self, Held};
 
-/// The beginning of a body that is passed on while it is copied.
+/// The first bytes of a body, copied in transit.
 #[derive(Debug, Default)]
 pub struct BodyCopy {
     limit: Cell<usize>,
     bytes: RefCell<Vec<u8>>,
     held: RefCell<Held>,
-    /// Bytes are missing, since there was no memory for them.
+    /// Bytes are missing, as there was no memory for them.
     cut: Cell<bool>,
 }
 
 impl BodyCopy {
-    /// A piece that passes. It is left out, and everything behind it, where memory for clients has no room.
+    /// Copies a piece. If the memory for clients is full, this piece and all later ones are left out.
     pub fn see(&self, data: &[u8]) {
         let mut bytes = self.bytes.borrow_mut();
         let room = self.limit.get().saturating_sub(bytes.len());
@@ -28,7 +28,7 @@ impl BodyCopy {
         self.held.borrow_mut().set(bytes.capacity());
     }
 
-    /// Copies at least `limit` bytes.
+    /// Sets the limit to at least `limit` bytes.
     pub(crate) fn raise(&self, limit: usize) {
         self.limit.set(self.limit.get().max(limit));
     }
@@ -38,7 +38,7 @@ impl BodyCopy {
         self.bytes.borrow()
     }
 
-    /// Whether nothing that has passed is missing. A copy that fills its limit may miss something.
+    /// Returns true if the copy has every byte so far. A copy at its limit may lack bytes.
     pub(crate) fn is_whole(&self) -> bool {
         !self.cut.get() && self.bytes.borrow().len() < self.limit.get()
     }

@@ -6,39 +6,39 @@ use sigma_config::expr::{VarName, VarValue};
 use crate::form::pairs;
 use crate::graphql::Chosen;
 
-/// Fields of a form, and parts of a multipart body, that are looked at for logs and templates.
+/// The largest number of form fields and multipart parts that logs and templates can read.
 const FIELDS_MAX: usize = 1_000;
 
-/// Those that may be there where they decide.
+/// The same limit for conditions that choose a route.
 const DECIDING_FIELDS_MAX: usize = 10_000;
 
-/// What a request body has for conditions that are asked before there is a route.
+/// The fields of a request body, for conditions that are evaluated before the route is known.
 #[derive(Debug, Default)]
 pub struct BodyFields {
     fields: Option<Value>,
     is_form: bool,
-    /// The operation of GraphQL in it, if somebody has looked for one.
+    /// The operation of GraphQL in it, if it was parsed.
     chosen: Option<Option<Chosen>>,
 }
 
 impl BodyFields {
-    /// The same, with the operation of GraphQL that was found in the request.
+    /// Adds the operation of GraphQL that was found in the request.
     pub fn with_graphql(self, chosen: Option<Chosen>) -> BodyFields {
         BodyFields { chosen: Some(chosen), ..self }
     }
 
-    /// The operation of GraphQL; None if nobody has looked for one yet.
+    /// Returns the operation of GraphQL, or None if it was not parsed yet.
     pub fn graphql(&self) -> Option<Option<&Chosen>> {
         self.chosen.as_ref().map(Option::as_ref)
     }
 
-    /// Whether bodies of this type have fields at all.
+    /// Returns true if bodies of this type can have fields.
     pub fn are_in(content_type: &[u8]) -> bool {
         is_json(content_type) || is_form(content_type) || is_multipart(content_type)
     }
 
-    /// Those of a body; without any if it is not what its type says. None if there are more than are looked at: who
-    /// hides a field behind thousands of others decides nothing.
+    /// Parses the fields of a body. The result is empty if the body does not match its type. None if there are more
+    /// fields than the limit: a client must not hide a field behind thousands of others.
     pub fn of(content_type: &[u8], body: &[u8]) -> Option<BodyFields> {
         let most = DECIDING_FIELDS_MAX;
         let is_form = is_form(content_type);
@@ -51,7 +51,7 @@ impl BodyFields {
         Some(BodyFields { fields, is_form, chosen: None })
     }
 
-    /// The value of `post_arg.PATH`, and of `post_arg_NAME` in a form.
+    /// Returns the value of `post_arg.PATH`, or of `post_arg_NAME` in a form.
     pub fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
         let fields = self.fields.as_ref()?;
         match name {
@@ -65,12 +65,12 @@ impl BodyFields {
     }
 }
 
-/// Whether a body of this type is a form.
+/// Returns true if bodies of this type are forms.
 pub(crate) fn is_form(content_type: &[u8]) -> bool {
     media_type(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
-/// The body as a value; None if it is of another type than these, or not what its type says.
+/// Parses the body to a value. Returns None for an unknown type or an invalid body.
 pub(crate) fn read(content_type: &[u8], body: &[u8]) -> Option<Value> {
     read_up_to(content_type, body, FIELDS_MAX)
 }
@@ -138,7 +138,7 @@ fn multipart(boundary: &[u8], body: &[u8], most: usize) -> Option<Value> {
     let line_end = line_end(boundary, body)?;
     let delimiter = [line_end, b"--", boundary].concat();
     let end_of_head = [line_end, line_end].concat();
-    // The first one may stand at the very beginning, without its line break.
+    // The first one may be at the very beginning, without its line break.
     let mut rest = match body.strip_prefix(&delimiter[line_end.len()..]) {
         Some(rest) => rest,
         None => split_once(body, &delimiter)?.1,
@@ -155,8 +155,8 @@ fn multipart(boundary: &[u8], body: &[u8], most: usize) -> Option<Value> {
     Some(Value::Object(fields))
 }
 
-/// The end of the lines of a body: CRLF, or the LF that clients written by hand send (RFC 2046 asks for CRLF). None if a
-/// body has lines of both kinds before boundaries: two readers could divide it in two ways.
+/// Returns the line end of a body: CRLF, or the LF of handwritten clients (RFC 2046 requires CRLF). Returns None if a
+/// body has both kinds before boundaries: two readers could split it in two ways.
 fn line_end<'l>(boundary: &[u8], body: &[u8]) -> Option<&'l [u8]> {
     let first = [b"--", boundary].concat();
     let line = match body.strip_prefix(&first[..]) {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn multipart_lines_end_all_alike() {
+    fn multipart_lines_must_end_alike() {
         let check = |body: &str, expected: Option<&str>| {
             let content_type = b"multipart/form-data; boundary=b";
             let fields = read(content_type, body.as_bytes());
@@ -244,7 +244,7 @@ mod tests {
         check(&format!("--b\nX: y\n{part}\n\n\n--b--"), Some(""));
         check(&format!("--b\n{part}\n\n1\n--b\n{part}\n\n2\n--b--"), Some("1"));
         check(&format!("--b\n{part}\n\n1\r2\n--b--"), Some("1\r2"));
-        // Content may have the other kind of line in it, but not before a boundary.
+        // Content may contain the other line break, but not before a boundary.
         check(&format!("--b\r\n{part}\r\n\r\n1\n2\r\n--b--"), Some("1\n2"));
         check(&format!("--b\n{part}\n\n1\r\n2\n--b--"), Some("1\r\n2"));
         check(&format!("--b\n{part}\n\n1\r\n--b--\n--b--"), None);

@@ -1,4 +1,4 @@
-//! Serving upstreams that speak no HTTP: a plugin answers in the place of a node.
+//! Bridges to upstreams without HTTP: a plugin makes the response instead of a node.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,28 +7,27 @@ use sigma_config::resources::{Scheme, Upstream};
 
 use crate::{Context, Env, Step};
 
-/// What a plugin does for requests whose upstream has a scheme of its own. It takes the turn of balancing: after
-/// all plugins of the request phases, on every route that leads to such an upstream, whether the plugin is
-/// configured there or not.
+/// A plugin that serves all requests to upstreams with its scheme. It runs instead of balancing, after all plugins of
+/// the request phases. It runs on every route with such an upstream, even where the plugin is not configured.
 #[derive(Debug, Clone, Copy)]
 pub struct Bridge {
     /// The scheme.
     pub scheme: Scheme,
-    /// Answers a request. A [`Step::Takeover`] to WebSocket needs no leave of the route here: the scheme is one.
-    /// [`Step::Next`] is no answer. Must not block.
+    /// Answers a request. A [`Step::Takeover`] to WebSocket needs no permission of the route: the scheme implies it.
+    /// [`Step::Next`] is not allowed. Must not block.
     pub open: fn(&Far, &mut Context, &Env<'_>) -> Step,
 }
 
-/// What is on the other side of a bridge.
+/// The upstream side of a bridge.
 #[derive(Debug, Clone)]
 pub struct Far {
     /// The upstream's key.
     pub key: Box<str>,
-    /// The upstream as it is configured.
+    /// The configured upstream.
     pub upstream: Arc<Upstream>,
-    /// Hosts and ports of its nodes, wherever they are known from; each once.
+    /// Hosts and ports of its nodes, from any source; each once.
     pub nodes: Vec<(Box<str>, u16)>,
-    /// How connections to them are encrypted: the `ClientTls` of `sigma-net`, which this crate does not know. None for
+    /// TLS for connections to the nodes: the `ClientTls` of `sigma-net`, a type unknown to this crate. None for
     /// cleartext.
     pub tls: Option<Arc<dyn Any + Send + Sync>>,
 }

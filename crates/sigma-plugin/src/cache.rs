@@ -1,4 +1,4 @@
-//! What a plugin wants of the cache of answers, which is a stage of the exchange and not the plugin's own.
+//! The order of a plugin for the response cache, which is a stage of the exchange and does not belong to the plugin.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -9,76 +9,78 @@ use sigma_http::Method;
 use crate::Context;
 use crate::variables::joined;
 
-/// How answers are kept and used again.
+/// Rules for storing and reusing responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheRule {
-    /// The name of the memory that they are kept in.
+    /// The name of the memory zone.
     pub zone: Box<str>,
-    /// How much memory that is, in bytes.
+    /// The size of the zone in bytes.
     pub zone_bytes: u64,
-    /// Where on a disk it keeps them as well, if it does.
+    /// The disk storage of the zone, if it has one.
     pub disk: Option<CacheDisk>,
-    /// Whoever may send `PURGE` has what is kept under a key forgotten.
+    /// `PURGE` requests remove the stored responses of a key.
     pub purges: bool,
-    /// The methods that are answered from it. Answers to HEAD are not kept: those to GET serve it.
+    /// The methods that use the cache. Responses to HEAD are not stored: those to GET serve it.
     pub methods: Vec<Method>,
-    /// The statuses that are kept; None for all whose lifetime is known.
+    /// The statuses that are stored; None for every status with a known lifetime.
     pub statuses: Option<Vec<u16>>,
-    /// How long they are fresh.
+    /// How long responses are fresh.
     pub lifetime: Lifetime,
-    /// What nodes say and this gateway does not heed.
+    /// Response fields that this gateway ignores.
     pub ignores: Ignored,
-    /// `Cache-Control` of requests counts.
+    /// `Cache-Control` of requests is respected.
     pub heeds_requests: bool,
-    /// Answers that set cookies are kept.
+    /// Responses that set cookies are stored.
     pub keeps_cookies: bool,
-    /// The most bytes that a body may have.
+    /// The largest body in bytes.
     pub most_bytes: u64,
-    /// Bytes of the slices in which answers are asked for and kept of which not all is there; 0 for never.
+    /// The size of a slice in bytes, for responses that are fetched and stored in parts; 0 for no slices.
     pub slice_bytes: u64,
-    /// Clients are not told how long answers are fresh.
+    /// The freshness lifetime is hidden from clients.
     pub hides_lifetime: bool,
-    /// For how many milliseconds a request waits for another one's answer; 0 if each asks for itself.
+    /// Milliseconds that a request waits for the response of another request; 0 if each request fetches for itself.
     pub wait_ms: u32,
-    /// Seconds without an answer after which one more asks for all; 0 for never.
+    /// Seconds without a response until another waiting request fetches; 0 for never.
     pub lead_s: u32,
-    /// How many requests wait for one; further ones ask for themselves. 0 for no limit.
+    /// The largest number of requests that wait for one; further ones fetch for themselves. 0 for no limit.
     pub waiters_max: u32,
-    /// How often an answer must have been asked for before it is kept; 0 and 1 for at once.
+    /// The number of requests after which a response is stored; 0 and 1 for the first.
     pub least_uses: u32,
-    /// What is stale is asked for with its validators. What is stale from the start is kept for that, if it has some.
+    /// Stale responses are revalidated with their validators. A response that is stale on arrival is stored for that
+    /// if it has validators.
     pub revalidates: bool,
-    /// Seconds for which what is stale is given while somebody asks anew, beside what it says itself.
+    /// Seconds in which a stale response is sent while it is revalidated, in addition to its own
+    /// `stale-while-revalidate`.
     pub stale_while_revalidate: u32,
-    /// What is stale and may be given is asked for anew with nobody waiting.
+    /// A usable stale response is revalidated in the background.
     pub asks_aside: bool,
-    /// Seconds for which what is stale stands in where a node fails, beside what it says itself.
+    /// Seconds in which a stale response replaces a failed one, in addition to its own `stale-if-error`.
     pub stale_if_error: u32,
-    /// Statuses that count as a failure then.
+    /// Statuses that count as failures for that.
     pub failures: Vec<u16>,
-    /// How clients are told what the cache did.
+    /// How responses report the cache status.
     pub tells: Tells,
-    /// The fields that say which tags an answer has are not for clients.
+    /// Fields with the tags of a response are hidden from clients.
     pub hides_tags: bool,
-    /// What keys are made of; [`CacheOrder::new`] says it.
+    /// The parts of keys; set by [`CacheOrder::new`].
     pub key: CacheKey,
 }
 
-/// What keys are made of.
+/// The parts of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheKey {
     parts: Vec<Part>,
-    /// Whoever no consumer is known for.
+    /// The key part for requests without a consumer.
     user: Option<VarName>,
-    /// Consumers have answers of their own, unless the key tells whose it is.
+    /// Consumers have separate responses, unless the key identifies the user.
     isolates: bool,
-    /// The operator says that responses are the same for all persons.
+    /// The operator declares that responses are the same for all users.
     is_for_all: bool,
-    /// The whole field is in the key.
+    /// The key has the whole credential field.
     has_credential: bool,
-    /// The consumer is, if there is one.
+    /// The key has the consumer, if there is one.
     has_consumer: bool,
-    /// Answers to POST are kept: as `$request_method` it is another method than GET.
+    /// Responses to POST are stored: `$request_method` tells POST from GET.
     has_post: bool,
 }
 
@@ -96,10 +98,10 @@ impl CacheKey {
         }
     }
 
-    /// The key of an exchange, and whether it tells whose answer it is.
+    /// Returns the key of an exchange, and whether the key identifies the user.
     fn of(&self, ctx: &Context) -> (Vec<u8>, bool) {
         let mut key = Vec::new();
-        // Whoever is not known is anybody.
+        // The anonymous consumer counts as no consumer.
         let known = ctx.identity.as_ref().filter(|identity| !identity.is_anonymous());
         let is_isolated = self.has_credential || known.is_some() && (self.isolates || self.has_consumer);
         if self.isolates {
@@ -122,8 +124,7 @@ impl CacheKey {
         (key, is_isolated)
     }
 
-    /// The method whose answers a request is about: HEAD is answered from what GET has left, and others make that be
-    /// forgotten.
+    /// Returns the method of the stored response: HEAD uses the response to GET, and other methods invalidate it.
     fn method(&self, ctx: &Context) -> &'static str {
         match ctx.request.method {
             Method::Post if self.has_post => "POST",
@@ -131,8 +132,8 @@ impl CacheKey {
         }
     }
 
-    /// A key with the persons before it that plugins have marked, once all of them have run. Nothing else begins so:
-    /// the byte behind the persons is none that stands behind a consumer.
+    /// Prefixes a key with the users that plugins have marked, once all of them have run. No other key begins like
+    /// that: the byte after the users never follows a consumer.
     fn personal(&self, ctx: &Context, key: Vec<u8>) -> Vec<u8> {
         if self.is_for_all || !ctx.personal.is_marked() {
             return key;
@@ -144,8 +145,8 @@ impl CacheKey {
         personal
     }
 
-    /// The key that the same request would have for another path with query on the same host; `uri` is the path in its
-    /// normal form.
+    /// Returns the key of the same request for another path with query on the same host; `uri` is the normalized
+    /// path.
     fn of_neighbour(&self, ctx: &mut Context, uri: Vec<u8>, target: &[u8]) -> Vec<u8> {
         let own_uri = std::mem::replace(&mut ctx.uri, uri);
         let own_target = ctx.request.path_and_query().to_vec();
@@ -157,25 +158,25 @@ impl CacheKey {
     }
 }
 
-/// Stand behind persons; consumers have 0 and 1 there.
+/// The byte after users; consumers have 0 and 1 there.
 const NAMED: u8 = 2;
 const UNNAMED: u8 = 3;
 
-/// A place on a disk for answers, beside memory.
+/// Storage on a disk, in addition to memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheDisk {
-    /// The folder, which is one zone's alone.
+    /// The folder, for one zone only.
     pub path: PathBuf,
-    /// How many letters the names of the folders in it have, one number for each level: nginx's `levels`.
+    /// The number of letters in folder names, one number for each level: nginx's `levels`.
     pub levels: Vec<u8>,
-    /// How much of the disk that is, in bytes.
+    /// The size limit in bytes.
     pub bytes: u64,
-    /// Seconds after which what nobody has used is forgotten, fresh or not.
+    /// Seconds until an unused response is removed, fresh or not.
     pub inactive_s: u32,
 }
 
 impl CacheDisk {
-    /// The levels that a text such as `1:2` names: up to three, with one or two letters each.
+    /// Parses levels such as `1:2`: up to three, with one or two letters each.
     pub fn levels(text: &str) -> Option<Vec<u8>> {
         let levels = text.split(':').map(|level| match level {
             "1" => Some(1),
@@ -189,8 +190,7 @@ impl CacheDisk {
 /// Opens the zone of a rule, without waiting for it.
 type Open = dyn Fn(&CacheRule) + Send + Sync;
 
-/// Has zones made, and their disks opened, as soon as something in the configuration is to be kept in them; a part of
-/// the node.
+/// Creates zones and opens their disks as soon as a configuration stores responses in them; a part of the node.
 #[derive(Default)]
 pub struct CacheDisks {
     open: OnceLock<Box<Open>>,
@@ -203,13 +203,13 @@ impl std::fmt::Debug for CacheDisks {
 }
 
 impl CacheDisks {
-    /// Says once how that is done; it must not wait.
+    /// Sets the function that opens zones, once; it must not wait.
     pub fn open_by(&self, open: impl Fn(&CacheRule) + Send + Sync + 'static) {
-        // The first counts: there is one gateway in a process.
+        // The first call counts: there is one gateway in a process.
         let _ = self.open.set(Box::new(open));
     }
 
-    /// Answers are going to be kept by this rule. Nothing happens in tools that only check a configuration.
+    /// Opens the zone of a rule that will store responses. In tools that only check a configuration, nothing happens.
     pub fn want(&self, rule: &CacheRule) {
         if let Some(open) = self.open.get() {
             open(rule);
@@ -217,93 +217,93 @@ impl CacheDisks {
     }
 }
 
-/// How clients are told what the cache did.
+/// How responses report the cache status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Tells {
-    /// Not at all.
+    /// Not at all
     #[default]
     Nothing,
-    /// APISIX: `Apisix-Cache-Status`, in nginx's words.
+    /// APISIX: `Apisix-Cache-Status`, with nginx's words
     Word,
     /// `Cache-Status` (RFC 9211).
     Field,
 }
 
-/// Fields of answers that do not count.
+/// Response fields that are ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// `Cache-Control`, and the fields that are for some caches only.
+    /// `Cache-Control`, and its variants for certain caches
     pub cache_control: bool,
     /// `Expires`
     pub expires: bool,
     /// nginx's `X-Accel-Expires`
     pub accel_expires: bool,
-    /// `Vary`: what is kept is given to all. Only where nothing that it names changes the answer.
+    /// `Vary`: one stored response serves all requests. Only safe where no named field changes the response.
     pub vary: bool,
 }
 
-/// How it is known how long an answer is fresh.
+/// The source of the freshness lifetime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Always so many seconds.
+    /// A fixed number of seconds
     Fixed(u32),
-    /// As it states itself; what states nothing is not kept.
+    /// The response fields; a response without them is not stored.
     #[default]
     Stated,
-    /// As it states itself, nginx's `X-Accel-Expires` before all; so many seconds if it states nothing.
+    /// The response fields, with nginx's `X-Accel-Expires` first; without them this number of seconds.
     StatedOr(u32),
-    /// By all that a shared cache may know it (RFC 9111 §4.2, RFC 9213).
+    /// All rules for a shared cache (RFC 9111 §4.2, RFC 9213)
     Known {
-        /// For answers that state nothing: a status, and seconds. The first one that fits counts; one without a status
-        /// fits all.
+        /// The lifetime of responses without such fields: a status, and seconds. The first match counts; an entry
+        /// without a status matches all.
         otherwise: Vec<(Option<u16>, u32)>,
-        /// What else states nothing is fresh for a tenth of its age when it came.
+        /// Other responses without such fields are fresh for a tenth of their age on arrival.
         guesses: bool,
     },
 }
 
-/// What is wanted for one exchange.
+/// The cache order for one exchange.
 #[derive(Debug, Clone)]
 pub struct CacheWish {
     /// The rule.
     pub rule: Arc<CacheRule>,
     /// The key; complete once [`CacheWish::complete`] was called.
     pub key: Vec<u8>,
-    /// What tells one request body from another, with the method and all that says how the body is read. Without it
-    /// answers to requests other than GET and HEAD are not kept.
+    /// The digest input of a request body: the method, the body, and the fields that affect how the body is read.
+    /// Without it, responses to requests other than GET and HEAD are not stored.
     pub content: Option<Vec<u8>>,
-    /// What the node gets, if the key is complete: the first part of the key.
+    /// The request as the node gets it, if the key is complete: the first part of the key.
     outgoing: Outgoing,
-    /// The key tells whose answer it is.
+    /// The key identifies the user.
     pub is_isolated: bool,
-    /// The request is of a person without a name: only a response that says that it is for all is stored.
+    /// The user of the request has no name: only a response marked as public is stored.
     pub is_unnamed: bool,
-    /// Nothing that is kept is used.
+    /// Stored responses are not used.
     pub is_bypassed: bool,
-    /// The answer is not kept.
+    /// The response is not stored.
     pub is_kept_out: bool,
 }
 
 impl CacheWish {
-    /// Puts into the key what the node gets, as plugins have left it. `upstream` names the upstream where it decides on
-    /// the Host that its nodes get.
+    /// Adds the request to the key as the node gets it, after all plugins. `upstream` is the name of the upstream if
+    /// that one decides on the Host for its nodes.
     pub fn complete(&mut self, ctx: &Context, upstream: &str) {
         self.outgoing = Outgoing::of(ctx, upstream, self.content.as_deref().unwrap_or_default());
         self.key = self.outgoing.followed_by(&self.key);
     }
 
-    /// The same under another key that is made of this one.
+    /// Returns the same order under another key, which is derived from this one.
     #[must_use]
     pub fn under(&self, key: Vec<u8>) -> CacheWish {
         CacheWish { key, ..self.clone() }
     }
 
-    /// Whether the node gets what the key says.
+    /// Returns true if the node gets the request that the key describes.
     pub fn is_sent(&self, ctx: &Context) -> bool {
         self.outgoing.is_sent(ctx)
     }
 
-    /// The keys of what `PURGE` forgets: that of the request, and of the same over the other scheme.
+    /// Returns the keys that `PURGE` removes: the key of the request, and the same for the other scheme.
     pub fn purged(&self) -> Vec<Vec<u8>> {
         let own = &self.key[self.outgoing.length()..];
         let others = ["http", "https"].map(|scheme| self.outgoing.over(scheme).followed_by(own));
@@ -311,19 +311,18 @@ impl CacheWish {
         std::iter::once(self.key.clone()).chain(others).collect()
     }
 
-    /// The keys of what is kept for another path with query on the same host, for requests that spell it as `target`
-    /// does; `uri` is the path in its normal form.
+    /// Returns the keys for another path with query on the same host, for requests that spell it as `target` does;
+    /// `uri` is the normalized path.
     pub fn of_neighbour(&self, ctx: &mut Context, uri: Vec<u8>, target: &[u8]) -> Option<Vec<u8>> {
         let outgoing = self.outgoing.of_neighbour(ctx, target)?;
         Some(outgoing.followed_by(&self.rule.key.of_neighbour(ctx, uri, target)))
     }
 }
 
-/// Variables that tell whose answer it is: who has them in the key wants no other isolation.
+/// Variables that identify the user: a key with one of them needs no other isolation.
 const IDENTITIES: [&str; 4] = ["consumer_name", "consumer_group_id", "remote_user", "http_authorization"];
 
-/// What is wanted of the cache for the exchanges of a route: a rule, and what keys are made of. Parts are texts, and
-/// variables with `$`.
+/// The cache configuration of a route: a rule, and the parts of keys. Parts are texts, or variables with `$`.
 #[derive(Debug, Clone)]
 pub struct CacheOrder {
     rule: Arc<CacheRule>,
@@ -332,25 +331,25 @@ pub struct CacheOrder {
 }
 
 impl CacheOrder {
-    /// One by this rule, with keys of these parts. `isolates` says whether consumers have answers of their own.
+    /// Returns an order with this rule and keys of these parts. `isolates` gives consumers separate responses.
     pub fn new(rule: CacheRule, key: &[String], isolates: bool) -> CacheOrder {
         let rule = CacheRule { key: CacheKey::new(key, isolates, &rule.methods), ..rule };
         CacheOrder { rule: Arc::new(rule), bypass: Vec::new(), no_store: Vec::new() }
     }
 
-    /// The same where nothing that is kept is used if these parts come to anything but nothing or `0`.
+    /// Adds a bypass: stored responses are not used if these parts are neither empty nor `0`.
     #[must_use]
     pub fn bypassed_by(self, bypass: &[String]) -> CacheOrder {
         CacheOrder { bypass: parts(bypass), ..self }
     }
 
-    /// The same where no answer is kept then.
+    /// Adds an exclusion: the response is not stored if these parts are neither empty nor `0`.
     #[must_use]
     pub fn kept_out_by(self, no_store: &[String]) -> CacheOrder {
         CacheOrder { no_store: parts(no_store), ..self }
     }
 
-    /// What is wanted for one exchange.
+    /// Returns the order for one exchange.
     pub fn wish(&self, ctx: &Context) -> CacheWish {
         let (key, is_isolated) = self.rule.key.of(ctx);
         CacheWish {
@@ -367,8 +366,8 @@ impl CacheOrder {
 }
 
 impl CacheWish {
-    /// Adds the persons that plugins have marked. To be called when all plugins of the request have run: those behind
-    /// the one that has made the wish may mark some.
+    /// Adds the users that plugins have marked. Call it after all plugins of the request: plugins after the one with
+    /// the order may mark users too.
     pub fn seal(&mut self, ctx: &Context) {
         let key = std::mem::take(&mut self.key);
         self.key = self.rule.key.personal(ctx, key);
@@ -411,14 +410,14 @@ fn write(name: &VarName, ctx: &Context, out: &mut Vec<u8>) {
     }
 }
 
-/// Ends the part of a key that has begun at `start` with its length: whatever bytes clients put into one part, it is
-/// never taken for two.
+/// Ends the part of a key that began at `start` with its length, so that no bytes of a client can make two parts of
+/// one.
 fn end_part(key: &mut Vec<u8>, start: usize) {
     let length = (key.len() - start) as u64;
     key.extend_from_slice(&length.to_le_bytes());
 }
 
-/// How keys end whose last parts have these values. Nothing else ends so.
+/// Returns the end of keys whose last parts have these values. No other key ends like that.
 pub fn key_end(values: &[String]) -> Vec<u8> {
     let mut key = Vec::new();
     for value in values {
@@ -429,15 +428,15 @@ pub fn key_end(values: &[String]) -> Vec<u8> {
     key
 }
 
-/// Whether texts and variables come to something.
+/// Returns true if texts and variables are neither empty nor `0`.
 fn is_active(parts: &[Part], ctx: &Context) -> bool {
     let mut value = Vec::new();
     parts.iter().for_each(|part| part.write(ctx, &mut value));
     !value.is_empty() && value != b"0"
 }
 
-/// The target, the Host and the forwarding fields of a request, as the node gets them. Every key of the cache begins
-/// with it: two requests of which a node gets different ones never share an answer.
+/// The target, the Host and the forwarding fields of a request as the node gets them. Every key of the cache begins
+/// with it: requests that differ for the node never share a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -447,8 +446,8 @@ struct Outgoing {
 
 /// The parts, in their order.
 const TARGET: usize = 0;
-/// The client's authority, or what a plugin has put in its place. An upstream may have its nodes get another Host;
-/// part 4 is its name then.
+/// The client's authority, or the one that a plugin has set. An upstream may set another Host for its nodes; then
+/// part 4 is its name.
 const HOST: usize = 1;
 const FORWARDED_HOST: usize = 2;
 const SCHEME: usize = 3;
@@ -485,13 +484,13 @@ impl Outgoing {
         Outgoing::new(std::array::from_fn(|number| changed(number).unwrap_or_else(|| self.part(number))))
     }
 
-    /// The same over another scheme.
+    /// Returns the same request with another scheme.
     fn over(&self, scheme: &str) -> Outgoing {
         self.with(&[(SCHEME, scheme.as_bytes())])
     }
 
-    /// The same request without a body for another target of the client's. None if plugins rewrite targets in a way
-    /// that does not tell what they make of this one.
+    /// Returns the same request without a body for another target of the client. Returns None if the effect of the
+    /// plugins' rewrites on this target is unknown.
     fn of_neighbour(&self, ctx: &Context, target: &[u8]) -> Option<Outgoing> {
         let sent = match ctx.target.is_empty() {
             true => target.to_vec(),
@@ -500,7 +499,7 @@ impl Outgoing {
         Some(self.with(&[(TARGET, &sent), (CONTENT, b"")]))
     }
 
-    /// Whether it is still what the node gets. What an upstream makes of Host is its own.
+    /// Returns true if the node still gets this request. A Host that the upstream sets is not compared.
     fn is_sent(&self, ctx: &Context) -> bool {
         let forwarded_host = joined(&ctx.request.headers, "x-forwarded-host").unwrap_or_default();
         ctx.outgoing_target() == self.part(TARGET)
@@ -508,12 +507,12 @@ impl Outgoing {
             && *forwarded_host == *self.part(FORWARDED_HOST)
     }
 
-    /// Bytes of a key that are its.
+    /// Returns its length in a key in bytes.
     fn length(&self) -> usize {
         self.bytes.len() + PARTS * size_of::<u64>()
     }
 
-    /// The key that begins with it and goes on with `rest`.
+    /// Returns the key that begins with it and continues with `rest`.
     fn followed_by(&self, rest: &[u8]) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.length() + rest.len());
         for number in 0..PARTS {
@@ -526,12 +525,12 @@ impl Outgoing {
     }
 }
 
-/// What becomes of `target` if a rewriting that makes `sent` of the path `own` replaces what the two begin with.
+/// Applies a rewrite to `target`: the rewrite that turned the prefix of path `own` into the prefix of `sent`.
 fn rewritten(own: &[u8], sent: &[u8], target: &[u8]) -> Option<Vec<u8>> {
     let path = |target: &[u8]| target.iter().position(|b| *b == b'?').unwrap_or(target.len());
     let sent = &sent[..path(sent)];
     let alike = own.iter().rev().zip(sent.iter().rev()).take_while(|(own, sent)| own == sent).count();
-    // Whole segments.
+    // Only whole segments count.
     let alike = own[own.len() - alike..].iter().position(|b| *b == b'/').map_or(0, |at| alike - at);
     let rest = target.strip_prefix(&own[..own.len() - alike])?;
     let is_whole = alike > 0 || rest.is_empty() || rest.starts_with(b"?");
@@ -545,7 +544,7 @@ mod tests {
 
     use super::*;
 
-    /// A request, as clients and plugins can make one.
+    /// A request as clients and plugins can make it.
     #[derive(Debug, Clone)]
     struct Asked {
         target: &'static str,
@@ -559,7 +558,7 @@ mod tests {
     }
 
     impl Asked {
-        /// The key, and what the node gets.
+        /// Returns the key, and the request as the node gets it.
         fn key(&self, order: &CacheOrder) -> (Vec<u8>, [Vec<u8>; 5]) {
             let mut ctx = Context::default();
             ctx.begin();
@@ -572,7 +571,7 @@ mod tests {
             let limits =
                 HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: Tolerance::NONE };
             parse_request(head.as_bytes(), &limits, &mut ctx.request).unwrap().unwrap();
-            // All spellings of the path in these tests are normalised to it.
+            // All path spellings in these tests normalize to it.
             ctx.uri = b"/page".to_vec();
             ctx.target = self.rewritten.unwrap_or_default().into();
             ctx.host = self.own_host.map(|host| host.as_bytes().into());
@@ -627,13 +626,13 @@ mod tests {
             let order = CacheOrder::new(CacheRule::default(), &key, true);
             let (one, other) = (one.key(&order), other.key(&order));
             prop_assert!(one.0 != other.0 || one.1 == other.1);
-            // A key of fixed text tells apart nothing but that.
+            // A key of fixed text depends only on the request.
             prop_assert!(!is_fixed || one.1 != other.1 || one.0 == other.0);
         }
     }
 
     #[test]
-    fn the_method_in_a_key_is_that_of_what_is_kept() {
+    fn the_key_has_the_method_of_the_stored_response() {
         let methods = vec![Method::Get, Method::Head, Method::Post];
         let rule = CacheRule { methods, ..CacheRule::default() };
         let order = CacheOrder::new(rule, &["$request_method".to_owned()], true);
@@ -654,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn purge_means_both_schemes() {
+    fn purge_covers_both_schemes() {
         let order = CacheOrder::new(CacheRule::default(), &["$request_uri".to_owned()], true);
         let mut keys = Vec::new();
         for scheme in ["http", "https"] {

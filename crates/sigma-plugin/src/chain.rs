@@ -13,19 +13,19 @@ use crate::{Kind, OwnedFields, Phase, PhaseSet, Plugin, RunPolicy};
 
 /// A plugin with one configuration, on a route or on a stream route.
 pub struct Entry<P: ?Sized = dyn Plugin> {
-    /// What kind of plugin it is.
+    /// The plugin kind.
     pub kind: Arc<dyn Kind>,
     /// Its `_meta`.
     pub meta: Meta,
-    /// What it was made from, as it was written.
+    /// The configuration as it was written.
     pub conf: Arc<Value>,
-    /// The plugin's metadata that it was made with.
+    /// The metadata of the plugin when the instance was created.
     pub metadata: Option<Arc<Value>>,
-    /// The Protocol Buffers definitions that it was made with; None for one that there was not.
+    /// The Protocol Buffers definitions when the instance was created; None for a missing one.
     pub protos: Vec<(Id, Option<Arc<Proto>>)>,
     /// The instance.
     pub plugin: Arc<P>,
-    /// The plugins that stand inside its configuration and that it was made with.
+    /// The plugins nested in its configuration.
     pub children: Vec<Arc<Entry>>,
     /// The request fields that it and its children set for nodes.
     pub owned: OwnedFields,
@@ -45,12 +45,12 @@ impl<P: ?Sized> Entry<P> {
 }
 
 impl Entry {
-    /// Whether it, or a plugin inside it, lets requests in for persons.
+    /// Returns true if it, or a nested plugin, authenticates users.
     pub fn identifies(&self) -> bool {
         self.kind.identifies() || self.children.iter().any(|child| child.identifies())
     }
 
-    /// Whether it wants to know how exchanges go: it logs, or its configuration names a variable that says so.
+    /// Returns the records that the plugin needs: it logs, or its configuration names a variable about the exchange.
     fn interest(&self) -> Interest {
         if tells_course(&self.conf) || self.metadata.as_deref().is_some_and(tells_course) {
             return Interest::ALWAYS;
@@ -70,12 +70,10 @@ impl<P: ?Sized> std::fmt::Debug for Entry<P> {
     }
 }
 
-/// Parts of the names of variables that are worth something only where the course of an exchange is
-/// recorded; see [`crate::record::Record::attempts`].
+/// Parts of the names of variables that need a record of the exchange; see [`crate::record::Record::attempts`].
 const COURSE: [&str; 3] = ["upstream_", "balancer_", "request_time"];
 
-/// Whether any text in a configuration may name such a variable. One that only looks so costs a
-/// clock, nothing else.
+/// Returns true if a text in a configuration may name such a variable. A false match only costs a clock reading.
 fn tells_course(conf: &Value) -> bool {
     match conf {
         Value::String(text) => COURSE.iter().any(|name| text.contains(name)),
@@ -85,21 +83,21 @@ fn tells_course(conf: &Value) -> bool {
     }
 }
 
-/// Plugins in the order in which they run; of several with one name the last one, and none that is disabled.
+/// Sorts plugins in running order. Of several with one name the last is kept; disabled ones are dropped.
 pub(crate) fn in_order<P: ?Sized>(entries: impl IntoIterator<Item = Arc<Entry<P>>>) -> Vec<Arc<Entry<P>>> {
     let mut entries: Vec<Arc<Entry<P>>> = entries.into_iter().collect();
-    // Stable both times: the last of one name comes first of it, and stays.
+    // Both sorts are stable: the last of one name comes first and is kept.
     entries.reverse();
     entries.sort_by(|one, other| one.name().cmp(other.name()));
     entries.dedup_by(|later, first| later.name() == first.name());
     entries.retain(|entry| !entry.meta.disable);
-    // Stable: what has the same priority runs in the order of the names.
+    // Stable: plugins of equal priority run in the order of their names.
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority()));
     entries
 }
 
-/// Plugins that run together. The lists per phase are made once, so that a phase without plugins
-/// costs one length check.
+/// A list of plugins that run together. The lists per phase are made once, so that a phase without plugins costs one
+/// length check.
 #[derive(Debug, Default)]
 pub struct Chain {
     entries: Box<[Arc<Entry>]>,
@@ -111,8 +109,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The chain of these plugins; of several with one name the last one counts. Disabled ones are
-    /// left out.
+    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are left out.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry>>) -> Chain {
         let entries = in_order(entries);
         let of = |phase: Phase| {
@@ -140,9 +137,9 @@ impl Chain {
         self.hooks
     }
 
-    /// Who of them wants the course of the exchange recorded: when it began and what was tried. Known
-    /// beforehand, so that others do not pay for it, and so that what a variable is worth does not
-    /// depend on whether somebody logs.
+    /// Returns what its plugins want recorded of the exchange: the start time and the attempts. It is known in
+    /// advance, so that other routes do not pay for it. The value of a variable also does not depend on whether a log
+    /// plugin is there.
     #[inline]
     pub fn interest(&self) -> Interest {
         self.interest
@@ -176,18 +173,18 @@ impl Chain {
         self.entries.iter().find(|entry| entry.name() == name)
     }
 
-    /// This chain with `over` in the place of plugins with the same names, and added to the others.
+    /// Returns this chain with `over` added; plugins of `over` replace those with the same names.
     #[must_use]
     pub fn overridden_by(&self, over: &[Arc<Entry>]) -> Chain {
         Chain::new(self.entries.iter().chain(over).cloned())
     }
 
-    /// Whether, as a global rule's chain, some of it stands back where `route` has the same plugin.
+    /// Returns true if a plugin of this global chain yields to the same plugin in `route`.
     pub fn stands_back_for(&self, route: &Chain) -> bool {
         self.entries.iter().any(|entry| stands_back(entry, route))
     }
 
-    /// This global rules' chain without the plugins that stand back for the route's.
+    /// Returns this global chain without the plugins that yield to the route's plugins.
     #[must_use]
     pub fn standing_back_for(&self, route: &Chain) -> Chain {
         Chain::new(self.entries.iter().filter(|entry| !stands_back(entry, route)).cloned())
@@ -233,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_the_course_recorded() {
+    fn interest_depends_on_phases_and_variables() {
         static REWRITES: Descriptor =
             Descriptor { phases: PhaseSet::of(&[Phase::Rewrite]), ..descriptor("r", 1, RunPolicy::Both) };
         let check = |descriptor: &'static Descriptor, conf: Value, expected: bool| {

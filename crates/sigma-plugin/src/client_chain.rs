@@ -1,4 +1,4 @@
-//! The certificates that a client has shown, in the forms that others are told of them.
+//! The certificate chain of a client, in the formats for nodes and logs.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,29 +6,29 @@ use base64::engine::general_purpose::STANDARD;
 /// Characters in a line of PEM (RFC 7468 §2).
 const PEM_LINE: usize = 64;
 
-/// A SPIFFE id is no longer (SPIFFE-ID §2.3).
+/// The length limit of a SPIFFE id (SPIFFE-ID §2.3).
 const SPIFFE_MAX: usize = 2_048;
 
-/// What a client has shown, and to whom.
+/// The certificates of a client, and the identity of the gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientChain {
     /// The certificates in DER, the client's own first.
     pub certificates: Vec<Box<[u8]>>,
-    /// The URIs that the client's own is for.
+    /// The URI names of the client's own certificate.
     pub uris: Vec<String>,
-    /// The DNS names that the client's own is for.
+    /// The DNS names of the client's own certificate.
     pub dns_names: Vec<String>,
-    /// The URIs that the gateway's own certificate is for.
+    /// The URI names of the gateway's own certificate.
     pub gateway_uris: Vec<String>,
 }
 
 impl ClientChain {
-    /// The client's own certificate in DER.
+    /// Returns the client's own certificate in DER.
     pub fn own(&self) -> &[u8] {
         self.certificates.first().map_or(&[], |own| own)
     }
 
-    /// The client's SPIFFE id, if its certificate has one: its only URI.
+    /// Returns the client's SPIFFE id, if its certificate has one: its only URI.
     pub fn spiffe_id(&self) -> Option<&str> {
         match &self.uris[..] {
             [only] if is_spiffe_id(only) => Some(only),
@@ -37,7 +37,7 @@ impl ClientChain {
     }
 }
 
-/// Whether a text is a SPIFFE id: a trust domain, and a path of plain words.
+/// Returns true if a text is a SPIFFE id: a trust domain, and a path of plain segments.
 fn is_spiffe_id(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("spiffe://").filter(|_| text.len() <= SPIFFE_MAX) else {
         return false;
@@ -52,14 +52,14 @@ fn is_spiffe_id(text: &str) -> bool {
     !domain.is_empty() && domain.bytes().all(is_domain) && parts.all(is_segment)
 }
 
-/// A certificate in PEM.
+/// Encodes a certificate as PEM.
 pub fn pem(certificate: &[u8]) -> String {
     let encoded = STANDARD.encode(certificate);
     let mut text = String::with_capacity(encoded.len() + encoded.len() / PEM_LINE + 64);
     text.push_str("-----BEGIN CERTIFICATE-----\n");
     let mut rest = encoded.as_str();
     while !rest.is_empty() {
-        // Base64 is ASCII: every place is one between characters.
+        // Base64 is ASCII: every index is a character boundary.
         let (line, more) = rest.split_at(rest.len().min(PEM_LINE));
         text.push_str(line);
         text.push('\n');

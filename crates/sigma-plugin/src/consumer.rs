@@ -1,4 +1,4 @@
-//! Who a request is from: consumers, their credentials, and the index that finds them.
+//! Consumers, their credentials, and the index that finds them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,58 +9,56 @@ use crate::descriptor::inline_upstream_key;
 use crate::index::Index;
 use crate::{Context, Entry};
 
-/// A consumer, compiled.
+/// A compiled consumer.
 #[derive(Debug, Default)]
 pub struct Consumer {
-    /// Its name.
     pub name: Box<str>,
     /// The consumer group that it names.
     pub group_id: Option<Box<str>>,
-    /// The group does not exist; its requests are answered 503.
+    /// The group does not exist; requests of the consumer get 503.
     pub group_missing: bool,
-    /// It, or its group, cannot be served as it was written; its requests are answered 503.
+    /// The consumer or its group is invalid; requests of the consumer get 503.
     pub closed: bool,
     /// Its label `custom_id`.
     pub custom_id: Option<Box<str>>,
-    /// Its labels.
     pub labels: Vec<(Box<str>, Box<str>)>,
     /// The resource as it was written; shared with the configuration.
     pub resource: Option<Arc<resources::Consumer>>,
-    /// Plugins of its group and its own, those that only identify it left out.
+    /// Plugins of its group and its own, without those that only authenticate.
     pub entries: Box<[Arc<Entry>]>,
 }
 
-/// One way to be recognised as a consumer: by its own data, or by a credential.
+/// A way to authenticate as a consumer: by its own data, or by a credential.
 #[derive(Clone)]
 pub struct Identity {
-    /// Who it is.
+    /// The consumer.
     pub consumer: Arc<Consumer>,
-    /// The credential, if it is one.
+    /// The credential, if that authenticates.
     pub credential: Option<Box<str>>,
-    /// What [`crate::Auth::parse`] made of its configuration.
+    /// The result of [`crate::Auth::parse`].
     pub data: Arc<dyn Any + Send + Sync>,
 }
 
-/// Stands in place of data for everybody who is not known.
+/// Data of the anonymous consumer.
 struct Anonymous;
 
 impl Identity {
-    /// That of everybody who is not known.
+    /// Returns the identity of an anonymous consumer.
     pub fn anonymous(consumer: Arc<Consumer>) -> Identity {
         Identity { consumer, credential: None, data: Arc::new(Anonymous) }
     }
 
-    /// Whether it is everybody's who is not known: nobody has proved anything.
+    /// Returns true for an anonymous consumer: the request is not authenticated.
     pub fn is_anonymous(&self) -> bool {
         self.data.is::<Anonymous>()
     }
 
-    /// The data that the plugin parsed. None if it is another plugin's.
+    /// Returns the data that the plugin parsed. None if the data belong to another plugin.
     pub fn data<T: Any>(&self) -> Option<&T> {
         self.data.downcast_ref()
     }
 
-    /// The key of an upstream that stands inside the configuration of `plugin` it is recognised by; see
+    /// Returns the key of an upstream nested in the consumer's configuration of `plugin`; see
     /// [`crate::Auth::upstreams`].
     pub fn upstream_key(&self, plugin: &str, upstream: &str) -> String {
         let consumer = &self.consumer.name;
@@ -73,7 +71,7 @@ impl Identity {
 }
 
 impl std::fmt::Debug for Identity {
-    /// Without the data, which may be secret.
+    /// Omits the data, which may be secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("Identity");
         out.field("consumer", &self.consumer.name)
@@ -82,12 +80,13 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Names of the fields that tell a node who the request is from.
+/// Names of the fields that carry the consumer to a node.
 pub(crate) const CONSUMER_FIELDS: [&str; 3] =
     ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
 
 impl Context {
-    /// Binds the request to a consumer and tells the node. What the client claimed is removed.
+    /// Binds the request to a consumer and sets the fields for the node. Fields with these names from the client are
+    /// removed.
     pub fn attach(&mut self, identity: &Arc<Identity>) {
         let consumer = Arc::clone(&identity.consumer);
         let values = [Some(&*consumer.name), identity.credential.as_deref(), consumer.custom_id.as_deref()];
@@ -95,7 +94,7 @@ impl Context {
         self.identity = Some(Arc::clone(identity));
     }
 
-    /// Binds the request to the consumer that stands for everybody who is not known.
+    /// Binds the request to the consumer for unauthenticated requests.
     pub fn attach_anonymous(&mut self, consumer: &Arc<Consumer>) {
         self.tell_consumer([Some(&*consumer.name), None, None]);
         self.identity = Some(Arc::new(Identity::anonymous(Arc::clone(consumer))));
@@ -111,47 +110,47 @@ impl Context {
     }
 }
 
-/// All consumers of a configuration. A copy costs little and shares what did not change.
+/// All consumers of a configuration. A clone is cheap and shares unchanged parts.
 #[derive(Debug, Clone, Default)]
 pub struct Consumers {
     by_name: Index<Arc<Consumer>>,
-    /// By plugin, of which there are few, then by the attribute that identifies.
+    /// By plugin (there are few), then by the identifying attribute.
     identities: Vec<(Box<str>, Index<Arc<Identity>>)>,
 }
 
 impl Consumers {
-    /// The consumer with this name.
+    /// Returns the consumer with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Consumer>> {
         self.by_name.get(name)
     }
 
-    /// Who has `key` as the identifying attribute of `plugin`.
+    /// Returns the identity with `key` as the identifying attribute of `plugin`.
     pub fn find(&self, plugin: &str, key: &str) -> Option<&Arc<Identity>> {
         self.of(plugin)?.get(key)
     }
 
-    /// Whether anybody can be recognised by `plugin`.
+    /// Returns true if `plugin` can authenticate any consumer.
     pub fn has_any(&self, plugin: &str) -> bool {
         self.of(plugin).is_some_and(|index| !index.is_empty())
     }
 
-    /// All who can be recognised by `plugin`, in no order.
+    /// Returns all identities of `plugin`, in no order.
     pub fn all(&self, plugin: &str) -> impl Iterator<Item = &Arc<Identity>> {
         self.of(plugin).into_iter().flat_map(|index| index.values())
     }
 
-    /// Puts a consumer in.
+    /// Adds a consumer.
     pub fn put(&mut self, consumer: Arc<Consumer>) {
         let name = consumer.name.clone();
         self.by_name.insert(&name, consumer);
     }
 
-    /// Takes a consumer out; its identities are to be taken out one by one.
+    /// Removes a consumer. Its identities are removed one by one.
     pub fn remove(&mut self, name: &str) {
         self.by_name.remove(name);
     }
 
-    /// Puts an identity in. One with the same key is replaced: the last one loaded counts.
+    /// Adds an identity. It replaces one with the same key: the last one loaded counts.
     pub fn put_identity(&mut self, plugin: &str, key: &str, identity: Arc<Identity>) {
         let at = self.identities.iter().position(|(known, _)| **known == *plugin).unwrap_or_else(|| {
             self.identities.push((plugin.into(), Index::default()));
@@ -160,7 +159,7 @@ impl Consumers {
         self.identities[at].1.insert(key, identity);
     }
 
-    /// Takes an identity out, if it still is that of `consumer`.
+    /// Removes an identity if it still belongs to `consumer`.
     pub fn remove_identity(&mut self, plugin: &str, key: &str, consumer: &str) {
         if let Some((_, index)) = self.identities.iter_mut().find(|(known, _)| **known == *plugin)
             && index.get(key).is_some_and(|identity| *identity.consumer.name == *consumer)

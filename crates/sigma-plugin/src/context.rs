@@ -1,4 +1,4 @@
-//! The data of one exchange that hooks see and change.
+//! The data of one exchange that hooks read and change.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -25,11 +25,10 @@ use crate::personal::Personal;
 use crate::record::Record;
 use crate::{BodyFilter, Entry, Phase, Plugin, Reply, hex};
 
-/// The client of a request, as far as it is known.
+/// The client of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
-    /// The client's address: the direct peer's, unless a plugin believed a proxy before it. None
-    /// for Unix sockets.
+    /// The client's address: the direct peer's, unless a plugin trusts a proxy before it. None for Unix sockets.
     pub addr: Option<IpAddr>,
     /// The client's port; 0 if unknown.
     pub port: u16,
@@ -37,36 +36,36 @@ pub struct Client {
     pub peer: Option<IpAddr>,
     /// The direct peer's port; 0 if unknown.
     pub peer_port: u16,
-    /// The direct peer and `local` are what a PROXY header said.
+    /// The direct peer and `local` come from a PROXY header.
     pub is_proxied: bool,
     /// When the connection was accepted; see [`crate::variables::tick`].
     pub opened: u32,
-    /// The address that was connected to.
+    /// The local address of the connection.
     pub local: Option<SocketAddr>,
     /// Number of the connection, unique in its worker.
     pub connection: u64,
     /// The facts about the TLS session, if there is one.
     pub tls: Option<Rc<Tls>>,
-    /// Where addresses are, if databases say.
+    /// The location of addresses, if there are databases.
     pub geography: Option<Rc<Geography>>,
 }
 
 /// Facts of a TLS session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The name the client asked for.
+    /// The name that the client requests (SNI).
     pub server_name: Option<String>,
     /// `TLSv1.3` …
     pub protocol: &'static str,
-    /// What the client's first message looks like (JA4).
+    /// The fingerprint of the ClientHello (JA4).
     pub ja4: Option<String>,
     /// The cipher suite's name.
     pub cipher: String,
-    /// How the key was agreed on; empty if that is not known.
+    /// The key exchange; empty if unknown.
     pub key_exchange: &'static str,
-    /// The protocol above TLS that was agreed on.
+    /// The negotiated protocol above TLS.
     pub alpn: Option<String>,
-    /// The session goes on from an earlier connection.
+    /// The session was resumed.
     pub is_resumed: bool,
     /// `SUCCESS`, `NONE` or `FAILED`.
     pub client_verify: String,
@@ -82,12 +81,12 @@ pub struct Tls {
     pub client_cert: Option<String>,
     /// The client's certificate, PEM, percent-encoded.
     pub client_escaped_cert: Option<String>,
-    /// All that the client has shown; None if it has shown no certificate.
+    /// The certificate chain of the client; None without a certificate.
     pub client_chain: Option<Box<ClientChain>>,
 }
 
 impl Tls {
-    /// The fact that nginx calls `$ssl_` and this name.
+    /// Returns the value that nginx calls `$ssl_` and this name.
     pub fn fact(&self, name: &str) -> Option<&str> {
         match name {
             "protocol" => Some(self.protocol),
@@ -104,40 +103,32 @@ impl Tls {
             "client_fingerprint" => self.client_fingerprint.as_deref(),
             "client_raw_cert" => self.client_cert.as_deref(),
             "client_escaped_cert" => self.client_escaped_cert.as_deref(),
-            // Who is not verified is nobody.
+            // An unverified client has no SPIFFE id.
             "client_spiffe_id" if self.client_verify == "SUCCESS" => self.client_chain.as_ref()?.spiffe_id(),
             _ => None,
         }
     }
 }
 
-/// The resources that a route is made of, as they were written.
+/// The resources of a route, as they were written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteResources {
-    /// The route itself.
     pub route: Option<Arc<Route>>,
-    /// Its service.
     pub service: Option<Arc<Service>>,
-    /// Its plugin config.
     pub plugin_config: Option<Arc<PluginConfig>>,
 }
 
-/// The facts about the matched route.
+/// Facts about the matched route.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteFacts {
-    /// Its identity.
     pub id: Box<str>,
-    /// Its name.
     pub name: Option<Box<str>>,
-    /// Its service's identity.
     pub service_id: Option<Box<str>>,
-    /// Its service's name.
     pub service_name: Option<Box<str>>,
-    /// Its path patterns.
     pub uris: Box<[Box<str>]>,
     /// Its host patterns, its own or its service's.
     pub hosts: Box<[Box<str>]>,
-    /// What it is made of; shared with the configuration.
+    /// Its resources; shared with the configuration.
     pub resources: RouteResources,
 }
 
@@ -145,12 +136,12 @@ pub struct RouteFacts {
 #[derive(Debug, Clone, Default)]
 pub struct PathParams {
     texts: Vec<(String, Vec<u8>)>,
-    /// How many of `texts` are of this exchange.
+    /// The number of `texts` in use in this exchange.
     len: usize,
 }
 
 impl PathParams {
-    /// Forgets all.
+    /// Removes all.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -168,17 +159,17 @@ impl PathParams {
         self.len += 1;
     }
 
-    /// The value of this name; of equal names in one pattern the last one counts.
+    /// Returns the value of this name; of equal names in one pattern the last one counts.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let params = &self.texts[..self.len];
         params.iter().rev().find(|(known, _)| known == name).map(|(_, value)| &value[..])
     }
 }
 
-/// The place where one instance of a plugin keeps values in an exchange.
+/// The key of the values that one plugin instance keeps in an exchange.
 ///
-/// It is the place of the instance in memory, which is nobody else's while the exchange lasts: the
-/// configuration that it runs under holds its instances.
+/// It is the address of the instance in memory. The address is unique during the exchange, as the configuration in
+/// use holds its instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(usize);
 
@@ -191,52 +182,50 @@ impl<P: Plugin> From<&P> for Slot {
 /// The value of a variable that a plugin set.
 enum Held {
     Text(Vec<u8>),
-    /// Made for each who reads it.
+    /// Computed for each reader.
     Made(Box<dyn Fn() -> Vec<u8>>),
 }
 
-/// One exchange, as plugins see it. Reused for one exchange after another.
+/// One exchange as plugins use it. Reused for one exchange after another.
 #[derive(Default)]
 pub struct Context {
-    /// The request as it will be sent to the node, but for what the gateway adds there. The
-    /// request line stays the client's; see `target`.
+    /// The request to the node, before the gateway adds its own fields. The request line stays the client's; see
+    /// `target`.
     pub request: RequestHead,
     /// The response: the node's or the gateway's.
     pub response: ResponseHead,
-    /// The normalised path, `$uri`; later rewrites do not change it.
+    /// The normalized path, `$uri`; later rewrites do not change it.
     pub uri: Vec<u8>,
-    /// Path and query that the node is asked for; empty for what the client sent.
+    /// Path and query for the node; empty for the client's.
     pub target: Vec<u8>,
-    /// Host that the node is asked for if `pass_host` is `pass`; None for the client's.
+    /// Host for the node if `pass_host` is `pass`; None for the client's.
     pub host: Option<Vec<u8>>,
-    /// Fields about the client that the node gets as they came: among X-Forwarded-For and X-Real-IP.
+    /// Fields about the client that the node gets unchanged: some of X-Forwarded-For and X-Real-IP.
     pub untouched: Vec<HeaderId>,
-    /// The fields that plugins of this exchange own, where its body may end with trailers.
+    /// The fields that plugins of this exchange own, if its body may end with trailers.
     pub owned: Vec<Arc<OwnedFields>>,
     /// The credentials of its plugins, which logs and traces hide. Empty until the exchange is over.
     pub credentials: Vec<Arc<Credentials>>,
-    /// The upstream to use in place of the route's: `upstreams/1`, or a key made by
-    /// [`crate::Build::upstream_key`].
+    /// The upstream that replaces the route's: `upstreams/1`, or a key made by [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,
-    /// The request body once it was read whole; what stands here goes to the node.
+    /// The whole request body, if it was read; the node gets this body.
     pub body: Option<Vec<u8>>,
-    /// Most bytes of the request body that the client may send, as a plugin has it; 0 for the limit of the gateway alone.
-    /// See [`Context::limit_request_body`].
+    /// A plugin's limit of the request body in bytes; 0 for the limit of the gateway alone. See
+    /// [`Context::limit_request_body`].
     pub request_body_limit: u64,
-    /// A plugin makes the call of gRPC that the node gets of something else: what the gateway itself answers is in the
-    /// client's terms, not in gRPC's.
+    /// A plugin translates the request to gRPC: replies of the gateway itself use the client's protocol, not gRPC.
     pub is_translated: bool,
-    /// What the request calls of a provider of Dubbo; None for a node that speaks as its upstream says.
+    /// The Dubbo call that the request becomes; None for a node with the protocol of its upstream.
     pub dubbo: Option<Box<DubboCall>>,
-    /// What a plugin wants of the cache of answers; None for nothing.
+    /// The cache order of a plugin; None without a cache.
     pub cache: Option<Box<CacheWish>>,
-    /// What keeps the node's answer: a filter before those of all plugins. The gateway's own.
+    /// The filter that stores the node's response; it runs before the filters of all plugins. For the gateway itself.
     pub keeper: Option<Box<dyn BodyFilter>>,
-    /// What the client is answered in place of a body that a filter gives up; see [`BodyFilter::holds_head`].
+    /// The reply that replaces an aborted body; see [`BodyFilter::holds_head`].
     pub instead: Option<Box<Reply>>,
-    /// What slows its bodies down, and its tunnel; None if nothing does.
+    /// The pace limits of its bodies and its tunnel; None without a limit.
     pub paces: Option<Box<Paces>>,
-    /// A copy of what passes of the request body, for plugins that only look.
+    /// A copy of the request body in transit, for plugins that only read it.
     pub request_copy: Option<Rc<BodyCopy>>,
     /// The client of the request.
     pub client: Client,
@@ -244,23 +233,23 @@ pub struct Context {
     pub route: Option<Arc<RouteFacts>>,
     /// Parameters of the matched path pattern.
     pub params: PathParams,
-    /// The consumer that the request is from, once it is authenticated.
+    /// The consumer of the request, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
-    /// What plugins have said of the person behind it.
+    /// The user data that plugins have marked.
     pub personal: Personal,
     /// The result of its login.
     pub login: Login,
-    /// How many exchanges it was asked for within; 0 for what a client sent. See [`crate::Step::Ask`].
+    /// The number of exchanges around a subrequest; 0 for a request of a client. See [`crate::Step::Ask`].
     pub within: u8,
-    /// How it went.
+    /// The record of the exchange.
     pub record: Record,
-    /// The request's id, once somebody asked for it or set it.
+    /// The request id, once it was read or set.
     pub(crate) request_id: OnceCell<RequestId>,
     /// Variables that plugins set, by name.
     variables: Vec<(Cow<'static, str>, Held)>,
-    /// The verdicts of the filters of each [`Entry`], evaluated once per exchange.
+    /// The results of the filters of each [`Entry`], evaluated once per exchange.
     verdicts: Vec<(usize, bool)>,
-    /// Plugins that do not run any more in this exchange, by name.
+    /// Names of plugins that run no more in this exchange.
     skipped: Vec<Box<str>>,
     /// The values that plugins keep over the phases of this exchange.
     kept: Vec<(Slot, Box<dyn Any>)>,
@@ -269,14 +258,14 @@ pub struct Context {
 /// The id of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum RequestId {
-    /// Made up; digits.
+    /// Generated; digits.
     Made([u8; 32]),
-    /// Somebody has chosen it.
+    /// Set by a plugin or client.
     Set(Box<str>),
 }
 
 impl RequestId {
-    /// Unlike all others, but not a secret: whoever knows many of them may guess the next.
+    /// Makes a unique id. It is not a secret: a reader of many ids may guess the next.
     fn make() -> RequestId {
         let mut digits = [0; 32];
         hex::write(&fastrand::u128(..).to_ne_bytes(), &mut digits);
@@ -285,7 +274,7 @@ impl RequestId {
 }
 
 impl Context {
-    /// Makes it ready for another exchange, keeping its memory. The request head stays.
+    /// Resets it for another exchange and keeps its memory. The request head stays.
     pub fn begin(&mut self) {
         self.response.clear();
         self.uri.clear();
@@ -318,8 +307,7 @@ impl Context {
         self.kept.clear();
     }
 
-    /// Makes `other` an exchange of the same request, as plugins have made it so far. What they keep for this one alone
-    /// it has not, nor a body.
+    /// Copies the request, with all changes of plugins so far, into `other`. Kept values and the body are not copied.
     pub fn repeat_in(&self, other: &mut Context) {
         other.begin();
         other.request.clone_from(&self.request);
@@ -343,12 +331,12 @@ impl Context {
         other.skipped.clone_from(&self.skipped);
     }
 
-    /// From now on its bodies, or what passes in its tunnel, wait for `pace` as well.
+    /// Adds a pace limit for its bodies, or for its tunnel.
     pub fn slow_down(&mut self, pace: Box<dyn Pace>) {
         self.paces.get_or_insert_default().add(pace);
     }
 
-    /// The next frame that passes in a direction, of those that `next` gives.
+    /// Returns the next frame of `next` in a direction, at the allowed pace.
     ///
     /// # Errors
     /// Returns the error of `next`.
@@ -365,27 +353,27 @@ impl Context {
         polled
     }
 
-    /// Whether bytes wait for their pace in this direction, and not for anybody else.
+    /// Returns true if bytes wait only for their pace in this direction.
     pub fn is_slowed(&self, direction: Direction) -> bool {
         self.paces.as_ref().is_some_and(|paces| paces.is_waiting(direction))
     }
 
-    /// Lowers the limit of the request body, for everything that reads it from now on; of several limits the lowest counts.
+    /// Lowers the limit of the request body for all later reads; the lowest of several limits counts.
     pub fn limit_request_body(&mut self, bytes: u64) {
         if self.request_body_limit == 0 || bytes < self.request_body_limit {
             self.request_body_limit = bytes;
         }
     }
 
-    /// Has up to `limit` bytes of the request body copied while it passes, for a plugin that only
-    /// looks. To be called before the body is read; of several limits the largest counts.
+    /// Requests a copy of up to `limit` bytes of the request body, for a plugin that only reads it. Call it before
+    /// the body is read; the largest of several limits counts.
     pub fn copy_request_body(&mut self, limit: usize) {
         let copy = self.request_copy.get_or_insert_default();
         copy.raise(limit);
     }
 
-    /// The first `limit` bytes of the request body as far as they are known: it was read whole, or
-    /// is copied. None if it is neither.
+    /// Returns the first `limit` bytes of the request body as far as they are known: the body was read whole, or is
+    /// copied. None if neither is the case.
     pub fn seen_request_body(&self, limit: usize) -> Option<Vec<u8>> {
         let first = |bytes: &[u8]| bytes[..bytes.len().min(limit)].to_vec();
         match (&self.body, &self.request_copy) {
@@ -395,44 +383,44 @@ impl Context {
         }
     }
 
-    /// The request body if all of it is known: it was read whole, or was copied and not cut off.
+    /// Returns the request body if all of it is known: it was read whole, or copied without a cut.
     pub(crate) fn known_request_body(&self) -> Option<Cow<'_, [u8]>> {
         match (&self.body, &self.request_copy) {
             (Some(body), _) => Some(Cow::Borrowed(body)),
             (None, Some(copy)) => {
-                // What fills its room may go on behind it.
+                // A copy at its limit may lack bytes.
                 copy.is_whole().then(|| Cow::Owned(copy.bytes().clone()))
             }
             (None, None) => None,
         }
     }
 
-    /// The gateways that the request came through (RFC 8586), for calls that are made for it.
+    /// Returns the gateways on the path of the request (RFC 8586), for calls on its behalf.
     pub fn passes(&self) -> Vec<u8> {
         let passes: Vec<&[u8]> = self.request.headers.get_all(HeaderId::CdnLoop).collect();
         passes.join(&b", "[..])
     }
 
-    /// The consumer the request is from.
+    /// Returns the consumer of the request.
     pub fn consumer(&self) -> Option<&Arc<Consumer>> {
         self.identity.as_ref().map(|identity| &identity.consumer)
     }
 
-    /// Path and query that the node will be asked for, as far as plugins have decided yet.
+    /// Returns path and query for the node, with the changes of plugins so far.
     pub fn outgoing_target(&self) -> &[u8] {
         if self.target.is_empty() { self.request.path_and_query() } else { &self.target }
     }
 
-    /// The query of [`Context::outgoing_target`], without its `?`. A plugin that makes a new target
-    /// takes the query from here, not from the request: another may have hidden a credential.
+    /// Returns the query of [`Context::outgoing_target`], without its `?`. A plugin that makes a new target must take
+    /// the query from here, not from the request: another plugin may have hidden a credential.
     pub fn outgoing_query(&self) -> Option<&[u8]> {
         let target = self.outgoing_target();
         let at = target.iter().position(|b| *b == b'?')?;
         Some(&target[at + 1..])
     }
 
-    /// Takes all arguments of this name, compared decoded, out of the query that the node is asked
-    /// for. The others stay byte for byte as they are.
+    /// Removes all arguments of this name, compared decoded, from the query for the node. The others stay byte for
+    /// byte.
     pub fn hide_argument(&mut self, name: &str) {
         let Some(query) = self.outgoing_query() else { return };
         let hidden = |pair: &&[u8]| {
@@ -455,13 +443,13 @@ impl Context {
         self.hold(Cow::Owned(name.to_owned()), Held::Text(value.into()));
     }
 
-    /// As [`Context::set_variable`], with a value that is made when somebody reads it: most exchanges end
-    /// without.
+    /// Sets a variable, as [`Context::set_variable`] does, with a value that is computed on reading: most exchanges
+    /// never read it.
     pub fn set_variable_with(&mut self, name: &'static str, make: impl Fn() -> Vec<u8> + 'static) {
         self.hold(Cow::Borrowed(name), Held::Made(Box::new(make)));
     }
 
-    /// The value of a variable that a plugin set.
+    /// Returns the value of a variable that a plugin set.
     pub fn set_by_plugin(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let (_, value) = self.variables.iter().find(|(known, _)| *known == name)?;
         Some(match value {
@@ -470,7 +458,7 @@ impl Context {
         })
     }
 
-    /// Whether plugins have set any.
+    /// Returns true if plugins have set variables.
     #[inline]
     pub fn has_variables(&self) -> bool {
         !self.variables.is_empty()
@@ -483,13 +471,13 @@ impl Context {
         }
     }
 
-    /// The request's id; one is made up if nobody has set one: 32 hexadecimal digits.
+    /// Returns the request id; without one it generates 32 hexadecimal digits.
     pub fn request_id(&self) -> &str {
-        // All of it was a text.
+        // The id was set from text.
         std::str::from_utf8(self.request_id_bytes()).unwrap_or_default()
     }
 
-    /// The same as bytes.
+    /// Returns the request id as bytes.
     pub fn request_id_bytes(&self) -> &[u8] {
         match self.request_id.get_or_init(RequestId::make) {
             RequestId::Made(digits) => digits,
@@ -502,54 +490,54 @@ impl Context {
         self.request_id = OnceCell::from(RequestId::Set(id.into()));
     }
 
-    /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`, or its [`Slot`]
-    /// where that has to be in a future.
+    /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`, or its [`Slot`] inside a
+    /// future.
     pub fn keep<O: Into<Slot>, T: Any>(&mut self, owner: O, value: T) {
         let owner = owner.into();
         self.kept.retain(|(known, kept)| *known != owner || !kept.is::<T>());
         self.kept.push((owner, Box::new(value)));
     }
 
-    /// A value that the same instance kept in this exchange.
+    /// Returns the value that the same instance kept in this exchange.
     pub fn kept<O: Into<Slot>, T: Any>(&mut self, owner: O) -> Option<&mut T> {
         let owner = owner.into();
         let mine = self.kept.iter_mut().filter(|(known, _)| *known == owner);
         mine.filter_map(|(_, value)| value.downcast_mut()).next()
     }
 
-    /// Whether any plugin keeps a value of this type: how plugins of one author know of each other.
+    /// Returns true if any plugin keeps a value of this type. Plugins of one author can find each other this way.
     pub fn has_kept<T: Any>(&self) -> bool {
         self.kept.iter().any(|(_, value)| value.is::<T>())
     }
 
-    /// A value of this type that any plugin keeps.
+    /// Returns a value of this type that any plugin keeps.
     pub fn kept_by_any<T: Any>(&self) -> Option<&T> {
         self.kept.iter().find_map(|(_, value)| value.downcast_ref())
     }
 
-    /// Takes a kept value out.
+    /// Removes a kept value and returns it.
     pub fn take_kept<O: Into<Slot>, T: Any>(&mut self, owner: O) -> Option<T> {
         let owner = owner.into();
         let at = self.kept.iter().position(|(known, value)| *known == owner && value.is::<T>())?;
         self.kept.swap_remove(at).1.downcast().ok().map(|value| *value)
     }
 
-    /// Drops what plugins kept: the exchange is over, though its memory may wait for the next one.
+    /// Drops the values of plugins at the end of the exchange; the memory of the context may wait for the next one.
     pub fn drop_kept(&mut self) {
         self.paces = None;
         self.login.clear();
         self.kept.clear();
     }
 
-    /// From now on no plugin of this name runs for this exchange: another one does its work.
+    /// Skips all plugins of this name for the rest of the exchange: another one does their work.
     pub fn skip(&mut self, name: &str) {
         if !self.skipped.iter().any(|skipped| **skipped == *name) {
             self.skipped.push(name.into());
         }
     }
 
-    /// Whether an entry runs for this exchange at all: no plugin skips it, and its `_meta.filter` admits it. That is
-    /// evaluated once; one that asks about the response, in each phase.
+    /// Returns true if an entry runs for this exchange: no plugin skips it, and its `_meta.filter` matches. The
+    /// filter is evaluated once; a filter on the response is evaluated in each phase.
     #[inline]
     pub fn admits(&mut self, entry: &Entry) -> bool {
         (self.skipped.is_empty() && entry.meta.filter.is_empty()) || self.judges(entry)
@@ -563,7 +551,7 @@ impl Context {
             return true;
         }
         if entry.meta.asks_response {
-            // Before there is a response, a plugin that logs collects data for its entry.
+            // Before the response, a log plugin collects data for its entry.
             let has_response = self.record.status != 0 || self.response.status != 0;
             let collects = !has_response && entry.kind.phases().contains(Phase::Log);
             return collects || entry.meta.filter.may_hold(self);
@@ -572,7 +560,7 @@ impl Context {
         if let Some((_, verdict)) = self.verdicts.iter().find(|(known, _)| *known == key) {
             return *verdict;
         }
-        // A guard runs where its filter holds for one of several values.
+        // A guard runs if its filter matches for one of several values.
         let verdict = entry.meta.filter.may_hold(self);
         self.verdicts.push((key, verdict));
         verdict

@@ -1,36 +1,36 @@
-//! Numbers that all workers of this gateway share.
+//! Counters that all workers of this gateway share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-/// Shards; a power of two. Workers meet at one lock only if their keys fall into one shard.
+/// Shards; a power of two. Workers contend for a lock only if their keys are in one shard.
 const SHARDS: usize = 64;
 
-/// A table of expiring values under byte keys, without a lock over all of it.
+/// A table of expiring values under byte keys, without one lock over all of it.
 ///
-/// Times are milliseconds of a clock that the caller chooses and never mixes.
+/// Times are milliseconds of a clock that the caller chooses; one table uses one clock.
 #[derive(Debug)]
 pub struct Shared<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     hasher: RandomState,
-    /// Most bytes of one shard.
+    /// The byte limit of one shard.
     limit_bytes: usize,
 }
 
 #[derive(Debug)]
 struct Shard<V> {
     slots: HashTable<Entry<V>>,
-    /// What keys and values take up together, see [`cost`].
+    /// The bytes of keys and values together, see [`cost`].
     bytes: usize,
-    /// Number of entries at which expired ones are looked for.
+    /// The number of entries that starts a sweep of expired ones.
     sweep_at: usize,
-    /// When the first value expires of those that filled the shard at the last look; see [`Shared::with_room`].
+    /// The earliest expiry in the shard when it was last full; see [`Shared::with_room`].
     full_until_ms: u64,
 }
 
-/// A value under its key, whose hash finds shard and entry.
+/// A key with its value; the hash of the key finds shard and entry.
 #[derive(Debug)]
 struct Entry<V> {
     hash: u64,
@@ -38,22 +38,21 @@ struct Entry<V> {
     slot: Slot<V>,
 }
 
-/// A value and the time at which it is forgotten.
+/// A value with its expiry time.
 #[derive(Debug)]
 pub struct Slot<V> {
-    /// The value.
     pub value: V,
-    /// From this time on the value counts as never set.
+    /// From this time on, the value does not exist.
     pub expires_ms: u64,
 }
 
-/// Bytes of one table unless [`Shared::with_limit`] says otherwise. A flood of keys that clients
-/// choose ends here. It is room for some 800,000 keys such as addresses on a route, and little
-/// beside what else a gateway needs that many clients come to.
+/// The byte limit of a table without [`Shared::with_limit`]. It bounds a flood of keys from clients. It has room for
+/// about 800,000 short keys, such as addresses on a route. That is little memory compared with the rest that so many
+/// clients need.
 pub const DEFAULT_LIMIT_BYTES: usize = 128 << 20;
 
-/// What an entry takes up besides its key and value: its share of a table that is not full, and the
-/// overhead of two allocations.
+/// Bytes of an entry besides its key and value: its share of a table that is not full, and the overhead of two
+/// allocations.
 const OVERHEAD: usize = 72;
 
 fn cost<V>(key: &[u8]) -> usize {
@@ -67,7 +66,7 @@ impl<V: Default> Default for Shared<V> {
 }
 
 impl<V: Default> Shared<V> {
-    /// A table of at most about so many bytes; beyond that those that expire first are forgotten.
+    /// Returns a table of about this many bytes at most; beyond that, values with the earliest expiry are removed.
     pub fn with_limit(limit_bytes: usize) -> Shared<V> {
         let shard =
             || Mutex::new(Shard { slots: HashTable::new(), bytes: 0, sweep_at: 64, full_until_ms: 0 });
@@ -78,8 +77,8 @@ impl<V: Default> Shared<V> {
         }
     }
 
-    /// Runs `change` on the value of `key`; an absent or expired value is the default one, that
-    /// never expires unless `change` says when. `change` must be quick: other keys wait.
+    /// Runs `change` on the value of `key`. A missing or expired value becomes the default, without expiry unless
+    /// `change` sets one. `change` must be quick: other keys wait.
     pub fn with<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> R {
         let (hash, mut shard) = self.shard(key);
         if let Some(Entry { slot, .. }) = shard.slots.find_mut(hash, |entry| *entry.key == *key) {
@@ -92,7 +91,7 @@ impl<V: Default> Shared<V> {
         change(shard.insert(hash, key))
     }
 
-    /// As [`Shared::with`], but no live value is forgotten for a new key. None if the table is full.
+    /// Works as [`Shared::with`], but never removes a live value for a new key. Returns None if the table is full.
     pub fn with_room<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> Option<R> {
         let (hash, mut shard) = self.shard(key);
         if let Some(Entry { slot, .. }) = shard.slots.find_mut(hash, |entry| *entry.key == *key) {
@@ -105,24 +104,23 @@ impl<V: Default> Shared<V> {
         has_room.then(|| change(shard.insert(hash, key)))
     }
 
-    /// As [`Shared::with`], but only if there is a value: nothing is added for keys that are asked
-    /// for in vain.
+    /// Works as [`Shared::with`], but only for an existing value: it adds no keys.
     pub fn peek<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> Option<R> {
         let (hash, mut shard) = self.shard(key);
         let slot = shard.slots.find_mut(hash, |entry| *entry.key == *key).map(|entry| &mut entry.slot);
         slot.filter(|slot| slot.expires_ms > now_ms).map(change)
     }
 
-    /// The hash of a key, and its shard.
+    /// Returns the hash of a key, and its shard.
     fn shard(&self, key: &[u8]) -> (u64, MutexGuard<'_, Shard<V>>) {
         let hash = self.hasher.hash_one(key);
-        // Bits that the tables have no use for: they take the lowest and the highest.
+        // Middle bits: the tables use the lowest and the highest bits.
         let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        // A panic in a change leaves a value that is at worst outdated.
+        // After a panic in a change, the value is at worst outdated.
         (hash, shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Forgets a value.
+    /// Removes a value.
     pub fn remove(&self, key: &[u8]) {
         let (hash, mut shard) = self.shard(key);
         if let Ok(entry) = shard.slots.find_entry(hash, |entry| *entry.key == *key) {
@@ -131,7 +129,7 @@ impl<V: Default> Shared<V> {
         }
     }
 
-    /// Shows all values, expired ones included. Workers wait for a shard at a time.
+    /// Calls `see` with all values, expired ones included. It locks one shard at a time.
     pub fn visit(&self, mut see: impl FnMut(&[u8], &Slot<V>)) {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,19 +137,19 @@ impl<V: Default> Shared<V> {
         }
     }
 
-    /// How many values are held, expired ones included.
+    /// Returns the number of values, expired ones included.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).slots.len()).sum()
     }
 
-    /// Whether no value is held.
+    /// Returns true if the table has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<V: Default> Shard<V> {
-    /// Adds a key that is not there.
+    /// Adds a key that is not in the table.
     fn insert(&mut self, hash: u64, key: &[u8]) -> &mut Slot<V> {
         self.bytes += cost::<V>(key);
         let slot = Slot { value: V::default(), expires_ms: u64::MAX };
@@ -161,9 +159,9 @@ impl<V: Default> Shard<V> {
 }
 
 impl<V> Shard<V> {
-    /// Whether no more than `limit_bytes` are left once expired values are forgotten.
+    /// Removes expired values and returns true if the rest takes at most `limit_bytes`.
     fn has_room(&mut self, now_ms: u64, limit_bytes: usize) -> bool {
-        // While nothing can have expired, a full shard is not searched again.
+        // While no value can have expired, a full shard is not swept again.
         let is_full = self.bytes > limit_bytes;
         if self.slots.len() >= self.sweep_at || is_full && now_ms >= self.full_until_ms {
             self.retain(|slot| slot.expires_ms > now_ms);
@@ -173,8 +171,8 @@ impl<V> Shard<V> {
         self.bytes <= limit_bytes
     }
 
-    /// Forgets what has expired, if it is time to, and what expires first, until no more than
-    /// `limit_bytes` are left.
+    /// Removes expired values when a sweep is due, then values with the earliest expiry until the rest takes at most
+    /// `limit_bytes`.
     fn make_room(&mut self, now_ms: u64, limit_bytes: usize) {
         if self.slots.len() < self.sweep_at && self.bytes <= limit_bytes {
             return;
@@ -182,7 +180,7 @@ impl<V> Shard<V> {
         self.retain(|slot| slot.expires_ms > now_ms);
         if self.bytes > limit_bytes && !self.slots.is_empty() {
             let mut ends: Vec<u64> = self.slots.iter().map(|entry| entry.slot.expires_ms).collect();
-            // A quarter at once, so that the next sweep is far.
+            // A quarter at once delays the next sweep.
             let at = ends.len() / 4;
             let bound = *ends.select_nth_unstable(at).1;
             let mut excess = at + 1;
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_makes_room() {
+    fn expired_values_make_room() {
         let table = Shared::<u64>::with_limit(64 * 1000);
         for n in 0..1000u64 {
             add(&table, &n.to_string(), n, 1_000_000);

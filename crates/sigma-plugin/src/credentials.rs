@@ -1,4 +1,4 @@
-//! What of a request is a credential, so that logs and traces can hide it.
+//! Credentials in requests, which logs and traces hide.
 
 use std::borrow::Cow;
 
@@ -11,36 +11,36 @@ use crate::variables::{pairs, percent_decoded};
 
 pub use sigma_config::crypt::MASK;
 
-/// A place of a message from which a plugin reads a credential, or where it puts one.
+/// A message part that holds a credential, read or set by a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// A field of the request or the response.
+    /// A field of the request or the response
     Field(Box<str>),
-    /// A query argument.
+    /// A query argument
     Argument(Box<str>),
 }
 
 impl Credential {
-    /// A field.
+    /// Returns a credential in a field.
     pub fn field(name: impl Into<Box<str>>) -> Credential {
         Credential::Field(name.into())
     }
 
-    /// A query argument.
+    /// Returns a credential in a query argument.
     pub fn argument(name: impl Into<Box<str>>) -> Credential {
         Credential::Argument(name.into())
     }
 }
 
-/// The credentials of one or more plugins. Cookies and the fields of [`is_credential`] are none of them: they are
-/// hidden in any case.
+/// The credentials of one or more plugins. They do not include cookies and the fields of [`is_credential`], which are
+/// always hidden.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     fields: Box<[Box<str>]>,
     arguments: Box<[Box<str>]>,
 }
 
-/// Whether fields of this name are credentials whatever plugins there are.
+/// Returns true if fields of this name are credentials for every plugin.
 pub fn is_credential(name: &[u8]) -> bool {
     matches!(HeaderId::of(name), HeaderId::Authorization | HeaderId::ProxyAuthorization | HeaderId::Cookie)
         || is_same_variable(name, b"set-cookie")
@@ -49,7 +49,6 @@ pub fn is_credential(name: &[u8]) -> bool {
 }
 
 impl Credentials {
-    /// These credentials.
     pub fn new(credentials: impl IntoIterator<Item = Credential>) -> Credentials {
         let (mut fields, mut arguments) = (Vec::new(), Vec::new());
         for credential in credentials {
@@ -64,18 +63,17 @@ impl Credentials {
         Credentials { fields: fields.into(), arguments: arguments.into() }
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty() && self.arguments.is_empty()
     }
 
-    /// The credentials, one by one.
+    /// Returns an iterator over the credentials.
     pub fn iter(&self) -> impl Iterator<Item = Credential> {
         let fields = self.fields.iter().cloned().map(Credential::Field);
         fields.chain(self.arguments.iter().cloned().map(Credential::Argument))
     }
 
-    /// Whether the client has sent one of them, even if a plugin has removed it since.
+    /// Returns true if the client has sent one of them, even if a plugin has removed it since.
     pub fn were_sent(&self, head: &RequestHead) -> bool {
         let sent = |name: &str| head.headers.was_received(name.as_bytes());
         let mut arguments = pairs(head.query().unwrap_or_default());
@@ -97,36 +95,36 @@ impl Credentials {
 pub struct Masks<'c>(&'c [std::sync::Arc<Credentials>]);
 
 impl<'c> Masks<'c> {
-    /// Those of the plugins that take part in an exchange. Known when it is over; see [`Context::credentials`].
+    /// Returns the masks for the plugins of an exchange. They are known at its end; see [`Context::credentials`].
     pub fn of(ctx: &'c Context) -> Masks<'c> {
         Masks(&ctx.credentials)
     }
 
-    /// Those of these plugins.
+    /// Returns the masks for these credentials.
     pub fn new(credentials: &'c [std::sync::Arc<Credentials>]) -> Masks<'c> {
         Masks(credentials)
     }
 
-    /// Whether a field of this name is hidden.
+    /// Returns true if a field of this name is hidden.
     pub fn hides_field(&self, name: &[u8]) -> bool {
         is_credential(name) || self.0.iter().any(|credentials| credentials.has_field(name))
     }
 
-    /// Whether an argument of this name, decoded, is hidden.
+    /// Returns true if an argument of this name, decoded, is hidden.
     pub fn hides_argument(&self, name: &[u8]) -> bool {
         self.0.iter().any(|credentials| credentials.has_argument(name))
     }
 
-    /// The value of a field.
+    /// Masks the value of a field.
     pub fn field<'v>(&self, name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
         if self.hides_field(name) {
             return Cow::Borrowed(MASK.as_bytes());
         }
-        // The page before may have been asked for with a credential.
+        // The URL of the previous page may contain a credential.
         if name.eq_ignore_ascii_case(b"referer") { self.target(value) } else { Cow::Borrowed(value) }
     }
 
-    /// A path with its query, or a URL.
+    /// Masks a path with its query, or a URL.
     pub fn target<'t>(&self, target: &'t [u8]) -> Cow<'t, [u8]> {
         let Some(at) = target.iter().position(|byte| *byte == b'?') else { return Cow::Borrowed(target) };
         match self.query(&target[at + 1..]) {
@@ -135,7 +133,7 @@ impl<'c> Masks<'c> {
         }
     }
 
-    /// A query.
+    /// Masks a query.
     pub fn query<'q>(&self, query: &'q [u8]) -> Cow<'q, [u8]> {
         let is_empty = self.0.iter().all(|credentials| credentials.arguments.is_empty());
         if is_empty || !query.split(is_separator).any(|pair| self.hides_pair(pair)) {
@@ -158,7 +156,7 @@ impl<'c> Masks<'c> {
         Cow::Owned(out)
     }
 
-    /// Whether a pair of a query has a credential as its value.
+    /// Returns true if the value of a query pair is a credential.
     fn hides_pair(&self, pair: &[u8]) -> bool {
         let at = pair.iter().position(|byte| *byte == b'=');
         at.is_some_and(|at| self.hides_argument(&percent_decoded(&pair[..at])))
@@ -174,7 +172,7 @@ fn is_separator(byte: &u8) -> bool {
 pub struct Masked<'c>(pub &'c Context);
 
 impl Masked<'_> {
-    /// The value of a variable in which credentials are hidden.
+    /// Masks the credentials in the value of a variable.
     fn masked<'v>(&self, name: &str, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         let masks = Masks::of(self.0);
         let shown = |value: &[u8]| Cow::Owned(value.to_vec());
@@ -201,9 +199,9 @@ impl Masked<'_> {
     }
 }
 
-/// A request line, or a target alone.
+/// Masks a request line, or a target alone.
 fn masks_of_line(masks: Masks<'_>, line: &[u8]) -> Vec<u8> {
-    // In a line the version stands behind the last space, and a target has none.
+    // In a request line the version follows the last space; a target has no space.
     let end = line.iter().rposition(|byte| *byte == b' ').unwrap_or(line.len());
     [&masks.target(&line[..end])[..], &line[end..]].concat()
 }

@@ -1,4 +1,4 @@
-//! What a plugin says of itself.
+//! The description of a plugin.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -49,7 +49,6 @@ impl Phase {
         Phase::Log,
     ];
 
-    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Rewrite => "rewrite",
@@ -63,12 +62,12 @@ impl Phase {
     }
 }
 
-/// Several phases.
+/// A set of phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {
-    /// These phases.
+    /// Returns the set of these phases.
     pub const fn of(phases: &[Phase]) -> PhaseSet {
         let mut bits = 0;
         let mut at = 0;
@@ -79,95 +78,93 @@ impl PhaseSet {
         PhaseSet(bits)
     }
 
-    /// The phases of both.
+    /// Returns the union.
     #[must_use]
     pub const fn and(self, other: PhaseSet) -> PhaseSet {
         PhaseSet(self.0 | other.0)
     }
 
-    /// Whether a phase is among them.
+    /// Returns true if the set has a phase.
     pub const fn contains(self, phase: Phase) -> bool {
         self.0 & (1 << phase as u8) != 0
     }
 }
 
-/// Whether a plugin of a global rule also runs where the route has it too.
+/// A rule for a plugin that a global rule and the route both have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RunPolicy {
     /// Both run.
     #[default]
     Both,
-    /// The route's takes the place of the global rule's.
+    /// Only the route's plugin runs.
     PreferRoute,
 }
 
-/// What an authenticating plugin adds.
+/// Additions of an authenticating plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Auth {
-    /// The field of a consumer's configuration that identifies it, e.g. `key`.
+    /// The field of a consumer's configuration that identifies the consumer, e.g. `key`.
     pub attribute: &'static str,
     /// The schema of a consumer's or credential's configuration.
     pub schema: fn() -> Value,
-    /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
+    /// Parses such a configuration, with defaults filled in, into the data that the plugin looks up later.
     pub parse: fn(&Value) -> Result<Data, String>,
     /// Upstreams inside such a configuration; see [`crate::Identity::upstream_key`].
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
 }
 
-/// A handler of the plugin's own that people reach under a path: through the plugin `public-api`,
-/// or through a listener of the control plane.
+/// An HTTP endpoint of the plugin itself. Clients reach it through the plugin `public-api`, or through a listener of
+/// the control plane.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
-    /// The path it has unless it is configured otherwise; see [`Endpoint::path_in`].
+    /// The default path; see [`Endpoint::path_in`].
     pub path: &'static str,
-    /// The member of the plugin's `plugin_attr` that gives it another path.
+    /// The member of the plugin's `plugin_attr` that sets another path.
     pub path_setting: &'static str,
-    /// The method it answers to.
+    /// The method of its requests.
     pub method: sigma_http::Method,
-    /// Makes the answer. Called as a hook is, by a worker or beside the traffic: it must not block.
+    /// Makes the response. A worker or the control plane calls it like a hook: it must not block.
     pub answer: fn(&mut Context, &Env<'_>) -> Step,
 }
 
 impl Endpoint {
-    /// The path that it has with this `plugin_attr` of its plugin.
+    /// Returns its path under this `plugin_attr` of its plugin.
     pub fn path_in<'a>(&'a self, attribute: &'a Value) -> &'a str {
         attribute.get(self.path_setting).and_then(Value::as_str).unwrap_or(self.path)
     }
 }
 
-/// An upstream that stands inside a plugin's configuration.
+/// An upstream nested in a plugin's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InlineUpstream {
-    /// Names it within the configuration; see [`Build::upstream_key`].
+    /// Its name within the configuration; see [`Build::upstream_key`].
     pub name: String,
     /// An upstream resource.
     pub upstream: Value,
 }
 
-/// A plugin that stands inside another one's configuration.
+/// A plugin nested in another plugin's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Child {
-    /// Its name.
     pub name: String,
-    /// Its configuration.
     pub conf: Value,
-    /// Where that stands in the outer one.
+    /// Its position in the outer configuration.
     pub place: String,
-    /// The whole reason if there is no such plugin.
+    /// The whole error message if there is no such plugin.
     pub unknown: String,
-    /// What stands before the reason if its configuration is refused.
+    /// The start of the error message if its configuration is invalid.
     pub refused: String,
-    /// The whole reason if the plugin does not authenticate; None where any plugin may stand.
+    /// The whole error message if the plugin does not authenticate; None where any plugin is allowed.
     pub unauthenticating: Option<String>,
 }
 
-/// The type of a plugin's configuration: its fields, what they may hold and what they mean, from which
-/// its schema is made (see [`sigma_config::described`]), and what it is parsed into.
+/// The type of a plugin's configuration: its fields, their allowed values and their meaning. The schema is made from
+/// it (see [`sigma_config::described`]), and configurations are parsed into it.
 pub trait Configuration: DeserializeOwned + JsonSchema {
-    /// Checks what neither the schema nor parsing does.
+    /// Checks rules beyond the schema and parsing.
     ///
     /// # Errors
-    /// Returns an error, which is the whole reason, if the configuration is refused.
+    /// Returns an error, which is the whole message, if the configuration is invalid.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -176,16 +173,16 @@ pub trait Configuration: DeserializeOwned + JsonSchema {
 /// Parses a configuration with defaults filled in.
 ///
 /// # Errors
-/// Returns an error, which is the whole reason, if the configuration is refused.
+/// Returns an error, which is the whole message, if the configuration is invalid.
 pub fn parsed<C: Configuration>(conf: &Value) -> Result<C, String> {
     let parsed = C::deserialize(conf).map_err(|error| error.to_string())?;
     parsed.check().map(|()| parsed)
 }
 
-/// Checks a configuration beyond its schema; the text is the whole reason for which it is refused.
+/// Checks a configuration beyond its schema; the text is the whole error message.
 pub type Check = fn(&Value) -> Result<(), String>;
 
-/// What an authenticating plugin has made of a consumer's configuration.
+/// Parsed configuration of a consumer, for an authenticating plugin.
 pub type Data = Arc<dyn Any + Send + Sync>;
 
 /// A plugin that is compiled in: a [`crate::Kind`] written as a constant.
@@ -197,84 +194,82 @@ pub struct Descriptor {
     pub version: &'static str,
     /// Plugins with a higher number run first.
     pub priority: i32,
-    /// What it does, for the reference: a first line, then paragraphs of Markdown. Empty if the schema's
-    /// description says it.
+    /// Its purpose, for the reference: a first line, then paragraphs of Markdown. Empty if the schema's description
+    /// has that text.
     pub doc: &'static str,
-    /// How it is used, for the reference: Markdown with a whole configuration that can be started as it
-    /// stands (a block of `yaml`), then commands and their output (a block of `console`). The tests run it.
+    /// Its example, for the reference: Markdown with a whole configuration that can be started unchanged (a block of
+    /// `yaml`), then commands and their output (a block of `console`). The tests run it.
     pub example: &'static str,
-    /// The hooks it has.
+    /// Its hooks.
     pub phases: PhaseSet,
     /// The schema of its configuration, shaped as APISIX shapes it and with a `description` for
     /// every field.
     pub schema: fn() -> Value,
-    /// What it adds if it authenticates.
+    /// Its additions for authentication.
     pub auth: Option<Auth>,
-    /// Whether it authenticates by asking the plugins inside it, and so has nothing that identifies a
-    /// consumer; not beside `auth`.
+    /// True if it authenticates only through nested plugins, and so needs no identifying attribute; excludes `auth`.
     pub authenticates_by_children: bool,
-    /// Whether it decides who may pass without a consumer. In each phase such plugins, and those that authenticate, run
-    /// before another plugin has a request body read into memory, whatever the priorities.
+    /// True if it grants or denies access without a consumer. In each phase, such plugins and the authenticating ones
+    /// run before other plugins read a request body into memory, regardless of priorities.
     pub guards: bool,
-    /// Whether it lets requests in for persons; see [`crate::Kind::identifies`]. Those that authenticate do so in any
-    /// case.
+    /// True if it admits requests on behalf of users; see [`crate::Kind::identifies`]. Authenticating plugins always
+    /// do.
     pub identifies: bool,
-    /// Whether it names the persons.
+    /// True if it sets the names of these users.
     pub names_persons: bool,
     /// The schema of its plugin metadata.
     pub metadata_schema: Option<fn() -> Value>,
-    /// The schema of what the setting `plugin_attr` may tell it once for the process.
+    /// The schema of its settings for the whole process, in `plugin_attr`.
     pub attributes: Option<fn() -> Value>,
-    /// How it gets on with a global rule.
+    /// Its behaviour next to the same plugin in a global rule.
     pub run_policy: RunPolicy,
-    /// Paths that it serves itself.
+    /// Its own endpoints.
     pub endpoints: &'static [Endpoint],
-    /// Rules beyond the schema; the text is the whole reason.
+    /// Rules beyond the schema; the text is the whole error message.
     pub check: Option<Check>,
-    /// What it has to say about a configuration that is in order, as it was written: without
-    /// defaults, `_meta` included. Pointers begin in the configuration.
+    /// Returns warnings about a valid configuration, as it was written: without defaults, with `_meta`. Pointers
+    /// begin in the configuration.
     pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
-    /// Where its configuration and its metadata name variables.
+    /// Fields of its configuration and metadata that name variables.
     pub variables: &'static [VariablePlace],
-    /// Members of its configuration and its metadata that name files of this machine, which a sandbox leaves open.
+    /// Members of its configuration and metadata that name local files, which a sandbox must allow.
     pub files: &'static [FileMember],
-    /// Upstreams inside its configuration, whose defaults are filled in.
+    /// Upstreams nested in its configuration, with defaults filled in.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
-    /// Upstreams whose nodes stand in its metadata: made of a configuration and the metadata (`null` if there are
-    /// none), so that each configuration has them as it wants them.
+    /// Upstreams whose nodes are in its metadata. They are made of a configuration and the metadata (`null` if
+    /// missing), so that each configuration can adapt them.
     pub upstreams_by_metadata: Option<fn(&Value, &Value) -> Vec<InlineUpstream>>,
-    /// Plugins inside its configuration, which instances make with [`Build::child`].
+    /// Plugins nested in its configuration, which instances make with [`Build::child`].
     pub children: Option<fn(&Value) -> Vec<Child>>,
     /// The member of its configuration that names a group. All configurations of a group are equal.
     pub group_field: Option<&'static str>,
-    /// The request fields that it sets for nodes by a configuration whose defaults are filled in; see
+    /// The request fields that it sets for nodes under a configuration with defaults; see
     /// [`crate::Kind::owned_fields`].
     pub owned_fields: Option<fn(&Value) -> Vec<OwnedField>>,
-    /// The credentials that it reads or sets by such a configuration; see [`crate::Kind::credentials`].
+    /// The credentials that it reads or sets under such a configuration; see [`crate::Kind::credentials`].
     pub credentials: Option<fn(&Value) -> Vec<Credential>>,
-    /// Makes an instance. Must neither block nor reach out.
+    /// Makes an instance. It must neither block nor access the network.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
-    /// How it takes part in stream routes; None if it does not.
+    /// Its part on stream routes; None if it does not support them.
     pub flow: Option<Flow>,
-    /// Makes what it does for the process as a whole; see [`crate::Kind::resident`].
+    /// Makes its process-wide part; see [`crate::Kind::resident`].
     pub resident: Option<MakeResident>,
-    /// The upstreams that it serves in the place of nodes; None for none.
+    /// The upstreams that it serves instead of nodes.
     pub bridge: Option<Bridge>,
 }
 
-/// Makes what a plugin does for the process as a whole.
+/// Makes the process-wide part of a plugin.
 pub type MakeResident = fn(&Build<'_>) -> Result<Arc<dyn Resident>, String>;
 
 /// A member of a configuration that names a file or a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMember {
-    /// The member.
     pub name: &'static str,
     /// How the plugin uses the file.
     pub access: FileAccess,
 }
 
-/// How a file is used. A file stands for its folder: others take its place.
+/// How a file is used. The sandbox allows its whole folder, as files may be replaced there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
     /// The file is read.
@@ -290,7 +285,7 @@ pub enum FileAccess {
 }
 
 impl Descriptor {
-    /// What most plugins have in common; to be completed with `..Descriptor::BASE`.
+    /// Defaults for most plugins; use it with `..Descriptor::BASE`.
     pub const BASE: Descriptor = Descriptor {
         name: "",
         version: "0.1",
@@ -326,8 +321,7 @@ impl Descriptor {
 }
 
 impl Auth {
-    /// That of a plugin whose consumers' configurations are `C`; hooks find it as
-    /// [`crate::Identity::data`].
+    /// Returns the `Auth` of a plugin whose consumer configuration is `C`; hooks get it by [`crate::Identity::data`].
     pub const fn of<C: Configuration + Send + Sync + 'static>(attribute: &'static str) -> Auth {
         let parse: fn(&Value) -> Result<Data, String> = |conf| Ok(Arc::new(parsed::<C>(conf)?));
         Auth { attribute, schema: schema_of::<C>, parse, upstreams: None }
@@ -335,8 +329,7 @@ impl Auth {
 }
 
 impl Descriptor {
-    /// What follows from the type of a plugin's configuration; to be completed with
-    /// `..Descriptor::of::<C>()`.
+    /// Returns the defaults for a configuration type; use it with `..Descriptor::of::<C>()`.
     pub const fn of<C: Configuration>() -> Descriptor {
         Descriptor {
             schema: schema_of::<C>,
@@ -345,12 +338,12 @@ impl Descriptor {
         }
     }
 
-    /// Whether it has nothing to do with requests.
+    /// Returns true if it does not handle requests.
     pub(crate) fn is_for_streams_only(&self) -> bool {
         self.flow.is_some() && self.phases == PhaseSet(0)
     }
 
-    /// How the upstreams inside a configuration of this scope are found.
+    /// Returns the function that finds the upstreams inside a configuration of this scope.
     pub(crate) fn upstreams_of(&self, scope: PluginScope) -> Option<fn(&Value) -> Vec<InlineUpstream>> {
         match scope {
             PluginScope::Http => self.upstreams,
@@ -360,7 +353,7 @@ impl Descriptor {
         }
     }
 
-    /// How the upstreams of a configuration of this scope are made of it and the metadata.
+    /// Returns the function that makes the upstreams of a configuration of this scope from it and the metadata.
     pub(crate) fn upstreams_by_metadata_of(
         &self,
         scope: PluginScope,
@@ -368,32 +361,32 @@ impl Descriptor {
         self.upstreams_by_metadata.filter(|_| scope == PluginScope::Http)
     }
 
-    /// The same for a configuration that is the instance itself.
+    /// Returns the defaults for a configuration that is also the instance.
     pub const fn itself<P: Configuration + Plugin + 'static>() -> Descriptor {
         Descriptor { build: |build| Ok(Arc::new(build.config::<P>()?)), ..Descriptor::of::<P>() }
     }
 }
 
-/// What an instance is made from.
+/// Input for making an instance.
 #[derive(Debug)]
 pub struct Build<'a> {
     /// The name of the plugin.
     pub plugin: &'a str,
     /// The configuration, checked, with defaults filled in and secrets resolved.
     pub conf: &'a Value,
-    /// Where it stands: the key of a resource, e.g. `/apisix/routes/1`. Counters begin with it.
+    /// Its position: the key of a resource, e.g. `/apisix/routes/1`. Counters begin with it.
     pub resource: &'a str,
-    /// The plugin's metadata, with defaults filled in; `null` if there is none.
+    /// The plugin's metadata, with defaults filled in; `null` if missing.
     pub metadata: &'a Value,
-    /// What all instances share.
+    /// State of the whole node.
     pub node: &'a Arc<Node>,
     /// The configuration as it was written: without defaults, and with references to secrets.
     pub(crate) written: &'a Value,
-    /// Who makes the plugins that stand inside the configuration.
+    /// The maker of nested plugins.
     pub(crate) family: &'a dyn Family,
 }
 
-/// Makes plugins that stand inside others.
+/// Makes nested plugins.
 pub(crate) trait Family {
     fn child(&self, name: &str, conf: &Value, resource: &str, node: &Arc<Node>)
     -> Result<Arc<Entry>, String>;
@@ -405,7 +398,7 @@ pub(crate) trait Family {
     fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>>;
 }
 
-/// Has no plugins.
+/// A family without plugins.
 struct Childless;
 
 impl Family for Childless {
@@ -433,7 +426,7 @@ impl std::fmt::Debug for dyn Family + '_ {
 }
 
 impl Build<'_> {
-    /// The configuration as a type.
+    /// Parses the configuration to a type.
     ///
     /// # Errors
     /// Returns an error if the type does not fit the schema.
@@ -441,7 +434,7 @@ impl Build<'_> {
         T::deserialize(self.conf).map_err(|error| error.to_string())
     }
 
-    /// The plugin's metadata as a type; its default if there is none.
+    /// Parses the plugin's metadata to a type; returns the default if missing.
     ///
     /// # Errors
     /// Returns an error if the type does not fit the schema.
@@ -450,7 +443,7 @@ impl Build<'_> {
         Ok(metadata.unwrap_or_default())
     }
 
-    /// For a configuration with defaults filled in, in which no other plugins stand.
+    /// Returns the input for a configuration with defaults filled in and without nested plugins.
     pub fn new<'a>(
         plugin: &'a str,
         conf: &'a Value,
@@ -461,44 +454,43 @@ impl Build<'_> {
         Build { plugin, conf, resource, metadata, node, written: conf, family: &Childless }
     }
 
-    /// An instance of a plugin that stands inside the configuration, whose counters are kept apart by
-    /// `place`. For the outer plugin to run: the gateway does not.
+    /// Makes an instance of a nested plugin. `place` keeps its counters apart. The outer plugin runs it; the gateway
+    /// does not.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the plugin is not enabled or refuses the
-    /// configuration.
+    /// Returns an error message if the plugin is not enabled or rejects the configuration.
     pub fn child(&self, name: &str, conf: &Value, place: &str) -> Result<Arc<Entry>, String> {
         self.family.child(name, conf, &format!("{}#{place}", self.resource), self.node)
     }
 
-    /// The plugins that may be used, in the order of their names.
+    /// Returns the enabled plugins, in the order of their names.
     pub fn kinds(&self) -> Vec<Arc<dyn Kind>> {
         self.family.kinds()
     }
 
-    /// A Protocol Buffers definition that the configuration names; None if there is none. The instance is made
-    /// anew when it changes.
+    /// Returns a Protocol Buffers definition that the configuration names; None if it does not exist. The instance is
+    /// made again when it changes.
     pub fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
         self.family.proto(id)
     }
 
-    /// The configuration as it was written: without defaults, and with references to secrets.
+    /// Returns the configuration as it was written: without defaults, and with references to secrets.
     pub fn written(&self) -> &Value {
         self.written
     }
 
-    /// Whether the resources of which this instance is made have this plugin at `resource`, written so. What was made
-    /// of earlier resources lives on for a while.
+    /// Returns true if the current resources still have this plugin at `resource` with the configuration `written`.
+    /// Instances of earlier resources live on for a while.
     pub fn is_current(&self, resource: &str, written: &Value) -> bool {
         self.family.written(resource, self.plugin).is_some_and(|now| *now == *written)
     }
 
-    /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].
+    /// Returns the key of an [`InlineUpstream`], see [`crate::Context::upstream`].
     pub fn upstream_key(&self, name: &str) -> String {
         inline_upstream_key(self.resource, self.plugin, name)
     }
 
-    /// A number that changes when the configuration does, and only then.
+    /// Returns a number that changes when the configuration changes, and only then.
     pub fn conf_hash(&self) -> u64 {
         use std::hash::Hasher;
         // Not randomised: the number is part of keys that other gateways share through Redis.
@@ -509,12 +501,12 @@ impl Build<'_> {
     }
 }
 
-/// The key of an upstream inside the configuration of a plugin.
+/// Returns the key of an upstream inside the configuration of a plugin.
 pub fn inline_upstream_key(resource: &str, plugin: &str, name: &str) -> String {
     format!("{resource}#{plugin}/{name}")
 }
 
-/// Members in the order of their names: how an object was written makes no difference.
+/// Hashes members in the order of their names, so that their order in the source has no effect.
 #[expect(deprecated, reason = "the one stable hash of the standard library")]
 fn hash_value(value: &Value, hasher: &mut std::hash::SipHasher) {
     use std::hash::Hasher;

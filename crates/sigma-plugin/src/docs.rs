@@ -11,7 +11,7 @@ use sigma_config::plugins::PluginScope;
 
 use crate::{Kind, Phase, RunPolicy};
 
-/// Everything a descriptor says, as Markdown.
+/// Returns the reference as Markdown.
 pub fn reference(plugin: &dyn Kind) -> String {
     let mut out = format!("# {}\n\n{}\n\n", plugin.name(), plugin.documentation().trim());
     let mut phases: Vec<&str> =
@@ -24,7 +24,7 @@ pub fn reference(plugin: &dyn Kind) -> String {
     // Writing to a String cannot fail, here and below.
     let _ = write!(out, "Priority {}; phases: {phases}.", plugin.priority());
     if plugin.run_policy() == RunPolicy::PreferRoute {
-        out.push_str(" In a global rule it stands back where the route has it too.");
+        out.push_str(" In a global rule it yields to the same plugin on the route.");
     }
     out.push('\n');
     example(&mut out, plugin.example());
@@ -51,10 +51,10 @@ pub fn reference(plugin: &dyn Kind) -> String {
     out
 }
 
-/// The nodes of examples; `sigma run --with-demo-origin` answers there.
+/// The nodes of examples. `sigma run --with-demo-origin` serves them.
 const DEMO_ORIGINS: [&str; 2] = ["127.0.0.1:9000", "127.0.0.1:9001"];
 
-/// How the plugin is used, and the command that starts it.
+/// Appends the example, and the command that starts it.
 fn example(out: &mut String, example: &str) {
     if example.is_empty() {
         return;
@@ -68,7 +68,7 @@ fn example(out: &mut String, example: &str) {
     );
 }
 
-/// A list of plugins: name, priority and first line of each, in the order given.
+/// Returns a list of plugins: name, priority and first line of each, in the given order.
 pub fn index(plugins: &[Arc<dyn Kind>]) -> String {
     let mut out = String::from(
         "# Plugins\n\nEach page has an example to start from and every field. `sigma plugins NAME` prints the same page. \
@@ -82,7 +82,7 @@ pub fn index(plugins: &[Arc<dyn Kind>]) -> String {
     out
 }
 
-/// The first line of what a plugin says of itself.
+/// Returns the first line of a plugin's description.
 pub fn summary(plugin: &dyn Kind) -> String {
     plugin.documentation().trim().lines().next().unwrap_or_default().to_owned()
 }
@@ -112,7 +112,7 @@ fn table(out: &mut String, title: &str, schema: Option<Value>) {
     }
 }
 
-/// Rows of an object's fields and of what is inside them: `redis.host`, `rules[].count`.
+/// Adds rows for an object's fields and nested fields: `redis.host`, `rules[].count`.
 fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
@@ -135,7 +135,7 @@ fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
             collect(&format!("{path}[]."), items, rows);
         }
     }
-    // Alternatives mostly repeat fields; only what is new is told.
+    // Branches mostly repeat fields; only new ones get a row.
     for branch in branches {
         let mut more = Vec::new();
         collect(prefix, branch, &mut more);
@@ -146,14 +146,13 @@ fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
     conditional(prefix, schema, rows);
 }
 
-/// Rows of the fields that the value of another field brings with it (`if`, `then`, `else`), each with
-/// that value.
+/// Adds rows for fields that depend on the value of another field (`if`, `then`, `else`), each with that value.
 fn conditional(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
     let (Some(test), Some(then)) = (schema.get("if"), schema.get("then")) else { return };
     let mut more = Vec::new();
     collect(prefix, then, &mut more);
     let with = condition(test);
-    // The meaning is the last cell.
+    // The meaning is in the last cell.
     rows.extend(more.into_iter().map(|row| match row.trim_end_matches(" |\n").rsplit_once("| ") {
         Some((cells, meaning)) => format!("{cells}| With {with}. {meaning} |\n"),
         None => row,
@@ -163,7 +162,7 @@ fn conditional(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
     }
 }
 
-/// ``the field `policy` is `redis` `` as an operator writes it: `` `policy: redis` ``.
+/// Formats ``the field `policy` is `redis` `` as configuration text: `` `policy: redis` ``.
 fn condition(test: &Value) -> String {
     let properties = test.get("properties").and_then(Value::as_object);
     let each = properties.into_iter().flatten().map(|(name, property)| {
@@ -203,7 +202,7 @@ mod tests {
     };
 
     #[test]
-    fn a_reference_tells_every_field() {
+    fn a_reference_lists_every_field() {
         let text = reference(&PLUGIN);
         for line in [
             "# sample",

@@ -1,4 +1,4 @@
-//! What a hook may use besides the exchange.
+//! The environment of a hook, besides the exchange.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -19,12 +19,12 @@ use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
 use crate::resident::OwnLogs;
 
-/// The world around one call of a hook.
+/// The environment of one call of a hook.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
-    /// What the whole gateway shares.
+    /// State of the whole gateway.
     pub node: &'a Arc<Node>,
-    /// What belongs to this worker alone.
+    /// State of this worker alone.
     pub local: &'a Rc<Local>,
     /// Calls to other services.
     pub outbound: &'a dyn Outbound,
@@ -46,44 +46,44 @@ impl<'a> Env<'a> {
         self.machine.now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
-    /// One from which nothing can be called, at the beginning of time.
+    /// Returns an environment without outbound calls, at time 0.
     pub fn new(node: &'a Arc<Node>, local: &'a Rc<Local>, consumers: &'a Consumers) -> Env<'a> {
         let (outbound, machine) = (&Nowhere, &Host);
         Env { node, local, outbound, consumers, https_port: None, trusted: None, machine, now_ms: 0 }
     }
 }
 
-/// What all workers of this gateway share, for plugins.
+/// State that all workers of this gateway share, for plugins.
 #[derive(Default)]
 pub struct Node {
-    /// Parts that plugins keep for the whole gateway, one of each type.
+    /// Shared parts of plugins, one of each type.
     parts: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     background: OnceLock<Box<Background>>,
-    /// The setting `plugin_attr`: what a plugin is told once for the whole process.
+    /// The setting `plugin_attr`: settings of plugins for the whole process.
     attributes: OnceLock<Value>,
     hostname: OnceLock<String>,
-    /// How often operators asked for log files to be opened anew.
+    /// The number of requests by operators to reopen log files.
     log_generation: AtomicU64,
-    /// Lines of logs that plugins could not keep.
+    /// Log lines that plugins lost.
     lost_lines: Arc<AtomicU64>,
     own_logs: Mutex<OwnLogs>,
     reopening: OnceLock<Box<Reopening>>,
-    /// What is to be finished before the process ends.
+    /// Work before the process ends.
     endings: Mutex<Vec<Work>>,
     legacies: Legacies,
 }
 
-/// Work that goes on beside the traffic.
+/// Background work.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes work and sees to it that it goes on.
+/// Runs work in the background.
 type Background = dyn Fn(Work) + Send + Sync;
 
-/// Has all logs of the process opened anew.
+/// Reopens all logs of the process.
 type Reopening = dyn Fn() + Send + Sync;
 
 impl Node {
-    /// A node whose background work runs on `background`.
+    /// Returns a node whose background work runs on `background`.
     pub fn new(
         background: impl Fn(Work) + Send + Sync + 'static,
         attributes: Value,
@@ -98,18 +98,18 @@ impl Node {
         node
     }
 
-    /// Another node of this gateway, with parts of its own, whose background work runs on `background`. What it loses
-    /// is counted here.
+    /// Returns another node of this gateway, with its own parts and background work on `background`. Its lost lines
+    /// are counted here.
     pub fn beside(&self, background: impl Fn(Work) + Send + Sync + 'static) -> Node {
         let attributes = self.attributes.get().cloned().unwrap_or_default();
         let node = Node::new(background, attributes, self.hostname().to_owned());
         Node { lost_lines: Arc::clone(&self.lost_lines), ..node }
     }
 
-    /// The one part of type `T`, made when first asked for. For instances to keep, not to be
-    /// called per request: it takes a lock.
+    /// Returns the part of type `T`; the first call makes it. For instances to keep, not for each request: it takes a
+    /// lock.
     pub fn part<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        // A panic while the lock was held leaves a map without the part, which is as good as before.
+        // After a panic under the lock the map lacks the part, as before.
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let part = parts.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(make()));
         let found = Arc::clone(part).downcast::<T>();
@@ -117,8 +117,7 @@ impl Node {
         found.unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
     }
 
-    /// As [`Node::part`], of one that begins as the process before this one has left it, and that the next one will
-    /// begin with.
+    /// Works as [`Node::part`], for a part that is passed from the previous process to this one, and on to the next.
     pub fn legacy<T: Legacy>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut is_new = false;
         let part = self.part(|| {
@@ -131,78 +130,79 @@ impl Node {
         part
     }
 
-    /// What the process before this one has left, by the names of parts. For the control plane, before there are any.
+    /// Sets the state from the previous process, by the names of parts. The control plane calls it before there are
+    /// parts.
     pub fn find_legacies(&self, left: BTreeMap<String, Value>) {
         self.legacies.find(left);
     }
 
-    /// What a process that takes the place of this one begins with.
+    /// Returns the state for the next process.
     pub fn legacies(&self) -> BTreeMap<String, Value> {
         self.legacies.leave()
     }
 
-    /// Runs something beside the traffic, on the control thread's runtime. Nothing runs in tools
-    /// that only check a configuration.
+    /// Runs a future in the background, on the control thread's runtime. It does nothing in tools that only check a
+    /// configuration.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(background) = self.background.get() {
             background(Box::pin(work));
         }
     }
 
-    /// What `plugin_attr` says for a plugin; `null` if nothing.
+    /// Returns the `plugin_attr` of a plugin; `null` if missing.
     pub fn attribute(&self, plugin: &str) -> &Value {
         self.attributes.get().and_then(|all| all.get(plugin)).unwrap_or(&Value::Null)
     }
 
-    /// Files that plugins write to are to be opened anew, because somebody renamed them.
+    /// Requests that plugins reopen their log files, because the files were renamed.
     pub fn reopen_logs(&self) {
         self.log_generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number that grows whenever log files are to be opened anew.
+    /// Returns a number that grows with each request to reopen log files.
     pub fn log_generation(&self) -> u64 {
         self.log_generation.load(Ordering::Relaxed)
     }
 
-    /// The logs that the process writes itself.
+    /// Returns the logs that the process writes itself.
     pub fn own_logs(&self) -> OwnLogs {
         self.own_logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells which they are now.
+    /// Sets the logs that the process writes itself.
     pub fn set_own_logs(&self, logs: OwnLogs) {
         *self.own_logs.lock().unwrap_or_else(PoisonError::into_inner) = logs;
     }
 
-    /// Has the process open all its logs anew, because a plugin renamed some. Does not wait for it.
+    /// Makes the process reopen all its logs, because a plugin renamed some. It does not wait for that.
     pub fn reopen_own_logs(&self) {
         if let Some(reopening) = self.reopening.get() {
             reopening();
         }
     }
 
-    /// How that is done; for the control plane, once.
+    /// Sets the function that reopens logs; for the control plane, once.
     pub fn set_reopening(&self, reopening: impl Fn() + Send + Sync + 'static) {
         self.reopening.get_or_init(|| Box::new(reopening));
     }
 
-    /// Counts lines of a log that were dropped or could not be written.
+    /// Counts log lines that were dropped or could not be written.
     pub fn lose_lines(&self, lines: u64) {
         self.lost_lines.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// How many lines plugins have lost since the start.
+    /// Returns the number of log lines that plugins have lost since the start.
     pub fn lost_lines(&self) -> u64 {
         self.lost_lines.load(Ordering::Relaxed)
     }
 
-    /// Has something finished before the process ends, after the last exchange: what is still
-    /// buffered, for instance. It gets a few seconds.
+    /// Registers work for the end of the process, after the last exchange, such as a flush of buffers. It gets a few
+    /// seconds.
     pub fn at_end(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.endings.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
     }
 
-    /// Runs what [`Node::at_end`] was given, in order. For the control plane, once.
+    /// Runs the work of [`Node::at_end`], in order. For the control plane, once.
     pub async fn end(&self) {
         let endings = std::mem::take(&mut *self.endings.lock().unwrap_or_else(PoisonError::into_inner));
         for work in endings {
@@ -210,7 +210,7 @@ impl Node {
         }
     }
 
-    /// The name of this machine.
+    /// Returns the name of this machine.
     pub fn hostname(&self) -> &str {
         self.hostname.get().map_or("", String::as_str)
     }
@@ -222,28 +222,28 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// What belongs to one worker, for plugins; never leaves its thread.
+/// State of one worker, for plugins; it never leaves its thread.
 #[derive(Default)]
 pub struct Local {
     worker: usize,
-    /// So few that a look at each costs less than a hash.
+    /// So few that a scan costs less than a hash.
     parts: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     random: Cell<u64>,
 }
 
 impl Local {
-    /// That of the worker with this number, from 0. `seed` starts its random bits.
+    /// Returns the state of the worker with this number, from 0. `seed` starts its random bits.
     pub fn new(worker: usize, seed: u64) -> Local {
         // xorshift must not start at 0.
         Local { worker, parts: RefCell::default(), random: Cell::new(seed | 1) }
     }
 
-    /// The worker's number, from 0.
+    /// Returns the worker's number, from 0.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// The one part of type `T`, made when first asked for.
+    /// Returns the part of type `T`; the first call makes it.
     pub fn part<T: Any>(&self, make: impl FnOnce() -> T) -> Rc<T> {
         let of = TypeId::of::<T>();
         let known =
@@ -257,7 +257,7 @@ impl Local {
         part.downcast::<T>().unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
     }
 
-    /// Pseudo-random bits (xorshift64*), for shares and samples; not for secrets.
+    /// Returns pseudo-random bits (xorshift64*), for shares and samples; not for secrets.
     pub fn random(&self) -> u64 {
         let mut x = self.random.get() | 1;
         x ^= x >> 12;

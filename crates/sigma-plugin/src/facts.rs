@@ -1,4 +1,4 @@
-//! What the control plane tells plugins of the gateway as a whole, for metrics.
+//! Facts about the whole gateway, from the control plane to plugins, for metrics.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct Facts {
     /// Requests since the start.
     pub requests: u64,
-    /// Requests that are not answered yet.
+    /// Requests that are in flight.
     pub requests_active: u64,
     /// Client connections open now.
     pub connections_active: u64,
@@ -17,32 +17,32 @@ pub struct Facts {
     pub websockets_by_upgrade: Websockets,
     /// WebSockets opened by extended CONNECT (RFC 8441).
     pub websockets_by_connect: Websockets,
-    /// Bytes that passed in WebSockets from clients.
+    /// Bytes received in WebSockets from clients.
     pub websocket_bytes_in: u64,
-    /// Bytes that passed in WebSockets to clients.
+    /// Bytes sent in WebSockets to clients.
     pub websocket_bytes_out: u64,
-    /// The store's revision that is in force; None where resources stand in the file.
+    /// The store's revision in force; None if resources are in the file.
     pub revision: Option<u64>,
     /// The highest revision among the resources of each kind, by the kind's name (`routes`).
     pub modified: Vec<(&'static str, u64)>,
-    /// Whether the store can be reached; None where there is none.
+    /// The store can be reached; None without a store.
     pub store_reachable: Option<bool>,
-    /// How many objects of each kind are quarantined, by the kind's name.
+    /// The number of quarantined objects of each kind, by the kind's name.
     pub quarantined: Vec<(&'static str, u64)>,
-    /// Numbers that the control plane knows beside these.
+    /// More numbers of the control plane.
     pub measures: Vec<Measure>,
     /// Nodes whose health is checked.
     pub nodes: Vec<NodeHealth>,
 }
 
-/// What clients do at this moment: a few numbers that cost nothing to read.
+/// Current load: a few numbers that are cheap to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// What this gateway is called among those of its store.
+    /// The id of this gateway in its store.
     pub id: Arc<str>,
     /// Requests since the start.
     pub requests: u64,
-    /// Requests that are not answered yet.
+    /// Requests that are in flight.
     pub requests_active: u64,
     /// Client connections open now.
     pub connections_active: u64,
@@ -53,11 +53,11 @@ pub struct Pulse {
 /// A metric that the control plane keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// What it is called, without a prefix.
+    /// The name, without a prefix.
     pub name: &'static str,
-    /// What it counts, in a sentence.
+    /// The help text, one sentence.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// True if it only grows.
     pub is_counter: bool,
     /// Its series: labels, and the number.
     pub series: Vec<(Vec<(&'static str, String)>, u64)>,
@@ -75,19 +75,17 @@ pub struct Websockets {
 /// The health of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// The resource that the upstream stands in, e.g. `/apisix/upstreams/1`.
+    /// The resource that contains the upstream, e.g. `/apisix/upstreams/1`.
     pub resource: String,
-    /// Its address.
     pub ip: String,
-    /// Its port.
     pub port: u16,
-    /// Whether requests are sent to it.
+    /// True if it gets requests.
     pub healthy: bool,
-    /// Why they are not; empty if they are.
+    /// The reason if it gets none; else empty.
     pub reason: String,
 }
 
-/// Where the control plane leaves [`Facts`]; a part of the [`crate::Node`].
+/// The cell in which the control plane publishes [`Facts`]; a part of the [`crate::Node`].
 #[derive(Default)]
 pub struct FactsBoard {
     latest: Mutex<Arc<Facts>>,
@@ -101,23 +99,23 @@ impl std::fmt::Debug for FactsBoard {
 }
 
 impl FactsBoard {
-    /// Puts newer facts in the place of the old ones.
+    /// Publishes newer facts.
     pub fn post(&self, facts: Facts) {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
-    /// The latest facts.
+    /// Returns the latest facts.
     pub fn read(&self) -> Arc<Facts> {
         Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says once how the pulse is felt; it must not wait.
+    /// Sets the function that reads the pulse, once; it must not wait.
     pub fn feel_by(&self, feel: impl Fn() -> Pulse + Send + Sync + 'static) {
-        // The first counts: there is one gateway in a process.
+        // The first call counts: there is one gateway in a process.
         let _ = self.pulse.set(Box::new(feel));
     }
 
-    /// What clients do now; None where nothing is served.
+    /// Returns the current load; None if nothing is served.
     pub fn pulse(&self) -> Option<Pulse> {
         self.pulse.get().map(|feel| feel())
     }

@@ -1,8 +1,7 @@
-//! Sessions over TCP or UDP, and what plugins of stream routes do with them.
+//! Sessions over TCP or UDP, and the plugins of stream routes.
 //!
-//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: a schema of its own and instances
-//! that implement [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and world
-//! around a hook.
+//! A plugin takes part in stream routes by [`crate::Descriptor::flow`]: a schema of its own and instances that
+//! implement [`FlowPlugin`]. The rest is as on routes: the same order, `_meta`, secrets and environment of a hook.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -27,67 +26,67 @@ use crate::traffic::Traffic;
 use crate::variables::{address, number, of_process, open_ms, owned, proxied, seconds, text};
 use crate::{Build, Configuration, Entry, Env};
 
-/// An instance of a plugin on stream routes: one configuration, parsed. Hooks run on a worker's thread
-/// and must not block it; what takes time answers [`FlowStep::Wait`].
+/// An instance of a plugin on stream routes: one configuration, parsed. Hooks run on a worker's thread and must not
+/// block it; slow work returns [`FlowStep::Wait`].
 pub trait FlowPlugin: Send + Sync {
-    /// The session has begun, and no node was chosen yet.
+    /// Runs at the start of the session, before a node is chosen.
     fn preread(&self, _session: &mut Session, _env: &Env<'_>) -> FlowStep {
         FlowStep::Next
     }
 
-    /// The session is over; [`Session::course`] is complete. Also for one that a plugin has ended.
+    /// Runs at the end of the session; [`Session::course`] is complete. It also runs for a session that a plugin has
+    /// closed.
     fn log(&self, _session: &Session, _env: &Env<'_>) {}
 }
 
-/// The answer of a hook.
+/// The result of a hook.
 pub enum FlowStep {
-    /// The next plugin, please.
+    /// Continue with the next plugin.
     Next,
-    /// The session ends here, without a byte; the status says why to logs and metrics.
+    /// Close the session without a byte; logs and metrics get the status.
     Close(u16),
-    /// What the client has sent does not suffice; the hook is called again when there is more in
-    /// [`Session::early`]. A client that sends no more, or not in time, is closed with 503.
+    /// The hook needs more bytes of the client; it is called again when there are more in [`Session::early`]. If the
+    /// client sends no more, or not in time, the session is closed with 503.
     More,
-    /// Something takes time. The future owns what it needs, and gives back what to do then. It is dropped
-    /// when the gateway stops.
+    /// Wait for slow work. The future owns its data and returns the next step. It is dropped when the gateway stops.
     Wait(Pin<Box<dyn Future<Output = FlowStep>>>),
 }
 
-/// How a plugin takes part in stream routes.
+/// The part of a plugin on stream routes.
 #[derive(Debug, Clone, Copy)]
 pub struct Flow {
     /// The schema of its configuration there.
     pub schema: fn() -> Value,
     /// Rules beyond the schema.
     pub check: Check,
-    /// Makes an instance. Must neither block nor reach out.
+    /// Makes an instance. It must neither block nor access the network.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn FlowPlugin>, String>,
 }
 
 impl Flow {
-    /// That of a plugin whose configuration is `C`, made by `build`.
+    /// Returns the `Flow` of a plugin whose configuration is `C`, made by `build`.
     pub const fn of<C: Configuration>(build: fn(&Build<'_>) -> Result<Arc<dyn FlowPlugin>, String>) -> Flow {
         Flow { schema: schema_of::<C>, check: |conf| parsed::<C>(conf).map(drop), build }
     }
 
-    /// The same for a configuration that is the instance itself.
+    /// Returns the `Flow` of a configuration that is also the instance.
     pub const fn itself<P: Configuration + FlowPlugin + 'static>() -> Flow {
         Flow::of::<P>(|build| Ok(Arc::new(build.config::<P>()?)))
     }
 }
 
-/// What carries a session.
+/// The transport of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// Bytes in order.
+    /// Bytes in order
     #[default]
     Tcp,
-    /// Datagrams.
+    /// Datagrams
     Udp,
 }
 
 impl Transport {
-    /// `TCP` or `UDP`, as nginx shows it.
+    /// Returns `TCP` or `UDP`, as nginx shows it.
     pub fn as_str(self) -> &'static str {
         match self {
             Transport::Tcp => "TCP",
@@ -99,55 +98,50 @@ impl Transport {
 /// The facts about a stream route.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlowFacts {
-    /// Its identity.
     pub id: Box<str>,
-    /// Its name.
     pub name: Option<Box<str>>,
-    /// Its service's identity.
     pub service_id: Option<Box<str>>,
-    /// Its service's name.
     pub service_name: Option<Box<str>>,
 }
 
-/// The client's first message of TLS, as far as it is read before TLS begins.
+/// The client's ClientHello, as far as it is read before TLS begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The name that it asks for, as it was sent.
+    /// The requested server name, as it was sent.
     pub server_name: Option<Arc<str>>,
-    /// The protocols above TLS that it offers.
+    /// The offered protocols above TLS.
     pub alpn: Vec<Vec<u8>>,
 }
 
-/// What came of a session.
+/// The result of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Course {
-    /// As nginx numbers it: 200 for one that ended by itself, 4xx and 5xx for one that did not.
+    /// The status as nginx numbers it: 200 for a normal end, 4xx and 5xx for errors.
     pub status: u16,
     /// Milliseconds since it began.
     pub elapsed_ms: f64,
-    /// Bytes that the client sent.
+    /// Bytes from the client.
     pub received: u64,
-    /// Bytes that the client was sent.
+    /// Bytes to the client.
     pub sent: u64,
-    /// Bytes that the node sent.
+    /// Bytes from the node.
     pub upstream_received: u64,
-    /// Bytes that the node was sent.
+    /// Bytes to the node.
     pub upstream_sent: u64,
-    /// The nodes that were tried, in order.
+    /// The attempted nodes, in order.
     pub nodes: Vec<Tried>,
 }
 
-/// A node that was tried.
+/// An attempted node.
 #[derive(Debug, Clone)]
 pub struct Tried {
-    /// Its address.
     pub addr: NodeAddr,
-    /// Milliseconds until the connection stood; None if it did not.
+    /// Milliseconds until the connection was established; None if it failed.
     pub connect_ms: Option<f64>,
 }
 
 impl Course {
-    /// The nodes that were tried as logs show them, a list; None if there were none.
+    /// Returns the attempted nodes as logs show them, a list; None without an attempt.
     pub fn shown_nodes(&self) -> Option<Value> {
         let shown = |node: &Tried| json!({ "node": node.addr.to_string(), "connect_time": node.connect_ms.map(whole_ms) });
         let shown: Vec<Value> = self.nodes.iter().map(shown).collect();
@@ -155,44 +149,44 @@ impl Course {
     }
 }
 
-/// The data of one session that hooks see and change.
+/// The data of one session that hooks read and change.
 #[derive(Default)]
 pub struct Session {
-    /// Who it is with; its `tls` is there where TLS ended at the gateway.
+    /// The client; its `tls` is set if TLS ended at the gateway.
     pub client: Client,
-    /// What carries it.
+    /// The transport.
     pub transport: Transport,
-    /// The listener that it came through, with what passes there.
+    /// The listener of the session, with its traffic counters.
     pub traffic: Arc<Traffic>,
-    /// The route that serves it.
+    /// The matched route.
     pub route: Arc<FlowFacts>,
-    /// The client's first message of TLS, if the listener reads it.
+    /// The client's ClientHello, if the listener reads it.
     pub asked: Option<Asked>,
-    /// The bytes that the client has sent and no node has yet. They flow on unchanged.
+    /// The first bytes of the client, before a node gets them. They are forwarded unchanged.
     pub early: Chunk,
-    /// The key of an upstream in the place of the route's; see [`Build::upstream_key`].
+    /// The key of an upstream that replaces the route's; see [`Build::upstream_key`].
     pub upstream: Option<Box<str>>,
-    /// What slows it down; None if nothing does. Only of sessions over TCP.
+    /// The pace limits; None without a limit. Only for sessions over TCP.
     pub paces: Option<Box<Paces>>,
-    /// What came of it so far.
+    /// The result so far.
     pub course: Course,
     held: Vec<(&'static str, Box<[u8]>)>,
     kept: Vec<Box<dyn Any>>,
 }
 
 impl Session {
-    /// Sets a variable of the plugin's own.
+    /// Sets a variable of the plugin.
     pub fn set_variable(&mut self, name: &'static str, value: &[u8]) {
         self.held.retain(|(known, _)| *known != name);
         self.held.push((name, value.into()));
     }
 
-    /// From now on its bytes wait for `pace` as well.
+    /// Adds a pace limit for its bytes.
     pub fn slow_down(&mut self, pace: Box<dyn Pace>) {
         self.paces.get_or_insert_default().add(pace);
     }
 
-    /// Keeps a value until the session is over, however it ends.
+    /// Keeps a value until the end of the session.
     pub fn keep(&mut self, value: impl Any) {
         self.kept.push(Box::new(value));
     }
@@ -273,13 +267,11 @@ impl fmt::Debug for Session {
 pub struct FlowChain(Box<[Arc<Entry<dyn FlowPlugin>>]>);
 
 impl FlowChain {
-    /// The chain of these plugins; of several with one name the last one counts. Disabled ones are left
-    /// out.
+    /// Returns the chain of these plugins; of several with one name the last one counts. Disabled ones are left out.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry<dyn FlowPlugin>>>) -> FlowChain {
         FlowChain(in_order(entries).into())
     }
 
-    /// The plugins.
     pub fn entries(&self) -> &[Arc<Entry<dyn FlowPlugin>>] {
         &self.0
     }

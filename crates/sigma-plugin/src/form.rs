@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The pairs of a query string or form, percent-decoded; None for a name without `=`.
+/// Returns the pairs of a query string or form, percent-decoded; None for a name without `=`.
 pub fn pairs(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> {
     query.split(|b| *b == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
         match pair.iter().position(|b| *b == b'=') {
@@ -12,7 +12,7 @@ pub fn pairs(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_
     })
 }
 
-/// A form component, decoded: `+` is a space; what is no escape stays as it is.
+/// Decodes a form component: `+` is a space; an invalid escape stays unchanged.
 pub fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|b| matches!(b, b'%' | b'+')) {
         return Cow::Borrowed(text);

@@ -1,16 +1,16 @@
-//! The client's address as proxies tell it: in `X-Forwarded-For`, `Forwarded` (RFC 7239), or a field with one address.
+//! The client's address from proxies: in `X-Forwarded-For`, `Forwarded` (RFC 7239), or a field with one address.
 
 use std::net::IpAddr;
 
-/// Characters of a wrong address that a message shows.
+/// Characters of an invalid address in a message.
 const SHOWN_CHARS: usize = 64;
 
-/// The elements of an `X-Forwarded-For`.
+/// Returns the elements of an `X-Forwarded-For`.
 pub fn forwarded_for(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|b| *b == b',').map(<[u8]>::trim_ascii)
 }
 
-/// What each element of a `Forwarded` says under `for` (RFC 7239 §4); empty if it says nothing.
+/// Returns the `for` parameter of each element of a `Forwarded` (RFC 7239 §4); empty if missing.
 pub fn forwarded(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     split_unquoted(line, b',').into_iter().map(|element| {
         let pairs = split_unquoted(element, b';').into_iter();
@@ -20,12 +20,12 @@ pub fn forwarded(line: &[u8]) -> impl Iterator<Item = &[u8]> {
             name.eq_ignore_ascii_case(b"for").then_some(value)
         });
         let value = values.next().unwrap_or_default();
-        // Escapes are of no use in an address.
+        // An address has no escapes.
         value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
     })
 }
 
-/// The parts of a text between separators that do not stand in quotes.
+/// Splits a text at separators outside quotes.
 fn split_unquoted(text: &[u8], separator: u8) -> Vec<&[u8]> {
     let (mut parts, mut begin, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -44,8 +44,8 @@ fn split_unquoted(text: &[u8], separator: u8) -> Vec<&[u8]> {
     parts
 }
 
-/// The client's element of a chain, of which the last was added by the peer: the last that is not the address of a
-/// trusted proxy, or the first if all are. None of an empty chain.
+/// Returns the client's element of a chain whose last element the peer added: the last one that is not a trusted
+/// proxy, or the first if all are trusted. Returns None for an empty chain.
 pub fn first_untrusted<'a>(
     chain: impl DoubleEndedIterator<Item = &'a [u8]>,
     is_trusted: impl Fn(IpAddr) -> bool,
@@ -60,13 +60,13 @@ pub fn first_untrusted<'a>(
     first
 }
 
-/// Reads `1.2.3.4`, `1.2.3.4:80`, `[::1]:80`, `[::1]` or `::1`.
+/// Parses `1.2.3.4`, `1.2.3.4:80`, `[::1]:80`, `[::1]` or `::1`.
 ///
 /// # Errors
-/// Returns an error, which shows the beginning of the text in one line, if the text is none of these.
+/// Returns an error, with the beginning of the text in one line, if the text is not an address.
 pub fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
     let text = String::from_utf8_lossy(text);
-    // A client's text: no line ends in the log, and no more than an address may have.
+    // The text comes from a client: it is escaped for the log and cut to the length of an address.
     let bad = || format!("bad address: {}", text.escape_debug().take(SHOWN_CHARS).collect::<String>());
     let (addr, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_told_apart() {
+    fn elements_are_parsed() {
         assert_eq!(texts(forwarded_for(b" 1.1.1.1 ,2.2.2.2:80, ")), ["1.1.1.1", "2.2.2.2:80", ""]);
         let line = br#"for=1.1.1.1;proto=https, For="[2001:db8::1]:80";by="a,b;for=9.9.9.9", proto=http"#;
         assert_eq!(texts(forwarded(line)), ["1.1.1.1", "[2001:db8::1]:80", ""]);

@@ -1,4 +1,4 @@
-//! Where addresses are, by databases in MaxMind's format.
+//! The location of addresses, from databases in MaxMind's format.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,15 +9,15 @@ use maxminddb::{LookupResult, PathElement, Reader};
 
 use PathElement::{Index, Key};
 
-/// One database, whole in memory, and without a fault.
+/// A valid database, whole in memory.
 pub struct Database(Reader<Vec<u8>>);
 
 impl Database {
-    /// Reads the content of a file, all of it: a database that was written in part is noticed here, and
-    /// not by the requests whose addresses are in the part that is missing.
+    /// Parses the whole content of a file. So a partly written database is found here, and not by requests whose
+    /// addresses are in the missing part.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is no database or a damaged one.
+    /// Returns an error message if the database is invalid or damaged.
     pub fn parse(content: Vec<u8>) -> Result<Database, String> {
         let unusable = |error: maxminddb::MaxMindDbError| format!("it is no sound MaxMind database: {error}");
         let reader = Reader::from_source(content).map_err(unusable)?;
@@ -25,7 +25,7 @@ impl Database {
         Ok(Database(reader))
     }
 
-    /// What it is, and when it was made, for logs: `GeoLite2-City of 1700000000`.
+    /// Returns name and date, for logs: `GeoLite2-City of 1700000000`.
     #[must_use]
     pub fn describe(&self) -> String {
         let metadata = self.0.metadata();
@@ -39,23 +39,23 @@ impl fmt::Debug for Database {
     }
 }
 
-/// What the databases say, in their order. A copy shares them.
+/// Databases, in their order. Returns the set of these databases;
 #[derive(Debug, Clone, Default)]
 pub struct Geography {
     databases: Arc<[Arc<Database>]>,
 }
 
 impl Geography {
-    /// These databases; None if there are none.
+    /// None without a database. Returns the value of the variable `geoip_` and `name` for an address;
     #[must_use]
     pub fn of(databases: Vec<Arc<Database>>) -> Option<Geography> {
         (!databases.is_empty()).then(|| Geography { databases: databases.into() })
     }
 
-    /// The value of the variable `geoip_` and `name` of an address; None if no database knows it.
+    /// None if no database has it. An IPv4 client on a dual-stack socket is an IPv4 client.
     #[must_use]
     pub fn fact(&self, address: IpAddr, name: &str) -> Option<Cow<'_, [u8]>> {
-        // An IPv4 client of a socket for both families is an IPv4 client.
+        // The path of a value in a record.
         let address = address.to_canonical();
         self.databases.iter().find_map(|database| {
             let found = database.0.lookup(address).ok().filter(LookupResult::has_data)?;
@@ -73,7 +73,7 @@ impl Geography {
     }
 }
 
-/// Where a value stands in a record.
+/// Returns a database of cities and one of network owners, for IPv4 and IPv6.
 enum Path {
     Text(&'static [PathElement<'static>]),
     Number(&'static [PathElement<'static>]),
@@ -99,7 +99,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// One database of cities and one of networks' owners, for IPv4 and IPv6.
+    /// Every truncated database, and other bytes, are rejected.
     pub(crate) fn geography() -> Geography {
         let cities = Places::new("Test-City")
             .city("127.0.0.0/8", ["EU", "DE", "Germany", "BE", "Land Berlin", "Berlin"]);
@@ -110,7 +110,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_an_address_is_told_of() {
+    fn values_of_an_address() {
         let geography = geography();
         let check = |address: &str, expected: [Option<&str>; 8]| {
             let names = [
@@ -142,7 +142,7 @@ pub(crate) mod tests {
 
     /// Every part of a database that is cut off, and bytes that are something else, are noticed.
     #[test]
-    fn damaged_databases_are_none() {
+    fn damaged_databases_are_rejected() {
         let content = Places::new("Test").owner("127.0.0.0/8", 1, "x").content();
         assert!(Database::parse(content.clone()).is_ok());
         for length in 0..content.len() {

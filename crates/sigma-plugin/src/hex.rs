@@ -1,4 +1,4 @@
-//! Hexadecimal digits: of ids, which are written for every request, and of whatever else is shown so.
+//! Hexadecimal digits, mainly of ids, which are written for every request.
 
 /// The two digits of each byte, in lower case.
 static PAIRS: [[u8; 2]; 256] = {
@@ -12,7 +12,7 @@ static PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// Writes the digits of `bytes`, in lower case, into `out`: two for each. What has no counterpart is left as it is.
+/// Writes the digits of `bytes`, in lower case, into `out`: two for each. Surplus room stays unchanged.
 #[inline]
 pub fn write(bytes: &[u8], out: &mut [u8]) {
     for (digits, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
@@ -20,7 +20,7 @@ pub fn write(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The digits of `bytes`, in lower case.
+/// Returns the digits of `bytes`, in lower case.
 pub fn text(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| PAIRS[usize::from(*byte)]).map(char::from).collect()
 }
@@ -33,7 +33,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn digits_are_those_of_the_standard_library(bytes: [u8; 8]) {
+        fn digits_match_the_standard_library(bytes: [u8; 8]) {
             let expected: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             let mut digits = [0; 16];
             write(&bytes, &mut digits);

@@ -1,7 +1,7 @@
 //! A table by text that generations of a configuration share.
 //!
-//! It is cut into shards by hash. A copy shares all of them; a change copies one. A look-up among a
-//! hundred thousand entries reads a few lines of memory: one of the shard's tags, the entry, its key.
+//! It is split into shards by hash. A clone shares all of them; a change copies one. A look-up among a hundred
+//! thousand entries reads a few lines of memory: one of the shard's tags, the entry, its key.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// Entries of a shard on average before there are twice as many shards: a change copies about so many.
+/// The average number of entries in a shard that doubles the shards; a change copies about this many.
 const SHARD_LEN: usize = 256;
 
 /// Values by text.
 pub(crate) struct Index<V> {
-    /// A power of two, or none for an empty table.
+    /// A power of two; empty for an empty table.
     shards: Box<[Arc<Shard<V>>]>,
     len: usize,
     hasher: RandomState,
@@ -43,7 +43,7 @@ impl<V> Clone for Index<V> {
 }
 
 impl<V> fmt::Debug for Index<V> {
-    /// Without keys, which may be secrets.
+    /// Omits keys, which may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index").field("len", &self.len).finish_non_exhaustive()
     }
@@ -54,21 +54,21 @@ impl<V> Index<V> {
         self.len == 0
     }
 
-    /// What stands under a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&V> {
         let hash = self.hasher.hash_one(key);
         let shard = self.shards.get(at(hash, self.shards.len()))?;
         shard.find(hash, |keyed| *keyed.key == *key).map(|keyed| &keyed.value)
     }
 
-    /// All values, in no order.
+    /// Returns all values, in no order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.shards.iter().flat_map(|shard| shard.iter()).map(|keyed| &keyed.value)
     }
 }
 
 impl<V: Clone> Index<V> {
-    /// Puts a value in, in the place of one with the same key.
+    /// Inserts a value; it replaces one with the same key.
     pub(crate) fn insert(&mut self, key: &str, value: V) {
         if self.len >= self.shards.len() * SHARD_LEN {
             self.grow();
@@ -84,7 +84,7 @@ impl<V: Clone> Index<V> {
         }
     }
 
-    /// Takes a value out, if there is one.
+    /// Removes a value, if there is one.
     pub(crate) fn remove(&mut self, key: &str) {
         let hash = self.hasher.hash_one(key);
         let is_it = |keyed: &Keyed<V>| *keyed.key == *key;
@@ -97,7 +97,7 @@ impl<V: Clone> Index<V> {
         }
     }
 
-    /// Twice as many shards.
+    /// Doubles the shards.
     fn grow(&mut self) {
         let count = (self.shards.len() * 2).max(1);
         let mut shards: Vec<Shard<V>> = (0..count).map(|_| HashTable::new()).collect();
@@ -110,7 +110,7 @@ impl<V: Clone> Index<V> {
     }
 }
 
-/// The shard of a hash, by bits that the tables have no use for: they take the lowest and the highest.
+/// Returns the shard of a hash, by middle bits: the tables use the lowest and the highest.
 fn at(hash: u64, shards: usize) -> usize {
     (hash >> 32) as usize & shards.wrapping_sub(1)
 }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_share_what_did_not_change() {
+    fn generations_share_unchanged_shards() {
         let (mut index, mut expected) = (Index::default(), HashMap::new());
         assert_eq!((index.get("0"), index.is_empty()), (None, true));
         let mut generations = Vec::new();

@@ -1,4 +1,4 @@
-//! JSON that a peer sends.
+//! JSON from a peer.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::Deserializer;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The value of a JSON text of a length that is bounded already, in which no object has a name twice.
+/// Parses a JSON text without repeated names in objects. The caller has limited its length.
 ///
 /// # Errors
-/// Returns an error if it is no JSON, or an object has a name twice.
+/// Returns an error if the text is not JSON, or an object repeats a name.
 pub fn unambiguous(text: &[u8]) -> serde_json::Result<Value> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = Unambiguous.deserialize(&mut reader)?;
     reader.end().map(|()| value)
 }
 
-/// No fewer than the values of a JSON text. It is looked at without being held.
+/// Returns an upper bound of the values in a JSON text. It scans the text without parsing it.
 pub fn values(text: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in text {
@@ -31,7 +31,7 @@ pub fn values(text: &[u8]) -> usize {
     count
 }
 
-/// Reads a value whose objects have no name twice.
+/// Parses a value without repeated names in objects.
 struct Unambiguous;
 
 impl<'de> DeserializeSeed<'de> for Unambiguous {
@@ -54,7 +54,7 @@ impl<'de> Visitor<'de> for Unambiguous {
         while let Some(name) = access.next_key::<String>()? {
             let value = access.next_value_seed(Unambiguous)?;
             if members.insert(name, value).is_some() {
-                return Err(de::Error::custom("a name stands twice in an object"));
+                return Err(de::Error::custom("a name is repeated in an object"));
             }
         }
         Ok(Value::Object(members))

@@ -1,4 +1,4 @@
-//! A kind of plugin, as the gateway asks for it.
+//! The interface of a kind of plugin.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,179 +16,178 @@ use crate::{
     Step,
 };
 
-/// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
-/// what makes instances.
+/// A kind of plugin: its description for the gateway, its schemas and its documentation, and the maker of its
+/// instances.
 ///
-/// Those that are compiled in are a [`Descriptor`] each. Others come to be while the gateway runs: what
-/// a script or a module offers is one value of a type that answers from what it has loaded.
+/// Each compiled-in kind is a [`Descriptor`]. Other kinds are created at run time: a script or a module can provide
+/// one value of its own type.
 pub trait Kind: Send + Sync {
-    /// Its name in configurations.
+    /// Returns its name in configurations.
     fn name(&self) -> &str;
 
-    /// The group of plugins that it belongs to, if the build has left the group out. Such a kind makes no instances.
+    /// Returns its group of plugins, if the build has left the group out. Such a kind makes no instances.
     fn left_out(&self) -> Option<&str> {
         None
     }
 
-    /// Its version.
+    /// Returns its version.
     fn version(&self) -> &str {
         "0.1"
     }
 
-    /// Plugins with a higher number run first.
+    /// Returns its priority; plugins with a higher number run first.
     fn priority(&self) -> i32;
 
-    /// The hooks it has.
+    /// Returns its hooks.
     fn phases(&self) -> PhaseSet;
 
-    /// How it gets on with a global rule.
+    /// Returns its behaviour next to the same plugin in a global rule.
     fn run_policy(&self) -> RunPolicy {
         RunPolicy::Both
     }
 
-    /// What it does: a first line, then paragraphs of Markdown.
+    /// Returns its description: a first line, then paragraphs of Markdown.
     fn documentation(&self) -> Cow<'_, str>;
 
-    /// How it is used; see [`Descriptor::example`].
+    /// Returns its example; see [`Descriptor::example`].
     fn example(&self) -> &str {
         ""
     }
 
-    /// The schema of a configuration of this scope; None if there is none. Fields with
-    /// [`sigma_config::described::CONFIDENTIAL`] are encrypted at rest and shown to nobody.
+    /// Returns the schema of a configuration of this scope; None if it has no such scope. Fields with
+    /// [`sigma_config::described::CONFIDENTIAL`] are encrypted at rest and never shown.
     fn schema(&self, scope: PluginScope) -> Option<Value>;
 
-    /// The schema of what the setting `plugin_attr` may tell it; None if that is nothing.
+    /// Returns the schema of its `plugin_attr`; None if it has no such setting.
     fn attributes(&self) -> Option<Value> {
         None
     }
 
-    /// Whether it says who a request is from.
+    /// Returns true if it authenticates consumers.
     fn authenticates(&self) -> bool {
         self.identifying_field().is_some()
     }
 
-    /// Whether it decides who may pass; see [`Descriptor::guards`].
+    /// Returns true if it grants or denies access; see [`Descriptor::guards`].
     fn guards(&self) -> bool {
         self.authenticates()
     }
 
-    /// Whether it lets requests in for persons. It marks each such request by [`Context::mark_personal`], or attaches a
-    /// consumer. A cache takes a request that it has let in without both, or [`Context::mark_unknown`], for one of a
-    /// person without a name.
+    /// Returns true if it admits requests on behalf of users. It marks each such request by
+    /// [`Context::mark_personal`], or attaches a consumer. If it does neither and does not call
+    /// [`Context::mark_unknown`], caches treat the request as one of a user without a name.
     fn identifies(&self) -> bool {
         self.authenticates()
     }
 
-    /// Whether it passes names to [`Context::mark_personal`].
+    /// Returns true if it passes names to [`Context::mark_personal`].
     fn names_persons(&self) -> bool {
         true
     }
 
-    /// The field of a consumer's configuration that identifies the consumer; None if nothing does.
+    /// Returns the field of a consumer's configuration that identifies the consumer, or None.
     fn identifying_field(&self) -> Option<&str> {
         None
     }
 
-    /// Parses a consumer's configuration, with defaults filled in, into what the plugin looks up later.
+    /// Parses a consumer's configuration, with defaults filled in, into the data that the plugin looks up later.
     ///
     /// # Errors
-    /// Returns an error, which is the whole reason, if the configuration is refused.
+    /// Returns an error, which is the whole message, if the configuration is invalid.
     fn identity(&self, _conf: &Value) -> Result<Data, String> {
-        Err(format!("plugin {} identifies nobody", self.name()))
+        Err(format!("plugin {} does not authenticate consumers", self.name()))
     }
 
-    /// Checks a configuration of this scope, with defaults filled in, beyond its schema. Consumers' are
-    /// not among them.
+    /// Checks a configuration of this scope, with defaults filled in, beyond its schema. It is not called for
+    /// configurations of consumers.
     ///
     /// # Errors
-    /// Returns an error, which is the whole reason, if the configuration is refused.
+    /// Returns an error, which is the whole message, if the configuration is invalid.
     fn check(&self, _scope: PluginScope, _conf: &Value) -> Result<(), String> {
         Ok(())
     }
 
-    /// What it has to say about a configuration that is in order, as it was written.
+    /// Returns warnings about a valid configuration, as it was written.
     fn warnings(&self, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Where its configuration and its metadata name variables.
+    /// Returns the fields of its configuration and metadata that name variables.
     fn variables(&self) -> &[VariablePlace] {
         &[]
     }
 
-    /// Whether upstreams may stand inside its configurations of this scope.
+    /// Returns true if its configurations of this scope can contain upstreams.
     fn has_upstreams(&self, _scope: PluginScope) -> bool {
         false
     }
 
-    /// Upstreams inside a configuration of this scope, and those that its metadata add to it (`null` if there are
-    /// none); both with defaults filled in.
+    /// Returns the upstreams inside a configuration of this scope, with those that its metadata (`null` if missing)
+    /// add; both have defaults filled in.
     fn upstreams(&self, _scope: PluginScope, _conf: &Value, _metadata: &Value) -> Vec<InlineUpstream> {
         Vec::new()
     }
 
-    /// Members of its configuration and its metadata that name files of this machine.
+    /// Returns the members of its configuration and metadata that name local files.
     fn files(&self) -> &[FileMember] {
         &[]
     }
 
-    /// Plugins inside a configuration, which may be wrong.
+    /// Returns the plugins inside a configuration, which may be invalid.
     fn children(&self, _conf: &Value) -> Vec<Child> {
         Vec::new()
     }
 
-    /// The member of its configuration that names a group; see [`Descriptor::group_field`].
+    /// Returns the member of its configuration that names a group; see [`Descriptor::group_field`].
     fn group_field(&self) -> Option<&str> {
         None
     }
 
-    /// The request fields that it sets for nodes by a configuration of a route, whose defaults are filled in. The
-    /// gateway removes what clients send in their place. Fields that are not known beforehand are claimed by
-    /// [`Context::claim`].
+    /// Returns the request fields that it sets for nodes under a route's configuration with defaults. The gateway
+    /// removes such fields of clients. Fields unknown in advance are claimed by [`Context::claim`].
     fn owned_fields(&self, _conf: &Value) -> Vec<OwnedField> {
         Vec::new()
     }
 
-    /// The credentials that it reads from requests, or sets in them or in responses, by a configuration of a route
-    /// whose defaults are filled in. Logs and traces hide them. `Authorization`, `Proxy-Authorization` and cookies are
-    /// hidden in any case.
+    /// Returns the credentials that it reads from requests, or sets in requests or responses, under a route's
+    /// configuration with defaults. Logs and traces hide them. `Authorization`, `Proxy-Authorization` and cookies are
+    /// always hidden.
     fn credentials(&self, _conf: &Value) -> Vec<Credential> {
         Vec::new()
     }
 
-    /// Paths that it serves itself; the same ones as long as it lives.
+    /// Returns its own endpoints, always the same ones.
     fn endpoints(&self) -> &[Endpoint] {
         &[]
     }
 
-    /// Answers a request for one of its endpoints, as a hook does: it must not block.
+    /// Handles a request for one of its endpoints. Like a hook, it must not block.
     fn answer(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
         (endpoint.answer)(ctx, env)
     }
 
-    /// Makes an instance. Must neither block nor reach out.
+    /// Makes an instance. It must neither block nor access the network.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the configuration is refused after all.
+    /// Returns an error message if the configuration is still invalid.
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String>;
 
-    /// The same for a stream route, where it has a schema for that scope.
+    /// Makes an instance for a stream route, if the kind has a schema for that scope.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the configuration is refused after all.
+    /// Returns an error message if the configuration is still invalid.
     fn build_flow(&self, _build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
         Err(format!("plugin {} is not for stream routes", self.name()))
     }
 
-    /// The upstreams that it serves in the place of nodes; None for none.
+    /// Returns the upstreams that it serves instead of nodes.
     fn bridge(&self) -> Option<Bridge> {
         None
     }
 
-    /// How to make what it does for the process as a whole, of its metadata with defaults filled in (`null` if there
-    /// are none); None if that is nothing, whatever they say: then nobody looks at the metadata. It must neither block
-    /// nor reach out, and returns an error, which is a sentence, if the metadata are refused after all.
+    /// Returns the maker of its process-wide part. The maker gets the metadata with defaults filled in (`null` if
+    /// missing). Returns None if there is no such part; then the metadata are not read. The maker must neither block
+    /// nor access the network. It returns an error message if the metadata are still invalid.
     fn resident(&self) -> Option<MakeResident> {
         None
     }
@@ -269,7 +268,8 @@ impl Kind for Descriptor {
     }
 
     fn identity(&self, conf: &Value) -> Result<Data, String> {
-        let auth = self.auth.ok_or_else(|| format!("plugin {} identifies nobody", self.name))?;
+        let auth =
+            self.auth.ok_or_else(|| format!("plugin {} does not authenticate consumers", self.name))?;
         (auth.parse)(conf)
     }
 
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
     use crate::{Consumers, Local, Node, Phase, Reply, Resident, Residents, Roster};
 
-    /// What a script offers that was loaded while the gateway runs: nothing of it is known beforehand.
+    /// A kind from a script that is loaded at run time: nothing of it is known in advance.
     struct Script {
         name: String,
         status: u16,
@@ -395,9 +395,9 @@ mod tests {
         }
     }
 
-    /// A roster takes in what comes to be while others use it as it was.
+    /// A new roster has kinds that were added while the old roster stays in use.
     #[test]
-    fn kinds_come_while_the_gateway_runs() {
+    fn kinds_can_be_added_at_run_time() {
         let script = |status| Arc::new(Script { name: format!("script-{}", 1), status }) as Arc<dyn Kind>;
         let none = Roster::new([], None);
         let first = none.with([script(418)]);
@@ -428,8 +428,8 @@ mod tests {
 
     impl Resident for Stays {}
 
-    /// Every start asks all kinds what they do for the process, and clients may wait for it: a schema of metadata that
-    /// nobody has written is not made, neither for that nor for an instance.
+    /// Every start asks all kinds for their process-wide part, and clients may wait for it. So no schema of metadata
+    /// is made if there are no metadata.
     #[test]
     fn the_schema_of_metadata_waits_for_metadata() {
         const UNTOLD: Descriptor = Descriptor {

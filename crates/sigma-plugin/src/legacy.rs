@@ -1,5 +1,4 @@
-//! What plugins of a process leave to those of the process that takes its place: windows of limits that are counted
-//! here, and what may be used once.
+//! State that plugins hand over to the next process: local counters of limits, and one-time values.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,39 +13,39 @@ use serde_json::Value;
 use crate::counter::Shared;
 use crate::machine::{Host, Machine};
 
-/// Most entries of a table that are left to a successor; what is left out begins anew.
+/// The largest number of entries handed over from one table; the rest starts again.
 const MOST_ENTRIES: usize = 100_000;
 
-/// A part of the gateway, see [`crate::Node::part`], that a successor begins with as it was.
+/// A part of the gateway, see [`crate::Node::part`], whose state is handed over to the next process.
 pub trait Legacy: Any + Send + Sync {
-    /// By which name the successor finds it: the same in all versions that understand each other.
+    /// Its name in the handover: the same in all compatible versions.
     const NAME: &'static str;
 
-    /// What there is.
+    /// Returns its state.
     fn leave(&self) -> Value;
 
-    /// Takes over what another process has left. What is not understood is none.
+    /// Takes over the state of another process. Unreadable state is ignored.
     fn take_over(&self, left: &Value);
 }
 
-/// Asks a part for what there is.
+/// Returns the state of a part.
 type Leaver = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What passes from process to process.
+/// The state for and from other processes.
 #[derive(Default)]
 pub(crate) struct Legacies {
-    /// What was left to this process, and not taken yet.
+    /// State from the previous process that no part has taken yet.
     found: Mutex<BTreeMap<String, Value>>,
     leavers: Mutex<BTreeMap<&'static str, Leaver>>,
 }
 
 impl Legacies {
-    /// What the process before has left, by name. What no part has asked for passes on.
+    /// Sets the state from the previous process, by name. State that no part takes is handed over again.
     pub(crate) fn find(&self, left: BTreeMap<String, Value>) {
         *lock(&self.found) = left;
     }
 
-    /// Has a new part begin with what was left for it, and leave it to the next process.
+    /// Gives a new part its state, and registers it for the next handover.
     pub(crate) fn pass<T: Legacy>(&self, part: &Arc<T>) {
         if let Some(left) = lock(&self.found).remove(T::NAME) {
             part.take_over(&left);
@@ -55,7 +54,7 @@ impl Legacies {
         lock(&self.leavers).insert(T::NAME, Box::new(move || part.leave()));
     }
 
-    /// What is left to the next process.
+    /// Returns the state for the next process.
     pub(crate) fn leave(&self) -> BTreeMap<String, Value> {
         let mut left = lock(&self.found).clone();
         left.extend(lock(&self.leavers).iter().map(|(name, leave)| ((*name).to_owned(), leave())));
@@ -64,12 +63,12 @@ impl Legacies {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while it was held leaves a map that lacks a part at worst.
+    // After a panic under the lock the map at worst lacks a part.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The entries of a table that have not expired: key, value, and when it expires, by the clock of [`Host::uptime`],
-/// which goes on in the successor.
+/// Returns the live entries of a table: key, value, and expiry by the clock of [`Host::uptime`], which the successor
+/// continues.
 pub fn entries<V: Default + Serialize>(table: &Shared<V>) -> Value {
     let now_ms = now_ms();
     let mut entries = Vec::new();
@@ -84,12 +83,12 @@ pub fn entries<V: Default + Serialize>(table: &Shared<V>) -> Value {
         }
     });
     if left_out > 0 {
-        tracing::warn!(left_out, "a successor begins anew with some counts: there are too many");
+        tracing::warn!(left_out, "too many counters to hand over: the successor starts some of them at zero");
     }
     Value::Array(entries)
 }
 
-/// Puts entries that [`entries`] gave into a table.
+/// Inserts entries of [`entries`] into a table.
 pub fn enter<V: Default + DeserializeOwned>(table: &Shared<V>, left: &Value) {
     let now_ms = now_ms();
     for entry in left.as_array().into_iter().flatten() {
@@ -143,7 +142,7 @@ mod tests {
         }
         counts.0.with(b"old", 0, |slot| slot.expires_ms = 0);
         let left = before.legacies();
-        // One that does not have the plugin passes on what it has found.
+        // A process without the plugin hands the state over again.
         let between = Node::default();
         between.find_legacies(left);
         let after = Node::default();
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_legacy() {
+    fn garbage_is_ignored() {
         let node = Node::default();
         let odd = serde_json::json!([1, ["?", 1, u64::MAX], ["a2V5", "x", 5], ["a2V5", 7, u64::MAX], {}]);
         node.find_legacies(BTreeMap::from([("counts".to_owned(), odd)]));

@@ -1,41 +1,41 @@
-//! What an extension author needs, and nothing else.
+//! The interface for authors of extensions.
 //!
-//! A plugin is a [`Kind`] — its name, order, phases, schema, mostly a [`Descriptor`] — and a type that
-//! implements [`Plugin`] with the hooks it needs. Its configuration is parsed once, when a configuration is
-//! compiled; the instance is immutable and shared by all workers. A hook sees one exchange as a
-//! [`Context`] and the world around it as an [`Env`], and answers with a [`Step`].
+//! A plugin is a [`Kind`] (its name, order, phases and schema, mostly a [`Descriptor`]) and a type that implements
+//! [`Plugin`] with its hooks. Its configuration is parsed once, when a configuration is compiled; the instance is
+//! immutable and shared by all workers. A hook gets one exchange as a [`Context`] and its environment as an [`Env`],
+//! and returns a [`Step`].
 //!
-//! | module | question |
+//! | module | subject |
 //! |---|---|
-//! | [`kind`] | what the gateway asks of a plugin |
-//! | [`descriptor`] | the same of a plugin that is compiled in |
-//! | [`context`] | what a hook sees and changes of one exchange |
-//! | [`step`] | what a hook answers |
-//! | [`env`] | what a hook may use: counters, background work, consumers |
-//! | [`chain`] | how the plugins of a route run, in which order |
-//! | [`consumer`] | who a request is from |
-//! | [`credentials`] | what logs and traces hide |
+//! | [`kind`] | the interface of a plugin kind |
+//! | [`descriptor`] | the description of a compiled-in plugin |
+//! | [`context`] | the data of one exchange for hooks |
+//! | [`step`] | results of hooks |
+//! | [`env`] | the environment of hooks: counters, background work, consumers |
+//! | [`chain`] | the plugins of a route in their order |
+//! | [`consumer`] | consumers and their credentials |
+//! | [`credentials`] | credentials that logs and traces hide |
 //! | [`login`] | the result of a request's login |
 //! | [`machine`] | time and unpredictable bytes |
-//! | [`counter`] | numbers that all workers share |
-//! | [`legacy`] | what a process leaves to the one that takes its place |
-//! | [`body`] | changing a response body while it passes |
-//! | [`cache`] | having answers kept and used again |
+//! | [`counter`] | counters shared by all workers |
+//! | [`legacy`] | state handed over to the next process |
+//! | [`body`] | filters of bodies |
+//! | [`cache`] | storing and reusing responses |
 //! | [`outbound`] | calling other services |
 //! | [`owned`] | request fields that plugins set for nodes |
-//! | [`personal`] | whose response an exchange gets |
-//! | [`pace`] | slowing down what passes |
-//! | [`takeover`] | having a connection for itself |
-//! | [`dubbo`] | having a node asked in Dubbo |
-//! | [`bridge`] | serving upstreams that speak no HTTP |
-//! | [`flow`] | the same for sessions over TCP and UDP |
-//! | [`docs`] | what is written of a plugin for people |
+//! | [`personal`] | users whose responses must stay apart |
+//! | [`pace`] | bandwidth limits |
+//! | [`takeover`] | plugins that take a connection over |
+//! | [`dubbo`] | calls to Dubbo providers |
+//! | [`bridge`] | upstreams without HTTP |
+//! | [`flow`] | plugins of TCP and UDP sessions |
+//! | [`docs`] | the reference page of a plugin |
 //! | [`address`] | addresses as text |
-//! | [`hex`] | the digits of ids |
-//! | [`graphql`] | what a document of GraphQL asks for |
-//! | [`facts`] | what the control plane tells plugins of the gateway |
-//! | [`resident`] | what plugins do for the process as a whole |
-//! | [`traffic`] | sessions by listener, while they are open |
+//! | [`hex`] | hexadecimal digits of ids |
+//! | [`graphql`] | GraphQL documents |
+//! | [`facts`] | facts about the gateway, for metrics |
+//! | [`resident`] | process-wide parts of plugins |
+//! | [`traffic`] | counters of open sessions by listener |
 
 pub mod address;
 pub mod body;
@@ -98,53 +98,53 @@ pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 pub use takeover::Takeover;
 
-/// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must
-/// not block it; what takes time answers [`Step::Wait`].
+/// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must not block it; slow
+/// work returns [`Step::Wait`].
 ///
-/// Only hooks whose phase the [`Kind`] names are called.
+/// Only the hooks of phases that the [`Kind`] names are called.
 pub trait Plugin: Send + Sync {
-    /// Before authentication and limits: who is it, what is asked for.
+    /// Runs before authentication and limits.
     fn rewrite(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
         Step::Next
     }
 
-    /// Whether the request may pass.
+    /// Decides whether the request is allowed.
     fn access(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
         Step::Next
     }
 
-    /// A node was chosen; once for each attempt.
+    /// Runs after a node is chosen; once for each attempt.
     fn before_proxy(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
         Step::Next
     }
 
-    /// The request is about to be sent: a filter for its body, if it is to be changed or seen.
+    /// Runs before the request is sent; returns a filter to change or read its body.
     fn request_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         None
     }
 
-    /// The head of the response is known, [`Context::response`], and has not left yet. Also called
-    /// for responses of the gateway itself.
+    /// Runs when the head of the response, [`Context::response`], is known and not sent yet. It also runs for
+    /// responses of the gateway itself.
     fn header_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         ResponseStep::Next
     }
 
-    /// After all header filters: a filter for this response's body, if it is to be changed or seen.
+    /// Runs after all header filters; returns a filter to change or read this response's body.
     fn body_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         None
     }
 
-    /// Whether its log hook looks at some exchanges only, which it chooses in its first hook. It says of each one whether
-    /// it asks for its course: [`record::Record::sampled`], [`record::Record::not_sampled`].
+    /// Returns true if its log hook handles only some exchanges, which its first hook selects. It states its choice
+    /// for each exchange: [`record::Record::sampled`], [`record::Record::not_sampled`].
     fn samples(&self) -> bool {
         false
     }
 
-    /// The exchange is over; [`Context::record`] is complete.
+    /// Runs at the end of the exchange; [`Context::record`] is complete.
     fn log(&self, _cx: &mut Context, _env: &Env<'_>) {}
 
-    /// What it would make of a request that an operator asks about and nobody has sent; None if it cannot know.
-    /// Nothing may be counted, taken or asked of anybody. What it would change without that, it changes.
+    /// Predicts its effect on a request that an operator tests without sending it; None if it cannot know. It must
+    /// not count, consume or call anything. It makes all other changes.
     fn foresee(&self, _cx: &mut Context) -> Option<serde_json::Value> {
         None
     }

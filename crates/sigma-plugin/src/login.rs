@@ -9,60 +9,60 @@ use crate::{Context, Entry};
 pub struct Login {
     /// The plugin whose hook ended the request phases with a reply, and the status of that reply.
     responder: Option<(Arc<Entry>, u16)>,
-    /// The plugin whose header filter replaced a good response.
+    /// The plugin whose header filter replaced a successful response.
     replacer: Option<Arc<Entry>>,
     has_wrong: bool,
     has_unjudged: bool,
 }
 
 impl Login {
-    /// Forgets everything.
+    /// Resets it.
     pub(crate) fn clear(&mut self) {
         (self.responder, self.replacer) = (None, None);
         (self.has_wrong, self.has_unjudged) = (false, false);
     }
 
-    /// A plugin ends the request phases with a reply of this status. For the gateway.
+    /// Records that a plugin ends the request phases with a reply of this status. For the gateway.
     pub fn set_responder(&mut self, entry: Arc<Entry>, status: u16) {
         self.responder = Some((entry, status));
     }
 
-    /// The header filter of a plugin replaces the response. For the gateway.
+    /// Records that the header filter of a plugin replaces the response. For the gateway.
     pub fn set_replacer(&mut self, entry: Arc<Entry>) {
         self.replacer = Some(entry);
     }
 
-    /// The plugin whose header filter replaced the response; None if no plugin did.
+    /// Returns the plugin whose header filter replaced the response; None without one.
     pub fn replacer(&self) -> Option<&Entry> {
         self.replacer.as_deref()
     }
 
-    /// The plugin that ended the request phases with a reply, and the status of that reply before other plugins
-    /// changed it; None if no plugin did.
+    /// Returns the plugin that ended the request phases with a reply, and the status of that reply before other
+    /// plugins changed it; None without one.
     pub fn responder(&self) -> Option<(&Entry, u16)> {
         self.responder.as_ref().map(|(entry, status)| (&**entry, *status))
     }
 
-    /// Whether a plugin found a credential to be wrong.
+    /// Returns true if a plugin found a wrong credential.
     pub fn has_wrong(&self) -> bool {
         self.has_wrong
     }
 
-    /// Whether the only credentials that were not accepted are credentials that no plugin could judge.
+    /// Returns true if every credential that was not accepted is one that no plugin could verify.
     pub fn is_unjudged(&self) -> bool {
         self.has_unjudged && !self.has_wrong
     }
 }
 
 impl Context {
-    /// The request has a wrong credential. A plugin that refuses such a request need not say so; one that lets it pass,
-    /// for example as an anonymous consumer, should.
+    /// Records a wrong credential. A plugin that rejects such a request need not call it. One that continues, for
+    /// example with an anonymous consumer, should.
     pub fn mark_wrong_credential(&mut self) {
         self.login.has_wrong = true;
     }
 
-    /// The request has a credential that cannot be judged, for example because a directory does not respond. A refusal
-    /// for that reason is no failed login.
+    /// Records a credential that cannot be verified, for example because a directory does not respond. A rejection
+    /// for that reason is not a failed login.
     pub fn mark_unjudged_credential(&mut self) {
         self.login.has_unjudged = true;
     }

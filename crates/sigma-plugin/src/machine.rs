@@ -1,42 +1,41 @@
-//! What plugins get from the machine: time and unpredictable bytes.
+//! Time and random bytes of the machine, for plugins.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The machine that hooks run on; tests have one whose time and bytes are known.
+/// The machine that hooks run on; tests replace it with fixed time and bytes.
 pub trait Machine: Debug {
-    /// The time of day. It may go back.
+    /// Returns the time of day. It may go back.
     fn now(&self) -> SystemTime;
 
-    /// How long the process has run, the same for all workers. It never goes back. A process that took the place of
-    /// another one has run since that one began.
+    /// Returns the run time of the process, the same for all workers. It never goes back. It includes the run time of
+    /// earlier processes after an upgrade.
     fn uptime(&self) -> Duration;
 
-    /// Fills `bytes` with what nobody can guess.
+    /// Fills `bytes` with unpredictable bytes.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the system has no random bytes.
+    /// Returns an error message if the system has no random bytes.
     fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String>;
 }
 
-/// The real one.
+/// The real machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Host;
 
-/// Bytes that a thread asks the system for at a time: a system call for each request costs more than
-/// what is made of them.
+/// Random bytes that a thread reads from the system at a time: a system call for each request is too expensive.
 const POOL_BYTES: usize = 512;
 
 thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL_BYTES], left: 0 }) };
 }
 
-/// Random bytes of one thread. Each is given once, and not kept.
+/// Random bytes of one thread. Each byte is used once, and then erased.
 struct Pool {
     bytes: [u8; POOL_BYTES],
-    /// How many were not given yet, at the beginning.
+    /// The number of unused bytes, at the beginning.
     left: usize,
 }
 
@@ -60,14 +59,14 @@ fn from_system(bytes: &mut [u8]) -> Result<(), String> {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// How long the process had run whose place this one took; set once, before anything asks for the time.
+/// The run time of the previous process; set once, before the first reading of the time.
 static BEFORE: OnceLock<Duration> = OnceLock::new();
 
 impl Host {
-    /// Goes on with the time of the process before: what it has left has times of that clock. To be called once,
-    /// before any other call.
+    /// Continues the clock of the previous process, which its handed-over state uses. Call it once, before any other
+    /// call.
     pub fn go_on_from(uptime: Duration) {
-        // The first counts.
+        // The first call counts.
         let _ = BEFORE.set(uptime);
     }
 }

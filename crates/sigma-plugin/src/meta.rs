@@ -1,4 +1,4 @@
-//! `_meta`: what every plugin's configuration may say besides its own fields.
+//! `_meta`: the settings that every plugin's configuration can have besides its own fields.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,20 +8,20 @@ use sigma_config::expr::{Expr, VarName};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Meta {
-    /// The plugin is left out.
+    /// The plugin is disabled.
     pub disable: bool,
     /// Replaces the plugin's priority.
     pub priority: Option<i32>,
-    /// The plugin runs only for requests for which this holds.
+    /// The plugin runs only for requests that match.
     pub filter: Expr,
-    /// Replaces the body when the plugin answers with a status from 400.
+    /// Replaces the body when the plugin replies with a status from 400.
     pub error_response: Option<Value>,
-    /// The filter asks about the response.
+    /// The filter reads the response.
     #[serde(skip)]
     pub asks_response: bool,
 }
 
-/// Whether a variable has its value from the response, or from what came of the request.
+/// Returns true if the value of a variable comes from the response or from the result of the request.
 fn is_of_response(name: &VarName) -> bool {
     const NAMES: [&str; 7] = [
         "status",
@@ -32,7 +32,7 @@ fn is_of_response(name: &VarName) -> bool {
         "resp_body",
         "response_source",
     ];
-    /// What is known of the upstream before it is asked.
+    /// Upstream variables that are known before the request is sent.
     const BEFORE: [&str; 4] =
         ["upstream_uri", "upstream_host", "upstream_scheme", "upstream_unresolved_host"];
     let VarName::Other(name) = name else { return false };
@@ -41,10 +41,10 @@ fn is_of_response(name: &VarName) -> bool {
 }
 
 impl Meta {
-    /// Reads `_meta` out of a plugin's configuration.
+    /// Parses `_meta` from a plugin's configuration.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if `_meta` is wrong.
+    /// Returns an error message if `_meta` is invalid.
     pub fn of(conf: &Value) -> Result<Meta, String> {
         match conf.get("_meta") {
             None => Ok(Meta::default()),
@@ -57,7 +57,7 @@ impl Meta {
         }
     }
 
-    /// Its schema.
+    /// Returns its schema.
     pub fn schema() -> Value {
         json!({
             "type": "object",

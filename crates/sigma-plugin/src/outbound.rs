@@ -1,8 +1,8 @@
-//! Calls that plugins make to other services while a request waits.
+//! Calls of plugins to other services while a request waits.
 //!
-//! A service is an upstream that stands inside the plugin's configuration; see
-//! [`crate::Descriptor::upstreams`]. So a call has all that a request to a node has: names that are
-//! resolved beforehand, balancing and retries, TLS, kept connections, limits and counters.
+//! A service is an upstream inside the plugin's configuration; see [`crate::Descriptor::upstreams`]. So a call has
+//! the features of a request to a node: resolved names, balancing and retries, TLS, connection pools, limits and
+//! counters.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,20 +15,18 @@ use sigma_http::{Headers, Method};
 
 use crate::Context;
 
-/// The upstream's key of a [`Call`] to this gateway itself, for [`crate::Step::Ask`]: the call takes the way of a
-/// request that the client of the exchange sends, through routes and plugins. No upstream has this key.
+/// The upstream key of a [`Call`] to this gateway itself, for [`crate::Step::Ask`]: the call is a subrequest, with
+/// the routes and plugins of a request by the client. No upstream has this key.
 pub const GATEWAY: &str = "gateway";
 
-/// How deep exchanges may be asked for by exchanges that were themselves asked for: enough for a composition
-/// of compositions. Whoever needs more goes in a circle.
+/// The limit of nested subrequests; it allows a composition of compositions. A deeper nesting is a loop.
 pub const MOST_WITHIN: u8 = 4;
 
-/// One call.
+/// A call to a service.
 #[derive(Debug)]
 pub struct Call {
     /// The upstream's key; see [`crate::Build::upstream_key`].
     pub upstream: Box<str>,
-    /// The method.
     pub method: Method,
     /// Path and query.
     pub target: Vec<u8>,
@@ -36,31 +34,29 @@ pub struct Call {
     pub host: Box<str>,
     /// Fields besides Host and those that frame the message.
     pub headers: Headers,
-    /// Through which gateways the request came that the call is made for: [`crate::Context::passes`].
-    /// So a service that leads back here ends, as any loop does.
+    /// The gateways on the path of the original request: [`crate::Context::passes`]. So a service that leads back
+    /// here ends, as any loop does.
     pub passes: Vec<u8>,
     /// The body; sent with a length, also if it is empty and the method has one.
     pub body: Option<Vec<u8>>,
-    /// Milliseconds for all of it.
+    /// The total timeout in milliseconds.
     pub timeout_ms: u64,
-    /// Most bytes of the answer's body; an answer with more is an error.
+    /// The largest response body in bytes; a larger one is an error.
     pub limit: usize,
 }
 
-/// What a service answers.
+/// The response of a service.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The status.
     pub status: u16,
-    /// The fields, without those of the connection.
+    /// The fields, without connection fields.
     pub headers: Headers,
-    /// The body.
     pub body: Vec<u8>,
-    /// The fields behind the body.
+    /// The trailers.
     pub trailers: Headers,
 }
 
-/// Why there is no answer: a sentence.
+/// The reason for a missing response: a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallError(pub String);
 
@@ -72,83 +68,83 @@ impl std::fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// A call under way; dropping it ends it.
+/// A running call; dropping it cancels it.
 pub type Calling = Pin<Box<dyn Future<Output = Result<Answer, CallError>>>>;
 
-/// A call in a protocol that is not HTTP: bytes there and bytes back, over a connection that is nobody else's
-/// meanwhile. It may be made twice, where a kept connection has broken or a node cannot be reached.
+/// A call in another protocol than HTTP: bytes both ways over a connection that it has for itself. It may be sent
+/// twice, if a pooled connection is broken or a node is unreachable.
 #[derive(Debug)]
 pub struct BytesCall {
-    /// The upstream's key; see [`crate::Build::upstream_key`]. Its scheme is `http`: connections in cleartext, each
-    /// for one exchange at a time.
+    /// The upstream's key; see [`crate::Build::upstream_key`]. Its scheme is `http`: cleartext connections, each for
+    /// one exchange at a time.
     pub upstream: Box<str>,
-    /// What is sent.
+    /// The request bytes.
     pub request: Vec<u8>,
-    /// Where the answer ends.
+    /// Finds the end of the response.
     pub end: AnswerEnd,
-    /// Milliseconds for all of it; connecting, sending and reading have those of the upstream besides.
+    /// The total timeout in milliseconds; the upstream's timeouts for connecting, sending and reading apply as well.
     pub timeout_ms: u64,
-    /// Most bytes of the answer; one with more is an error.
+    /// The largest response in bytes; a larger one is an error.
     pub limit: usize,
 }
 
-/// Says how many bytes the answer takes of those that have come; None if there are more to come. It is asked again
-/// with each piece that comes, from the first byte on. Bytes behind the end make it no answer: whoever sends
-/// what nobody asked for is out of step. After an answer that came whole the connection is kept.
+/// Returns the length of the response within the received bytes; None if it is not complete. It is called with all
+/// bytes so far after each piece. Bytes after the end make the response invalid: the peer is out of step. After a
+/// complete response the connection returns to the pool.
 ///
-/// The error, which is a sentence without anything of the answer's, says that it is none.
+/// The error, a sentence without bytes of the response, means that the response is invalid.
 pub type AnswerEnd = fn(&[u8]) -> Result<Option<usize>, &'static str>;
 
-/// What a service answers to a [`BytesCall`].
+/// The response to a [`BytesCall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BytesAnswer {
-    /// All of it.
+    /// The whole response.
     pub bytes: Vec<u8>,
-    /// The host of the node that gave it.
+    /// The host of the node.
     pub node: String,
 }
 
-/// Why there is no answer to a [`BytesCall`].
+/// The reason for a missing response to a [`BytesCall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BytesError {
     /// A sentence.
     pub reason: String,
-    /// What there was none of.
+    /// The failed part.
     pub missing: Missing,
 }
 
-/// What a [`BytesCall`] came to lack.
+/// The part of a [`BytesCall`] that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// A node that may be asked.
+    /// No node is available.
     Node,
-    /// Time.
+    /// The timeout expired.
     Time,
-    /// An answer.
+    /// There is no valid response.
     Answer,
 }
 
-/// A [`BytesCall`] under way; dropping it ends it.
+/// A running [`BytesCall`]; dropping it cancels it.
 pub type CallingBytes = Pin<Box<dyn Future<Output = Result<BytesAnswer, BytesError>>>>;
 
-/// Makes calls; each worker has one of its own.
+/// Makes calls; each worker has its own instance.
 pub trait Outbound {
-    /// Begins a call. Nothing happens before what is returned is polled.
+    /// Starts a call. It does nothing until the future is polled.
     fn call(&self, call: Call) -> Calling;
 
-    /// One to be kept, for calls that begin where no hook runs.
+    /// Returns an instance to keep, for calls outside hooks.
     fn kept(&self) -> Rc<dyn Outbound> {
         Rc::new(Nowhere)
     }
 
-    /// Begins a call that is not HTTP, in the same way.
+    /// Starts a call in another protocol than HTTP.
     fn call_bytes(&self, call: BytesCall) -> CallingBytes {
         let reason = format!("{} cannot be called here", call.upstream);
         Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
     }
 }
 
-/// Where nothing can be called: in tools and in tests without a network.
+/// An instance without a network, for tools and tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nowhere;
 
@@ -163,13 +159,13 @@ impl Outbound for Nowhere {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub struct Service {
-    /// `http` or `https`.
+    /// `http` or `https`
     pub scheme: Box<str>,
-    /// Name or address, IPv6 in brackets.
+    /// The name or address, IPv6 in brackets.
     pub node: Box<str>,
-    /// The port, written or implied.
+    /// The port, explicit or default.
     pub port: u16,
-    /// Host as it is sent.
+    /// The Host field.
     pub host: Box<str>,
     /// Path and query.
     pub target: Box<str>,
@@ -184,10 +180,10 @@ impl TryFrom<String> for Service {
 }
 
 impl Service {
-    /// Reads `http://host[:port][/path[?query]]`, or the same with `https`.
+    /// Parses `http://host[:port][/path[?query]]`, or the same with `https`.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the URL cannot be called.
+    /// Returns an error message if the URL cannot be called.
     pub fn parse(url: &str) -> Result<Service, String> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("`{url}` has no scheme"))?;
         let port = match scheme {
@@ -215,8 +211,8 @@ impl Service {
         })
     }
 
-    /// A call that asks the service what it says, for the request of `ctx`: GET, with at most 64 KiB of
-    /// answer. `upstream` is the key that the service has as an upstream.
+    /// Returns a GET call to the service for the request of `ctx`, with a response of at most 64 KiB. `upstream` is
+    /// the key of the service as an upstream.
     pub fn get(&self, upstream: &str, ctx: &Context, timeout_ms: u64) -> Call {
         Call {
             upstream: upstream.into(),
@@ -231,7 +227,8 @@ impl Service {
         }
     }
 
-    /// The service as an upstream, for [`crate::descriptor::InlineUpstream`]. `verify` is about its certificate.
+    /// Returns the service as an upstream, for [`crate::descriptor::InlineUpstream`]. `verify` turns the verification
+    /// of its certificate on.
     pub fn upstream(&self, verify: bool, timeout_ms: u64) -> Value {
         let seconds = timeout_ms.max(1) as f64 / 1000.0;
         let mut upstream = json!({
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_an_upstream() {
+    fn a_service_becomes_an_upstream() {
         for url in ["http://a:1/x", "https://127.0.0.1"] {
             let upstream = Service::parse(url).unwrap().upstream(true, 1500);
             serde_json::from_value::<sigma_config::resources::Upstream>(upstream).unwrap();

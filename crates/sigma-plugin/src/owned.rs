@@ -8,8 +8,7 @@ use sigma_http::header::{hyphenated, is_same_variable};
 
 use crate::Context;
 
-/// What the gateway does with a field of the client's under the exact name. Other spellings, and trailers, are
-/// removed in any case.
+/// The handling of a client's field with the exact name. Other spellings, and trailers, are always removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ownership {
     /// The plugin changes the field, adds to it or removes it, and may use the client's value: it stays.
@@ -29,17 +28,17 @@ pub struct OwnedField {
 }
 
 impl OwnedField {
-    /// A field whose only source is the plugin.
+    /// Returns a field whose only source is the plugin.
     pub fn sole(name: impl Into<Box<str>>) -> OwnedField {
         OwnedField { name: name.into(), ownership: Ownership::Sole }
     }
 
-    /// A field that the plugin reads and then replaces.
+    /// Returns a field that the plugin reads and then replaces.
     pub fn judged(name: impl Into<Box<str>>) -> OwnedField {
         OwnedField { name: name.into(), ownership: Ownership::Judged }
     }
 
-    /// A field that the plugin changes.
+    /// Returns a field that the plugin changes.
     pub fn shared(name: impl Into<Box<str>>) -> OwnedField {
         OwnedField { name: name.into(), ownership: Ownership::Shared }
     }
@@ -49,13 +48,13 @@ impl OwnedField {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnedFields {
     fields: Box<[OwnedField]>,
-    /// A bit for each length of a name. Most fields of a request differ by it, and cost no comparison.
+    /// A bit for each length of a name. Most fields of a request differ in length, and so need no comparison.
     lengths: u64,
     has_judged: bool,
 }
 
 impl OwnedFields {
-    /// These fields; of several with one name the strictest ownership counts.
+    /// Returns a set of fields; of several with one name the strictest ownership counts.
     pub fn new(fields: impl IntoIterator<Item = OwnedField>) -> OwnedFields {
         let mut all: Vec<OwnedField> = fields.into_iter().collect();
         all.sort_by(|one, other| {
@@ -68,30 +67,31 @@ impl OwnedFields {
         OwnedFields { fields: all.into(), lengths, has_judged }
     }
 
-    /// Whether there is no field.
+    /// Returns true if there is no field.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// The fields.
+    /// Returns an iterator over the fields.
     pub fn iter(&self) -> impl Iterator<Item = &OwnedField> {
         self.fields.iter()
     }
 
-    /// Whether a field of this name, in any spelling, is among them.
+    /// Returns true if a field of this name, in any spelling, is in the set.
     pub fn covers(&self, name: &[u8]) -> bool {
         self.lengths & length_bit(name.len()) != 0
             && self.fields.iter().any(|field| is_same_variable(field.name.as_bytes(), name))
     }
 
-    /// Removes from a request what its sender may not say: other spellings of all fields, and the fields whose only
-    /// source is the plugin.
+    /// Removes fields that the client may not set: other spellings of all fields, and the fields whose only source is
+    /// the plugin.
     pub fn clear(&self, headers: &mut Headers) {
         self.clear_from(headers, Ownership::Sole);
     }
 
-    /// Removes as well what plugins have judged, or were skipped before they could; see [`Ownership::Judged`].
+    /// Also removes the fields that plugins have judged, or were skipped before they could; see
+    /// [`Ownership::Judged`].
     pub fn clear_judged(&self, headers: &mut Headers) {
         if self.has_judged {
             self.clear_from(headers, Ownership::Judged);
@@ -112,8 +112,8 @@ impl OwnedFields {
         });
     }
 
-    /// Removes the fields, in any spelling, from a request's trailers: a node that merges trailers into the head would
-    /// believe them.
+    /// Removes the fields, in any spelling, from a request's trailers: a node that merges trailers into the head
+    /// would trust them.
     pub fn clear_trailers(&self, trailers: &mut Headers) {
         if !self.fields.is_empty() {
             trailers.remove_where(|_, sent| self.covers(sent));
@@ -121,8 +121,8 @@ impl OwnedFields {
     }
 }
 
-/// Whether `sent` is another spelling of `name`. `X-User` is none of `X_User`: it is the usual one, which the client may
-/// have sent for another reader.
+/// Returns true if `sent` is another spelling of `name`. `X-User` does not count as one of `X_User`: it is the usual
+/// spelling, which the client may have sent for another reader.
 fn is_twin(name: &[u8], sent: &[u8]) -> bool {
     is_same_variable(name, sent) && !hyphenated(sent).eq_ignore_ascii_case(sent)
 }
@@ -132,8 +132,8 @@ fn length_bit(length: usize) -> u64 {
 }
 
 impl Context {
-    /// Takes a request field for a plugin that could not declare it (see [`crate::Kind::owned_fields`]): what the client
-    /// has sent in its place is removed from the head, and from the trailers to come.
+    /// Claims a request field for a plugin that could not declare it (see [`crate::Kind::owned_fields`]). The
+    /// client's fields of that name are removed from the head, and from later trailers.
     pub fn claim(&mut self, field: OwnedField) {
         let owned = OwnedFields::new([field]);
         owned.clear(&mut self.request.headers);
@@ -141,14 +141,14 @@ impl Context {
     }
 }
 
-/// The texts of a member of a configuration that is a text or a list of texts.
+/// Returns the texts of a member of a configuration that is a text or a list of texts.
 pub fn texts<'c>(conf: &'c Value, member: &str) -> impl Iterator<Item = &'c str> {
     let value = conf.get(member);
     let list = value.and_then(Value::as_array).into_iter().flatten();
     list.chain(value).filter_map(Value::as_str)
 }
 
-/// The names of the members of an object in a configuration.
+/// Returns the names of the members of an object in a configuration.
 pub fn members<'c>(conf: &'c Value, member: &str) -> impl Iterator<Item = &'c str> {
     let object = conf.get(member).and_then(Value::as_object);
     object.into_iter().flat_map(serde_json::Map::keys).map(String::as_str)

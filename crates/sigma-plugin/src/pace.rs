@@ -1,7 +1,7 @@
-//! How fast the bytes of an exchange or a session pass: plugins book them, and the gateway waits.
+//! Bandwidth limits of an exchange or a session: plugins reserve bytes, and the gateway waits.
 //!
-//! What waits is one piece in each direction, which has been read and not yet written; nothing more is read
-//! meanwhile, so whoever sends is held back.
+//! In each direction at most one piece waits between reading and writing. Nothing more is read meanwhile, so the
+//! sender gets backpressure.
 
 use std::fmt;
 use std::future::Future;
@@ -13,53 +13,54 @@ use sigma_http::{Chunk, Fault, Frame};
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the client.
+    /// From the client
     ToNode,
-    /// To the client.
+    /// To the client
     ToClient,
 }
 
-/// Ready when bytes that were booked may pass.
+/// Ready when reserved bytes may be sent.
 pub type Pause = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Slows one exchange or session down.
+/// A bandwidth limit of one exchange or session.
 pub trait Pace {
-    /// The most bytes of a direction that are booked at once, from 1 on; None if it leaves that direction alone.
+    /// Returns the largest number of bytes for one reservation in a direction, at least 1; None if that direction has
+    /// no limit.
     fn piece(&self, direction: Direction) -> Option<usize>;
 
-    /// Books bytes, a piece at the most. What is returned is waited for before they pass; None if they may at once.
+    /// Reserves bytes, at most a piece. The gateway waits for the result before it sends them; None for no wait.
     fn book(&self, direction: Direction, bytes: usize) -> Option<Pause>;
 
-    /// Bytes that were booked do not pass after all.
+    /// Returns reserved bytes that are not sent after all.
     fn give_back(&self, direction: Direction, bytes: usize);
 }
 
-/// All that slows one exchange or session down. What passes has waited for each of them.
+/// All bandwidth limits of one exchange or session. Bytes wait for each of them.
 #[derive(Default)]
 pub struct Paces {
     all: Vec<Box<dyn Pace>>,
     passages: [Passage; 2],
 }
 
-/// What goes on in one direction.
+/// The state of one direction.
 #[derive(Default)]
 struct Passage {
-    /// Bytes that are booked and have not passed.
+    /// Bytes that are reserved and not sent.
     booked: usize,
-    /// What they wait for.
+    /// The pauses of these bytes.
     pauses: Vec<Pause>,
-    /// A piece of a body or tunnel of which some has not passed.
+    /// A piece of a body or tunnel that is not fully sent.
     held: Chunk,
 }
 
 impl Paces {
-    /// Adds one more.
+    /// Adds a limit.
     pub fn add(&mut self, pace: Box<dyn Pace>) {
         self.all.push(pace);
     }
 
-    /// How many of the next `bytes` may pass, which have passed with that: one at least. Until it is ready it is to be
-    /// asked for the same bytes.
+    /// Returns how many of the next `bytes` may be sent, at least one, and counts them as sent. While it is pending,
+    /// call it again with the same bytes.
     pub fn poll_pass(
         &mut self,
         direction: Direction,
@@ -85,7 +86,7 @@ impl Paces {
         Poll::Ready(passes)
     }
 
-    /// The next frame that passes, of those that `next` gives.
+    /// Returns the next frame of `next` at the allowed pace.
     ///
     /// # Errors
     /// Returns the error of `next`.
@@ -111,17 +112,17 @@ impl Paces {
         Poll::Ready(Ok(Frame::Data(held.split_to(passes))))
     }
 
-    /// Whether bytes wait here, and not for anybody else.
+    /// Returns true if bytes wait only for a limit.
     pub fn is_waiting(&self, direction: Direction) -> bool {
         self.passages[direction as usize].booked > 0
     }
 
-    /// Whether something has come that has not passed, in either direction.
+    /// Returns true if bytes that were read are not sent yet, in either direction.
     pub fn is_holding(&self) -> bool {
         self.passages.iter().any(|passage| !passage.held.is_empty())
     }
 
-    /// Drops what has come and has not passed: it will come again.
+    /// Drops bytes that were read and not sent: they will come again.
     pub fn forget(&mut self, direction: Direction) {
         let passage = &mut self.passages[direction as usize];
         passage.held = Chunk::empty();
@@ -159,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets bytes towards the client pass when it is told to.
+    /// Delays bytes towards the client until the test opens it.
     #[derive(Clone)]
     struct Gate {
         piece: usize,
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_wait_for_all() {
+    fn bytes_wait_for_all_limits() {
         let (wide, narrow) = (Gate::new(100), Gate::new(3));
         let mut paces = paces(&[&wide, &narrow]);
         let task = &mut task::Context::from_waker(Waker::noop());
@@ -217,7 +218,7 @@ mod tests {
         assert!(paces.is_waiting(Direction::ToClient) && !paces.is_waiting(Direction::ToNode));
         wide.is_open.set(true);
         assert_eq!(paces.poll_pass(Direction::ToClient, 7, task), Poll::Pending);
-        // One that is over is not asked again.
+        // A finished pause is not polled again.
         wide.is_open.set(false);
         narrow.is_open.set(true);
         assert_eq!(paces.poll_pass(Direction::ToClient, 7, task), Poll::Ready(3));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_is_forgotten() {
+    fn forgotten_bytes_can_come_again() {
         let gate = Gate::new(4);
         let mut paces = paces(&[&gate]);
         let task = &mut task::Context::from_waker(Waker::noop());

@@ -1,11 +1,11 @@
-//! The person whose response an exchange gets, as far as plugins know.
+//! The user of an exchange whose response must stay private, as plugins know it.
 
 use crate::Context;
 
-/// What plugins have said of the person behind a request; see [`Context::mark_personal`].
+/// The marks of plugins for the user of a request; see [`Context::mark_personal`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Personal {
-    /// Providers and names, each with its length behind it.
+    /// Providers and names, each followed by its length.
     names: Vec<u8>,
     is_marked: bool,
     is_unnamed: bool,
@@ -13,28 +13,28 @@ pub struct Personal {
 }
 
 impl Personal {
-    /// Forgets all, keeping its memory.
+    /// Removes all, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.names.clear();
         (self.is_marked, self.is_unnamed, self.passed_unknown) = (false, false, false);
     }
 
-    /// Providers and names, so that no two persons have the same bytes; empty if nobody was named.
+    /// Returns providers and names in a form that is unique to each user; empty if no user was named.
     pub fn names(&self) -> &[u8] {
         &self.names
     }
 
-    /// Whether a plugin has let the request in for a person.
+    /// Returns true if a plugin has admitted the request for a user.
     pub fn is_marked(&self) -> bool {
         self.is_marked
     }
 
-    /// Whether a plugin has let it in for a person without a name.
+    /// Returns true if a plugin has admitted it for a user without a name.
     pub fn is_unnamed(&self) -> bool {
         self.is_unnamed
     }
 
-    /// Whether a plugin has let it in although it knows no person.
+    /// Returns true if a plugin has admitted it without a user.
     pub fn passed_unknown(&self) -> bool {
         self.passed_unknown
     }
@@ -54,16 +54,16 @@ impl Personal {
 }
 
 impl Context {
-    /// The request is a person's: what the node answers may be for that person alone. Caches keep such responses apart
-    /// by the names of all persons that are marked; without a name they store only what says that it is for all.
+    /// Marks the request as one of a user: the response may be private. Caches separate such responses by the names
+    /// of all marked users. Without a name they store only responses that are marked as public.
     ///
-    /// `provider` tells the names of one plugin, or of one party that it asks, from those of others. A name should be
-    /// the same for each request of a person, and no secret: pass a digest of a credential.
+    /// `provider` separates the names of one plugin, or of one service that it calls, from other names. A name should
+    /// be the same for each request of a user, and not a secret: pass a digest of a credential.
     pub fn mark_personal(&mut self, provider: &str, name: Option<&[u8]>) {
         self.personal.mark(provider, name);
     }
 
-    /// A plugin that identifies persons lets the request pass without one, as its operator has chosen.
+    /// Records that a plugin that identifies users admits the request without one, as its operator has configured.
     pub fn mark_unknown(&mut self) {
         self.personal.passed_unknown = true;
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_persons_have_the_same_bytes() {
+    fn users_have_distinct_bytes() {
         let all = [
             names(&[("a", "jack")]),
             names(&[("b", "jack")]),

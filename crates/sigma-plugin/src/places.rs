@@ -1,8 +1,7 @@
-//! Where the configurations of plugins name variables.
+//! Fields in plugin configurations that name variables.
 //!
-//! A variable that no exchange has is absent for ever. Where it only shows in a log or a field, that
-//! is worth a warning; where it decides whom a limit counts or whether a plugin runs, the
-//! configuration would guard something else than it says, and is refused.
+//! An unknown variable never has a value. In a log or a field that only deserves a warning. But if it decides whom a
+//! limit counts or whether a plugin runs, the configuration would protect the wrong thing, so it is rejected.
 
 use serde_json::Value;
 use sigma_config::expr::VarName;
@@ -12,31 +11,31 @@ use sigma_config::problem::{element, member};
 use sigma_config::template::Template;
 use sigma_config::wording::is_secret_reference;
 
-/// How a place names variables.
+/// The format of a field that names variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VariableForm {
     /// It is the name.
     Name,
     /// It is a text with variables.
     Template,
-    /// What `key_type` beside it says: a name, a text with variables, or neither.
+    /// The field `key_type` next to it decides: a name, a text with variables, or neither.
     Key,
     /// Every `$name` in it, at any depth.
     LogFormat,
-    /// Conditions, or lists of such.
+    /// Conditions, or lists of conditions.
     Condition,
 }
 
-/// What becomes of a configuration that names a variable which does not exist.
+/// The handling of a configuration with an unknown variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// It is taken with a warning.
+    /// It is accepted with a warning.
     Warned,
-    /// It is refused: the variable decides over something that guards.
+    /// It is rejected: the variable affects protection.
     Refused,
 }
 
-/// A place, or several: members from the top by their names, `*` for all members or items of one.
+/// A path to one or several fields: member names from the top, `*` for all members or items.
 #[derive(Debug, Clone, Copy)]
 pub struct VariablePlace {
     path: &'static str,
@@ -45,31 +44,31 @@ pub struct VariablePlace {
 }
 
 impl VariablePlace {
-    /// A place where a variable only shows.
+    /// Returns a field in which a variable is only shown.
     pub const fn shown(path: &'static str, form: VariableForm) -> VariablePlace {
         VariablePlace { path, form, unknown: Unknown::Warned }
     }
 
-    /// A place where a variable guards.
+    /// Returns a field in which a variable affects protection.
     pub const fn guard(path: &'static str, form: VariableForm) -> VariablePlace {
         VariablePlace { path, form, unknown: Unknown::Refused }
     }
 }
 
-/// Whether a plugin runs at all.
+/// The condition that decides whether a plugin runs.
 const FILTER: VariablePlace = VariablePlace::guard("_meta.filter", VariableForm::Condition);
 
-/// A variable that does not exist.
+/// An unknown variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Where it stands in the configuration: `rules[0].key`.
+    /// Its position in the configuration: `rules[0].key`.
     pub pointer: String,
-    /// A sentence, with the name that may have been meant.
+    /// A message, with the name that may have been meant.
     pub reason: String,
 }
 
-/// The variables at `places` of `conf`, a configuration of this scope, that do not exist and whose fate is
-/// `unknown`; `_meta.filter` is a place of every plugin.
+/// Returns the unknown variables at `places` of `conf`, a configuration of this scope, with the handling `unknown`;
+/// every plugin has the place `_meta.filter`.
 pub fn missing(places: &[VariablePlace], scope: PluginScope, conf: &Value, unknown: Unknown) -> Vec<Missing> {
     let subject = if scope == PluginScope::Stream { Subject::Session } else { Subject::Exchange };
     let mut found = Vec::new();
@@ -121,7 +120,7 @@ fn look(
     let name = |name: &str| VarName::parse(name).unknown_of(subject);
     let template = |text: &str| Template::parse(text).unknown_of(subject);
     if value.as_str().is_some_and(is_secret_reference) {
-        // What it stands for is looked at when it is known.
+        // The secret behind the reference is checked when it is known.
         return;
     }
     let reason = match (form, value) {
@@ -181,7 +180,7 @@ mod tests {
         }
     }
 
-    /// A guard of a stream route that asks for what only a request has would never run.
+    /// A guard of a stream route that reads a variable of requests would never run.
     #[test]
     fn sessions_have_variables_of_their_own() {
         let pointers = |conf: Value| {
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_what_was_meant() {
+    fn the_reason_suggests_a_name() {
         let [missing] =
             &missing(PLACES, PluginScope::Http, &json!({"key": "remote_adr"}), Unknown::Refused)[..]
         else {

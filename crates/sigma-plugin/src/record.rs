@@ -1,4 +1,4 @@
-//! What is known of an exchange when it is over; feeds counters, logs and metrics.
+//! The record of an exchange, for counters, logs and metrics.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use sigma_observe::moment;
 use crate::Phase;
 use crate::address::NodeAddr;
 
-/// Who made a response.
+/// The maker of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
-    /// A plugin, or the gateway before it asked a node.
+    /// A plugin, or the gateway before it reached a node.
     #[default]
     Gateway,
-    /// The gateway, because no node gave an answer.
+    /// The gateway, as no node responded.
     Fault,
     /// A node.
     Upstream,
 }
 
 impl Source {
-    /// APISIX's word for it, the label `response_source`.
+    /// Returns APISIX's word for it, the label `response_source`.
     pub fn as_str(self) -> &'static str {
         match self {
             Source::Gateway => "apisix",
@@ -33,28 +33,28 @@ impl Source {
     }
 }
 
-/// Who wants the course of an exchange recorded.
+/// The demand for a record of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
-    /// Somebody does in any case.
+    /// The record is needed in any case.
     pub(crate) is_lasting: bool,
-    /// Somebody wants to know times to the microsecond, and not as of the turn of the task ([`moment`]).
+    /// Times are needed to the microsecond, not at the turn of the task ([`moment`]).
     pub(crate) is_precise: bool,
-    /// Plugins that do unless they say otherwise.
+    /// The number of plugins that need it unless they decline.
     pub(crate) samplers: u8,
 }
 
 impl Interest {
-    /// That of somebody who looks at every exchange.
+    /// The interest of a reader of every exchange.
     pub const ALWAYS: Interest = Interest { is_lasting: true, is_precise: true, samplers: 0 };
 
-    /// That of the access log, which shows milliseconds.
+    /// The interest of the access log, which shows milliseconds.
     pub const LINES: Interest = Interest { is_lasting: true, is_precise: false, samplers: 0 };
 
-    /// That of a plugin that chooses exchanges.
+    /// The interest of a plugin that selects exchanges.
     pub(crate) const SAMPLER: Interest = Interest { is_lasting: false, is_precise: false, samplers: 1 };
 
-    /// That of both.
+    /// Combines two interests.
     #[must_use]
     pub fn and(self, other: Interest) -> Interest {
         Interest {
@@ -64,36 +64,36 @@ impl Interest {
         }
     }
 
-    /// Whether anybody is interested.
+    /// Returns true if a record is needed.
     pub fn is_any(self) -> bool {
         self.is_lasting || self.samplers > 0
     }
 }
 
-/// The course of one exchange.
+/// The record of one exchange.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// When the head was read, if anybody will ask.
+    /// The time at which the head was read; set only if the record is needed.
     pub started: Option<Instant>,
-    /// Who asks.
+    /// The demand for it.
     pub interest: Interest,
-    /// When it was over: read once for all who look at it then. None before, and where `started` is not set.
+    /// The end time: read once for all readers. None before the end, and if `started` is not set.
     pub ended: Option<Instant>,
-    /// The status sent downstream, 0 if none.
+    /// The status sent downstream, 0 without one.
     pub status: u16,
-    /// Who made the response.
+    /// The maker of the response.
     pub source: Source,
-    /// What went wrong in the gateway's eyes.
+    /// The fault, as the gateway classifies it.
     pub fault: Option<Fault>,
-    /// Attempts on nodes; kept only where `started` is set.
+    /// Attempts on nodes; kept only if `started` is set.
     pub attempts: Vec<Attempt>,
-    /// The hooks that waited, in the order in which they did; kept only where `started` is set.
+    /// The hooks that waited, in order; kept only if `started` is set.
     pub waits: Vec<Wait>,
-    /// The status of the node in each attempt, 0 if it gave none; always kept.
+    /// The status of the node in each attempt, 0 without one; always kept.
     pub upstream_statuses: Vec<u16>,
-    /// How the upstream's nodes are spoken to, e.g. `https`; None before one is picked.
+    /// The scheme of the upstream, e.g. `https`; None before an upstream is chosen.
     pub upstream_scheme: Option<&'static str>,
-    /// The client may not see the statuses of nodes, nor the reason of an error.
+    /// The client must not see the statuses of nodes, nor the reason of an error.
     pub hides_reason: bool,
     /// Bytes sent downstream, heads included.
     pub bytes_sent: u64,
@@ -101,18 +101,18 @@ pub struct Record {
     pub body_bytes_sent: u64,
     /// Bytes of the request received, its head included.
     pub bytes_received: u64,
-    /// Which request on its connection this is, from 1.
+    /// The number of this request on its connection, from 1.
     pub connection_requests: u32,
 }
 
 impl Record {
-    /// Empties it, keeping its memory.
+    /// Resets it, keeping its memory.
     pub fn clear(&mut self) {
         let Record { attempts, waits, upstream_statuses, .. } = self;
         attempts.clear();
         waits.clear();
         upstream_statuses.clear();
-        // Each in its place: a record made anew would be moved here through another one.
+        // Each field on its own: a new record would be moved here through a copy.
         self.interest = Interest::default();
         (self.started, self.ended, self.fault, self.upstream_scheme) = (None, None, None, None);
         (self.status, self.source, self.connection_requests) = (0, Source::default(), 0);
@@ -120,15 +120,15 @@ impl Record {
         (self.bytes_sent, self.body_bytes_sent, self.bytes_received) = (0, 0, 0);
     }
 
-    /// The time, for those who ask how the exchange goes.
+    /// Returns the time at the needed precision.
     pub fn now(&self) -> Instant {
         let is_precise = self.interest.is_precise || self.interest.samplers > 0;
         if is_precise { Instant::now() } else { moment::now() }
     }
 
-    /// Somebody asks, or may: what happens from now on is recorded. Where all who do choose exchanges first, it is when
-    /// one of them has chosen ([`Record::sampled`]), or something is waited for: clocks cost more than all else that
-    /// is done for an exchange that nobody chooses.
+    /// Starts recording if it is needed, or may be needed. If every reader selects exchanges, recording starts with
+    /// the first selection ([`Record::sampled`]) or the first wait: clocks cost more than all other work for an
+    /// exchange that no reader selects.
     pub fn watch(&mut self, interest: Interest) {
         self.interest = self.interest.and(interest);
         if interest.is_lasting {
@@ -136,20 +136,19 @@ impl Record {
         }
     }
 
-    /// From now on it takes time that those will ask for who have yet to choose.
+    /// Records the times that pending samplers may need.
     pub fn begin(&mut self) {
         if self.started.is_none() && self.interest.is_any() {
             self.started = Some(self.now());
         }
     }
 
-    /// One of those who choose exchanges ([`crate::Plugin::samples`]) has chosen this one.
+    /// Records that a sampling plugin ([`crate::Plugin::samples`]) has selected this exchange.
     pub fn sampled(&mut self) {
         self.begin();
     }
 
-    /// One of those who choose exchanges has not chosen this one. Where nobody else asks, its course is not recorded any
-    /// more.
+    /// Records that a sampling plugin has not selected this exchange. Without another reader, recording stops.
     pub fn not_sampled(&mut self) {
         self.interest.samplers = self.interest.samplers.saturating_sub(1);
         if !self.interest.is_any() {
@@ -157,13 +156,13 @@ impl Record {
         }
     }
 
-    /// Milliseconds since the last attempt began; None if nobody asks.
+    /// Returns milliseconds since the start of the last attempt; None if they are not recorded.
     fn attempt_ms(&self) -> Option<f64> {
         let began = self.attempts.last()?.began?;
         Some(milliseconds(self.now().saturating_duration_since(began)))
     }
 
-    /// The node of the last attempt has answered.
+    /// Records that the node of the last attempt has responded.
     pub fn answered(&mut self, status: u16) {
         self.source = Source::Upstream;
         if let Some(last) = self.upstream_statuses.last_mut() {
@@ -175,7 +174,7 @@ impl Record {
         }
     }
 
-    /// The node has all of the request.
+    /// Records that the node has the whole request.
     pub fn sent(&mut self) {
         let sent_ms = self.attempt_ms();
         if let Some(attempt) = self.attempts.last_mut() {
@@ -183,15 +182,14 @@ impl Record {
         }
     }
 
-    /// The last attempt has carried so many bytes to the node, and from it.
+    /// Records the bytes to and from the node in the last attempt.
     pub fn carried(&mut self, bytes: (u64, u64)) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.carried = Some(bytes);
         }
     }
 
-    /// The connection of the last attempt stands: made for it, or kept from an earlier one, which nothing is waited
-    /// for.
+    /// Records that the last attempt has a connection: a new one, or a pooled one, which has no wait.
     pub fn connected(&mut self, is_kept: bool) {
         let connect_ms = if is_kept { None } else { self.attempt_ms() };
         if let Some(attempt) = self.attempts.last_mut() {
@@ -200,15 +198,16 @@ impl Record {
         }
     }
 
-    /// The last attempt dialled. `at` is when the transport stood, before TLS; None if it never did, or if nobody
-    /// can say.
+    /// Records that the last attempt has dialled. `at` is the time at which the transport was established, before
+    /// TLS; None if it failed or the time is unknown.
     pub fn linked(&mut self, at: Option<Instant>) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.linked_ms = attempt.began.zip(at).map(|(began, at)| milliseconds(at - began));
         }
     }
 
-    /// A hook of a plugin has waited since `began`, in vain if the client has left; None where nobody asks.
+    /// Records that a hook of a plugin has waited since `began`; the wait may have ended because the client left.
+    /// `began` is None if waits are not recorded.
     pub fn waited(&mut self, plugin: &str, phase: Phase, began: Option<Instant>) {
         if let Some(began) = began {
             let ended = began + began.elapsed();
@@ -216,14 +215,14 @@ impl Record {
         }
     }
 
-    /// The attempts as logs show them, a list; None if there were none.
+    /// Returns the attempts as logs show them, a list; None without an attempt.
     pub fn shown_attempts(&self) -> Option<Value> {
         let shown: Vec<Value> = self.attempts.iter().map(Attempt::shown).collect();
         (!shown.is_empty()).then_some(Value::Array(shown))
     }
 
-    /// Appends [`Record::shown_attempts`] as the text of JSON, for lines of logs: made at once, not of a value. Appends
-    /// nothing, and returns false, if there were none.
+    /// Appends [`Record::shown_attempts`] as JSON text, without an intermediate value, for log lines. Appends
+    /// nothing, and returns false, without an attempt.
     pub fn write_attempts(&self, out: &mut impl Put) -> bool {
         for (number, attempt) in self.attempts.iter().enumerate() {
             out.put(if number == 0 { b"[" } else { b"," });
@@ -235,18 +234,18 @@ impl Record {
         !self.attempts.is_empty()
     }
 
-    /// The exchange is over.
+    /// Records the end of the exchange.
     pub fn end(&mut self) {
         self.ended = self.started.map(|_| self.now());
     }
 
-    /// The time since the head was read, until the exchange was over if it is.
+    /// Returns the time from the head to the end of the exchange, or to now.
     pub fn elapsed(&self) -> Option<Duration> {
         let started = self.started?;
         Some(self.ended.unwrap_or_else(|| self.now()).saturating_duration_since(started))
     }
 
-    /// The same in milliseconds.
+    /// Returns the same in milliseconds.
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.elapsed().map(milliseconds)
     }
@@ -256,50 +255,47 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// A hook of a plugin that waited: for a service that it asked, a time, or the request's body.
+/// A hook of a plugin that waited: for a service, a time, or the request's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// The name of the plugin.
     pub plugin: Box<str>,
-    /// The phase of the hook.
     pub phase: Phase,
-    /// When it began to wait.
+    /// The start of the wait.
     pub began: Instant,
-    /// When it went on, or was given up.
+    /// The end of the wait, or of the exchange.
     pub ended: Instant,
 }
 
 /// One attempt on a node.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The node.
     pub addr: NodeAddr,
     /// The node's host as it was configured: a name, or an address.
     pub host: String,
-    /// When it began.
+    /// Its start.
     pub began: Option<Instant>,
-    /// The node's status, 0 if it gave none.
+    /// The node's status, 0 without one.
     pub status: u16,
-    /// The connection was kept from an earlier request.
+    /// The connection is from the pool.
     pub reused: bool,
-    /// Milliseconds until the transport of a new connection stood, before TLS; None if nobody can say, as for one
-    /// that was opened for several requests.
+    /// Milliseconds until the transport of a new connection was established, before TLS; None if unknown, for example
+    /// for a connection that was opened for several requests.
     pub linked_ms: Option<f64>,
-    /// Bytes of the request to the node and of the answer from it, with their heads; None if nobody can say, as of
-    /// an attempt that was given up.
+    /// Bytes of the request to the node and of its response, with their heads; None if unknown, for example after a
+    /// cancelled attempt.
     pub carried: Option<(u64, u64)>,
-    /// Milliseconds until a connection stood.
+    /// Milliseconds until a connection was established.
     pub connect_ms: Option<f64>,
-    /// Milliseconds until all of the request had left.
+    /// Milliseconds until the whole request was sent.
     pub sent_ms: Option<f64>,
-    /// Milliseconds until the head of the response was there.
+    /// Milliseconds until the head of the response.
     pub header_ms: Option<f64>,
-    /// Milliseconds until the attempt was over.
+    /// Milliseconds until the end of the attempt.
     pub response_ms: Option<f64>,
 }
 
 impl Attempt {
-    /// As logs show it: the node, its status, and the times in seconds, each `null` if it never came.
+    /// Returns its form in logs: the node, its status, and the times in seconds, each `null` if missing.
     pub fn shown(&self) -> Value {
         json!({
             "node": self.addr.to_string(),
@@ -313,7 +309,7 @@ impl Attempt {
     fn write(&self, out: &mut impl Put) {
         out.put(b"{\"node\":");
         match &self.addr {
-            // Nothing of it has to be escaped.
+            // The text needs no escapes.
             NodeAddr::Tcp(_) => {
                 out.put(b"\"");
                 self.addr.put(out);
@@ -341,8 +337,8 @@ impl Attempt {
         out.put(b"}");
     }
 
-    /// Milliseconds that the node took for the head of its answer once it had the whole request: a client
-    /// that sends slowly is not in it. None if it has not answered, or answered before.
+    /// Returns milliseconds from the end of the request to the head of the response; slow sending by the client is
+    /// not included. None without a response, or with one before the end of the request.
     pub fn waited_ms(&self) -> Option<f64> {
         Some(self.header_ms? - self.sent_ms?)
     }
@@ -374,19 +370,19 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_knows_how_its_connection_came() {
+    fn an_attempt_records_its_connection() {
         let began = Instant::now();
         let mut record = Record { attempts: vec![attempt(Some(began))], ..Record::default() };
         record.linked(Some(began + Duration::from_millis(7)));
         record.connected(false);
         let last = &record.attempts[0];
         assert_eq!((last.linked_ms, last.reused, last.connect_ms.is_some()), (Some(7.0), false, true));
-        // One that was opened for several says nothing of its transport.
+        // A connection opened for several requests has no transport time.
         record.linked(None);
         record.connected(true);
         let last = &record.attempts[0];
         assert_eq!((last.linked_ms, last.reused), (None, true));
-        // Nobody asks.
+        // There is no reader.
         let mut record = Record::default();
         record.linked(Some(began));
         record.connected(true);
@@ -394,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_written_as_they_are_shown() {
+    fn written_attempts_match_the_shown_ones() {
         let mut record = Record::default();
         let mut out = b"before".to_vec();
         assert!(!record.write_attempts(&mut out) && out == b"before" && record.shown_attempts().is_none());
@@ -414,10 +410,10 @@ mod tests {
     }
 
     #[test]
-    fn the_course_is_recorded_as_long_as_anybody_asks() {
+    fn the_record_is_kept_while_it_is_needed() {
         let sampler = Interest::SAMPLER;
-        // The interests in turn, then how many say that they have not chosen it, and whether it is recorded when the next
-        // one has.
+        // The interests in turn; then the number of samplers that decline; then whether the record is kept when the
+        // next one selects.
         let cases = [
             (vec![], 0, false),
             (vec![Interest::default()], 0, false),
@@ -447,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_kept_for_those_who_ask() {
+    fn waits_are_kept_while_they_are_needed() {
         let mut record = Record::default();
         record.waited("opa", Phase::Access, None);
         assert!(record.waits.is_empty());

@@ -1,4 +1,4 @@
-//! What plugins do for the process as a whole, beside all requests.
+//! Process-wide parts of plugins, independent of requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,29 +7,29 @@ use serde_json::Value;
 
 use crate::{Build, Node, Roster};
 
-/// What a plugin does for the process as a whole, as its metadata say; see [`crate::Descriptor::resident`].
+/// The process-wide part of a plugin, configured by its metadata; see [`crate::Descriptor::resident`].
 pub trait Resident: Send + Sync {
-    /// The metadata that it was made of are about to be in force: what exchanges go by has to be in its place before the
-    /// first of them begins. Called once, on the control thread, before [`Resident::begin`]. Must not block.
+    /// Prepares state for exchanges, before its metadata come into force. Called once, on the control thread, before
+    /// [`Resident::begin`]. It must not block.
     fn prepare(&self, _node: &Arc<Node>) {}
 
-    /// The metadata that it was made of are in force: it takes the place of the one before it, which is told nothing.
-    /// Called once, on the control thread. Must not block.
+    /// Starts it, after its metadata have come into force. It replaces the previous one, which gets no notification.
+    /// Called once, on the control thread. It must not block.
     fn begin(&self, _node: &Arc<Node>) {}
 }
 
-/// The logs that the process writes itself; none, when it is about to end.
+/// The logs that the process writes itself; empty when it is about to end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnLogs {
     /// The file of the access log.
     pub access: Option<PathBuf>,
     /// The file of the error log.
     pub error: Option<PathBuf>,
-    /// The plugin that rotates them is named among those that are enabled.
+    /// The plugin that rotates them is enabled.
     pub rotated: bool,
 }
 
-/// What the enabled plugins do for the process in one generation of its configuration.
+/// The process-wide parts of the enabled plugins, for one generation of the configuration.
 #[derive(Default)]
 pub struct Residents(Vec<Place>);
 
@@ -40,10 +40,10 @@ struct Place {
 }
 
 impl Residents {
-    /// Those of a configuration with this metadata; what is as it was `before` is taken over.
+    /// Makes the parts for a configuration with this metadata; unchanged ones are taken from `before`.
     ///
     /// # Errors
-    /// Returns the plugins that refuse their metadata, and why.
+    /// Returns the plugins that reject their metadata, with the reasons.
     pub fn new(
         roster: &Roster,
         before: Option<&Residents>,
@@ -52,7 +52,7 @@ impl Residents {
     ) -> Result<Residents, Vec<(String, String)>> {
         let (mut places, mut refused) = (Vec::new(), Vec::new());
         for kind in roster.kinds() {
-            // Most do nothing for the process, and a start waits until they are all asked.
+            // Most kinds have no such part, and a start asks all of them.
             let Some(make) = kind.resident() else { continue };
             let (plugin, metadata) = (kind.name(), metadata_of(kind.name()));
             let known = before.and_then(|before| before.0.iter().find(|place| *place.plugin == *plugin));
@@ -72,12 +72,12 @@ impl Residents {
         if refused.is_empty() { Ok(Residents(places)) } else { Err(refused) }
     }
 
-    /// The generation is about to be in force: those prepare for it that the one `before` did not have.
+    /// Prepares the parts that `before` does not have, before the generation comes into force.
     pub fn prepare(&self, before: Option<&Residents>, node: &Arc<Node>) {
         self.beside(before).for_each(|resident| resident.prepare(node));
     }
 
-    /// The generation is in force: those begin that the one `before` did not have.
+    /// Starts the parts that `before` does not have, once the generation is in force.
     pub fn begin(&self, before: Option<&Residents>, node: &Arc<Node>) {
         self.beside(before).for_each(|resident| resident.begin(node));
     }

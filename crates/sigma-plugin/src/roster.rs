@@ -1,4 +1,4 @@
-//! The list of plugins of a build, and what the rest of the gateway asks of it.
+//! The list of plugins of a build, with the functions that the rest of the gateway calls on them.
 
 mod children;
 mod known;
@@ -32,20 +32,21 @@ use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
 /// The plugins that are enabled.
 pub struct Roster {
     plugins: BTreeMap<Box<str>, Arc<Known>>,
-    /// Enabled or not.
+    /// All plugins, enabled or not.
     all: Arc<[Arc<dyn Kind>]>,
-    /// What may be left out where it is not among the plugins.
+    /// Names of plugins that may be missing.
     ignored: Box<[String]>,
-    /// Defaults that replace those of schemas.
+    /// Defaults that replace the schemas' defaults
     profile: Option<Profile>,
-    /// Those that requests may use, and those that sessions may; None for all.
+    /// The plugins allowed for requests, and those for sessions; None for all.
     allowed: [Option<BTreeSet<Box<str>>>; 2],
-    /// Plugins that the build has left out, with their groups.
+    /// Plugins missing in this build, with their groups.
     left_out: BTreeMap<Box<str>, Box<str>>,
 }
 
 impl Roster {
-    /// All plugins of `kinds`, or only those that `enabled` names. Of two with one name the last counts.
+    /// Returns a roster of all plugins of `kinds`, or only of those in `enabled`. Of two with one name the last
+    /// counts.
     pub fn new(kinds: impl IntoIterator<Item = Arc<dyn Kind>>, enabled: Option<&[String]>) -> Roster {
         let (all, absent): (Vec<_>, Vec<_>) = kinds.into_iter().partition(|kind| kind.left_out().is_none());
         let all: Arc<[Arc<dyn Kind>]> = all.into();
@@ -57,7 +58,7 @@ impl Roster {
         Roster { plugins, all, ignored: Box::default(), profile: None, allowed: [None, None], left_out }
     }
 
-    /// The same, with the defaults of a profile.
+    /// Adds the defaults of a profile.
     #[must_use]
     pub fn with_profile(self, profile: Option<Profile>) -> Roster {
         Roster { profile, ..self }
@@ -70,7 +71,7 @@ impl Roster {
         }
     }
 
-    /// The same, of which requests, and sessions, may use those alone that are named for them; None for all.
+    /// Limits the plugins for requests, and for sessions, to these names; None for all.
     #[must_use]
     pub fn limited(mut self, names: &[Option<BTreeSet<&str>>; 2]) -> Roster {
         let owned = |names: &BTreeSet<&str>| names.iter().map(|name| Box::from(*name)).collect();
@@ -82,7 +83,7 @@ impl Roster {
         self
     }
 
-    /// Whether what this scope is about may use a plugin. Metadata is there for both.
+    /// Returns true if this scope may use a plugin. Metadata are for both.
     fn is_for(&self, name: &str, scope: PluginScope) -> bool {
         let names = match scope {
             PluginScope::Http | PluginScope::Consumer => &self.allowed[0],
@@ -92,8 +93,8 @@ impl Roster {
         names.as_ref().is_none_or(|names| names.contains(name))
     }
 
-    /// This roster with `kinds` added, in the place of those with the same names. What was made of the
-    /// others is shared.
+    /// Returns this roster with `kinds` added; they replace plugins with the same names. Schemas of the other plugins
+    /// are shared.
     #[must_use]
     pub fn with(&self, kinds: impl IntoIterator<Item = Arc<dyn Kind>>) -> Roster {
         let mut plugins = self.plugins.clone();
@@ -104,7 +105,7 @@ impl Roster {
             added.push(kind.name().into());
             plugins.insert(kind.name().into(), Arc::new(Known::new(kind)));
         }
-        // What is added at run time is for requests.
+        // Plugins added at run time are for requests.
         let mut allowed = self.allowed.clone();
         allowed[0].iter_mut().for_each(|names| names.extend(added.iter().cloned()));
         Roster {
@@ -117,24 +118,24 @@ impl Roster {
         }
     }
 
-    /// The same, with the names of plugins that may be left out where they are not among these.
+    /// Sets the names of plugins that may be missing.
     #[must_use]
     pub fn ignoring(mut self, names: &[String]) -> Roster {
         self.ignored = names.into();
         self
     }
 
-    /// An enabled plugin.
+    /// Returns an enabled plugin.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Kind>> {
         self.plugins.get(name).map(|known| &known.kind)
     }
 
-    /// The enabled plugins, in the order of their names.
+    /// Returns the enabled plugins, in the order of their names.
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
         self.plugins.values().map(|known| &known.kind)
     }
 
-    /// Whether there is this plugin, enabled or not.
+    /// Returns true if this plugin exists, enabled or not.
     pub fn is_built_in(&self, name: &str) -> bool {
         self.all.iter().any(|kind| kind.name() == name)
     }
@@ -142,8 +143,7 @@ impl Roster {
     /// Makes an instance for a route.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the plugin is not enabled or refuses the
-    /// configuration.
+    /// Returns an error message if the plugin is not enabled or rejects the configuration.
     pub fn build(
         &self,
         name: &str,
@@ -162,8 +162,7 @@ impl Roster {
     /// Makes an instance for a stream route.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the plugin is not enabled, not for stream routes, or
-    /// refuses the configuration.
+    /// Returns an error message if the plugin is not enabled, not for stream routes, or rejects the configuration.
     pub fn build_flow(
         &self,
         name: &str,
@@ -198,7 +197,7 @@ impl Roster {
         }
         let secrets = secrets_of(conf, &resolved);
         if !secrets.is_empty() {
-            // The schema took any text for a reference.
+            // The schema accepted any text as a reference.
             let checked = self.check(name, scope, &resolved);
             checked.map_err(|refusal| hidden(refusal.to_string(), &secrets))?;
         }
@@ -238,24 +237,24 @@ impl Roster {
         Ok(Entry { kind, meta, conf, metadata, protos, plugin, children, owned, credentials })
     }
 
-    /// Checks metadata whose references were resolved: without what they stand for, a plugin might guard less
-    /// than it was told to.
+    /// Checks metadata after references are resolved: with an unresolved secret, a plugin might protect less than
+    /// configured.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if a secret is not known, or the schema refuses what it is.
+    /// Returns an error message if a secret is unknown, or the schema rejects it.
     pub(crate) fn check_metadata(&self, name: &str, metadata: Option<&Value>) -> Result<(), String> {
         let Some(metadata) = metadata else { return Ok(()) };
         if let Some(field) = unresolved(metadata) {
             return Err(format!("its metadata: {}", unknown_secret(&field)));
         }
-        // The schema took any text for a reference. What it says of a secret would show it.
+        // The schema accepted any text as a reference. Its message could show the secret.
         let checked = self.check(name, PluginScope::Metadata, metadata);
         checked.map_err(|_| format!("the schema of plugin {name} refuses its metadata"))
     }
 
-    /// The metadata of a plugin with defaults filled in; `null` if there are none.
+    /// Returns the metadata of a plugin with defaults filled in; `null` if missing.
     pub(crate) fn filled_metadata(&self, name: &str, metadata: Option<&Value>) -> Value {
-        // Defaults are added to what somebody wrote: without it the schema need not be made.
+        // Defaults only complete existing metadata: without metadata no schema need be made.
         let Some(metadata) = metadata.cloned() else { return Value::Null };
         match self.checked(name, PluginScope::Metadata) {
             Some(schema) => schema.filled(metadata),
@@ -263,11 +262,11 @@ impl Roster {
         }
     }
 
-    /// What an authenticating plugin makes of a consumer's or credential's configuration, and the
-    /// attribute it is found by. None for plugins that do not authenticate.
+    /// Parses a consumer's or credential's configuration for an authenticating plugin; also returns the identifying
+    /// attribute. Returns None for plugins that do not authenticate.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if the configuration is refused or lacks its attribute.
+    /// Returns an error message if the configuration is invalid or lacks its attribute.
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let field = known.kind.identifying_field()?;
@@ -281,7 +280,7 @@ impl Roster {
         if let Some(field) = unresolved(&filled) {
             return Some(Err(unknown_secret(&field)));
         }
-        // What stood elsewhere is checked now; what did not has been, and costs little.
+        // Resolved references are checked now; other values were checked before, and a second check is cheap.
         if schema.compiled.check(&filled).is_err() {
             return Some(Err(format!("the schema of plugin {name} refuses it")));
         }
@@ -291,12 +290,12 @@ impl Roster {
         Some(known.kind.identity(&filled).map(|data| (key.to_owned(), data)))
     }
 
-    /// The upstreams that stand inside a configuration of this scope; none if it is refused.
+    /// Returns the upstreams inside a configuration of this scope; empty if it is invalid.
     pub fn upstreams(&self, name: &str, scope: PluginScope, conf: Value) -> Vec<InlineUpstream> {
         self.upstreams_with(name, scope, conf, Value::Null)
     }
 
-    /// The same, and those that the plugin's metadata (`null` if there are none) add to it.
+    /// Returns the same, with the upstreams that the plugin's metadata (`null` if missing) add.
     pub fn upstreams_with(
         &self,
         name: &str,
@@ -321,7 +320,7 @@ impl Roster {
     }
 }
 
-/// A configuration as it was written, and with its secrets, of one resource.
+/// A configuration of one resource as it was written, and with its secrets.
 struct Written<'b> {
     name: &'b str,
     conf: &'b Arc<Value>,
@@ -329,11 +328,11 @@ struct Written<'b> {
     resource: &'b str,
 }
 
-/// Has a kind of plugin make an instance.
+/// Makes an instance of a kind of plugin.
 type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
 
 impl Roster {
-    /// Checks the plugins that stand inside a configuration.
+    /// Checks the plugins nested in a configuration.
     fn check_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
         for child in self.children_of(name, scope, conf) {
             let is_suited = || self.get(&child.name).is_none_or(|kind| kind.authenticates());
@@ -341,7 +340,7 @@ impl Roster {
                 return Err(PluginRefusal::Invalid(reason));
             }
             if child.conf.get("_meta").is_some() {
-                // A filter that nobody asks would leave a guard open, or closed.
+                // An ignored filter would leave a guard open, or closed.
                 let reason = "`_meta` has no effect inside another plugin; remove it";
                 return Err(PluginRefusal::Invalid(format!("{}{reason}", child.refused)));
             }
@@ -356,7 +355,7 @@ impl Roster {
         Ok(())
     }
 
-    /// The plugins that stand inside a configuration.
+    /// Returns the plugins nested in a configuration.
     fn children_of(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Child> {
         let kind = self.get(name).filter(|kind| may_hold_plugins(&***kind, scope));
         kind.map(|kind| kind.children(conf)).unwrap_or_default()
@@ -413,13 +412,13 @@ impl PluginSchemas for Roster {
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
         let Some(known) = self.plugins.get(name) else { return Err(PluginRefusal::Unknown) };
         let Some(schema) = self.checked(name, scope) else {
-            // Metadata of a plugin without a schema for it may be any object.
+            // Metadata of a plugin without a schema for them may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
         };
         let identifies = known.kind.identifying_field().is_some();
         if scope == PluginScope::Consumer && known.kind.authenticates() && !identifies {
-            let reason = "the plugin identifies nobody by itself; give the consumer the configurations of \
-                the plugins that it asks";
+            let reason = "the plugin has no credentials of its own; configure the consumer for the plugins \
+                that it calls";
             return Err(PluginRefusal::Invalid(reason.to_owned()));
         }
         let mut filled = conf.clone();
@@ -436,7 +435,7 @@ impl PluginSchemas for Roster {
             _ => known.kind.check(scope, &filled),
         };
         match own {
-            // What a reference stands for is not known here; it is checked when it is.
+            // The value of a reference is not known here; it is checked later.
             Err(_) if unresolved(&filled).is_some() => {}
             own => own.map_err(PluginRefusal::Invalid)?,
         }
@@ -516,7 +515,7 @@ impl PluginSchemas for Roster {
     }
 
     fn attributes(&self, name: &str) -> Option<Value> {
-        // Enabled or not: a plugin may be prepared before it is used.
+        // Enabled or not: a plugin may be configured before it is used.
         self.all.iter().find(|kind| kind.name() == name)?.attributes()
     }
 
@@ -530,7 +529,7 @@ impl PluginSchemas for Roster {
     }
 }
 
-/// Whether what stands in this place may have plugins inside: it is not what identifies a consumer.
+/// Returns true if this scope allows nested plugins: the configuration does not identify a consumer.
 fn may_hold_plugins(kind: &dyn Kind, scope: PluginScope) -> bool {
     match scope {
         PluginScope::Http => true,
@@ -539,13 +538,13 @@ fn may_hold_plugins(kind: &dyn Kind, scope: PluginScope) -> bool {
     }
 }
 
-/// What stores and clients add to every resource; a plugin's metadata is one.
+/// Returns the fields that stores and clients add to every resource; a plugin's metadata is one.
 fn also_known(scope: PluginScope) -> &'static [&'static str] {
     if scope == PluginScope::Metadata { &["id", "create_time", "update_time"] } else { &[] }
 }
 
-/// Takes `_meta` out of a configuration: every plugin has it, it is checked on its own, and no
-/// plugin's schema knows it, least of all one that admits no unknown field.
+/// Removes `_meta` from a configuration. Every plugin has it, and it is checked separately; no plugin's schema
+/// contains it.
 fn take_meta(conf: &mut Value) -> Option<Value> {
     conf.as_object_mut()?.remove("_meta")
 }

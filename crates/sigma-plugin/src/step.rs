@@ -1,4 +1,4 @@
-//! The answers of hooks.
+//! The results of hooks.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -12,65 +12,63 @@ use sigma_http::{BodyLength, Chunk};
 use crate::outbound::{Answer, Call, CallError};
 use crate::{Context, Env, Takeover};
 
-/// Goes on with an exchange after waiting; runs where the hook ran.
+/// Continues an exchange after a wait; runs on the hook's worker.
 pub type Resume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> Step>;
 
-/// Goes on once the request body was read, see [`Step::ReadBody`].
+/// Continues once the request body is read, see [`Step::ReadBody`].
 pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 
-/// Goes on once the beginning of the request body was read, see [`Step::ReadStart`].
+/// Continues once the beginning of the request body is read, see [`Step::ReadStart`].
 pub type StartResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyStart) -> Step>;
 
-/// What became of a call.
+/// The result of a call.
 pub type Asked = Result<Answer, CallError>;
 
-/// Goes on once calls have ended, see [`Step::Ask`].
+/// Continues once calls have ended, see [`Step::Ask`].
 pub type AskResume = Box<dyn FnOnce(&mut Context, &Env<'_>, Vec<Asked>) -> Step>;
 
-/// The answer of a hook. Only waiting allocates.
+/// The result of a hook. Only waiting allocates.
 pub enum Step {
-    /// The next plugin, please.
+    /// Continue with the next plugin.
     Next,
-    /// The exchange is answered with this; no further plugin of the request phases runs.
+    /// Send this reply; no further plugin of the request phases runs.
     Reply(Box<Reply>),
-    /// As [`Step::Reply`], with a body that is made while it is sent. The reply must not have a
-    /// body of its own.
+    /// As [`Step::Reply`], with a streamed body. The reply must not have its own body.
     Stream(Box<Reply>, StreamBody),
-    /// The connection changes its protocol, and what comes over it from then on is the plugin's. The
-    /// reply's fields go into the 101; the protocol is the one that the client asks for. As with a node,
-    /// it has to be one that the route lets through, or the exchange fails with 501.
+    /// Switch the protocol; the plugin gets the connection. The reply's fields go into the 101; the client requests
+    /// the protocol. As with a node, the route must allow the protocol, or the exchange fails with 501.
     Takeover(Box<Reply>, Box<dyn Takeover>),
-    /// Something takes time. The future owns what it needs, and gives back what to do with the
-    /// exchange then. It is dropped when the client leaves.
+    /// Wait for slow work. The future owns its data, and returns the next step of the exchange. It is dropped when
+    /// the client leaves.
     Wait(Pin<Box<dyn Future<Output = Resume>>>),
-    /// The request body is needed as a whole. It is read up to the limit, kept in
-    /// [`Context::body`], and sent to the node as it stands there afterwards.
+    /// Read the whole request body. It is read up to the limit and stored in [`Context::body`]. The node gets that
+    /// body, with the plugin's changes.
     ReadBody {
-        /// Most bytes to hold in memory.
+        /// The largest number of bytes in memory.
         limit: usize,
         /// The rest of the hook, which runs then.
         then: BodyResume,
     },
-    /// The beginning of the request body is needed: up to the limit, or all of it if it is no longer. What is
-    /// behind that goes to the node as it comes.
+    /// Read the beginning of the request body: up to the limit, or all of a shorter one. Later bytes are streamed to
+    /// the node.
     ReadStart {
-        /// Most bytes that the hook is given.
+        /// The largest number of bytes for the hook.
         limit: usize,
         /// The rest of the hook, which runs then.
         then: StartResume,
     },
-    /// Calls are made at the same time, to upstreams or to this gateway itself (see [`crate::outbound::GATEWAY`]),
-    /// each with the time and the limit that it says.
+    /// Make concurrent calls to upstreams or to this gateway itself (see [`crate::outbound::GATEWAY`]), each with its
+    /// own timeout and limit.
     Ask {
         /// The calls.
         calls: Vec<Call>,
-        /// The rest of the hook, which runs when all have ended. It is given as many results, in the same order.
+        /// The rest of the hook, which runs when all have ended. It gets the results in the same order.
         then: AskResume,
     },
 }
 
 impl Step {
-    /// Waits for a future, then goes on with its result.
+    /// Waits for a future, then continues with its result.
     pub fn wait<T: 'static>(
         future: impl Future<Output = T> + 'static,
         then: impl FnOnce(T, &mut Context, &Env<'_>) -> Step + 'static,
@@ -81,24 +79,24 @@ impl Step {
         }))
     }
 
-    /// Answers with a status and a JSON body.
+    /// Replies with a status and a JSON body.
     pub fn json(status: u16, body: &Value) -> Step {
         Reply::new(status).json(body).into()
     }
 
-    /// Answers with a status alone.
+    /// Replies with a status alone.
     pub fn status(status: u16) -> Step {
         Reply::new(status).into()
     }
 }
 
-/// How a hook's step ends when nothing has to be waited for any more.
+/// The end of a hook's step, after all waits.
 pub enum End {
-    /// The next plugin.
+    /// Continue with the next plugin.
     Next,
-    /// The exchange is answered.
+    /// The exchange has this reply.
     Reply(Box<Reply>),
-    /// The same, with a body that is made while it is sent.
+    /// The same, with a streamed body.
     Stream(Box<Reply>, StreamBody),
     /// The connection is taken over.
     Takeover(Box<Reply>, Box<dyn Takeover>),
@@ -116,7 +114,7 @@ impl From<End> for Step {
 }
 
 impl Step {
-    /// Goes on with `then` once the step has come to its end: how a plugin that runs others decides what follows.
+    /// Runs `then` at the end of the step, so that a plugin that runs others can decide what to do next.
     pub fn and_then(
         self,
         ctx: &mut Context,
@@ -157,8 +155,7 @@ impl Step {
 }
 
 impl Step {
-    /// How a step ends where there is no exchange around it, such as on a listener for operators; `body` is the
-    /// request's.
+    /// Runs a step to its end without an exchange, for example on a listener for operators; `body` is the request's.
     pub async fn ended(mut self, ctx: &mut Context, env: &Env<'_>, body: Vec<u8>) -> End {
         let mut body = Some(body);
         loop {
@@ -186,23 +183,23 @@ impl Step {
         }
     }
 
-    /// As [`Step::ended`], as a reply with its whole body. None if the step leaves the request to others.
+    /// Works as [`Step::ended`] and returns a reply with its whole body. None if the step does not reply.
     ///
     /// # Errors
-    /// Returns an error if a body that is made while it is sent broke off.
+    /// Returns an error if a streamed body fails.
     pub async fn settled(self, ctx: &mut Context, env: &Env<'_>, body: Vec<u8>) -> io::Result<Option<Reply>> {
         match self.ended(ctx, env, body).await {
             End::Next => Ok(None),
             End::Reply(reply) => Ok(Some(*reply)),
             End::Stream(reply, body) => body.collected(*reply).await.map(Some),
-            // There is no connection that it could have.
+            // It has no connection to take over.
             End::Takeover(..) => Ok(Some(Reply::new(501))),
         }
     }
 }
 
 impl StreamBody {
-    /// The reply with this body, which is all made at once.
+    /// Returns the reply with its whole body.
     async fn collected(mut self, mut reply: Reply) -> io::Result<Reply> {
         let mut bytes = Vec::new();
         while let Some(piece) = std::future::poll_fn(|task| self.source.poll_piece(task)).await? {
@@ -224,28 +221,26 @@ impl From<Reply> for Step {
     }
 }
 
-/// Goes on with a response after waiting.
+/// Continues with a response after a wait.
 pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
 
-/// The answer of a hook to a response whose head is known and has not left.
+/// The result of a hook for a response whose head is known and not sent.
 pub enum ResponseStep {
-    /// It goes on, as it stands in [`Context::response`] now.
+    /// Continue with [`Context::response`] in its present form.
     Next,
-    /// This response takes its place. The plugins behind this one see it as they would have seen
-    /// the other.
+    /// Replace the response. Later plugins get this response instead.
     Replace(Box<Reply>),
-    /// As [`ResponseStep::Replace`], with a body that is made while it is sent.
+    /// As [`ResponseStep::Replace`], with a streamed body.
     Stream(Box<Reply>, StreamBody),
-    /// Another node is asked, as if this one had not answered: within the upstream's retries, and
-    /// only if the request can be sent again. Where that is not so, and for responses that no node
-    /// gave, the response goes on.
+    /// Try another node, as if this one had not responded: within the upstream's retries, and only if the request can
+    /// be sent again. Otherwise, and for responses of the gateway itself, the response continues.
     Retry,
-    /// Something takes time. The response waits; the future is dropped when the client leaves.
+    /// Wait for slow work. The response waits; the future is dropped when the client leaves.
     Wait(Pin<Box<dyn Future<Output = ResponseResume>>>),
 }
 
 impl ResponseStep {
-    /// Waits for a future, then goes on with its result.
+    /// Waits for a future, then continues with its result.
     pub fn wait<T: 'static>(
         future: impl Future<Output = T> + 'static,
         then: impl FnOnce(T, &mut Context, &Env<'_>) -> ResponseStep + 'static,
@@ -257,80 +252,79 @@ impl ResponseStep {
     }
 }
 
-/// A response body that is made while it is sent.
+/// A streamed response body.
 pub struct StreamBody {
-    /// How long it will be.
+    /// The length of the body.
     pub length: BodyLength,
     /// The source of its pieces.
     pub source: Box<dyn BodySource>,
 }
 
-/// Makes a response body piece by piece, as fast as the client takes it.
+/// Makes a response body piece by piece, as fast as the client reads it.
 pub trait BodySource {
-    /// The next piece, not empty; None at the end. Not asked for a response without a body, such as
-    /// that to HEAD, and not while the client has yet to take earlier pieces. An error cuts the
-    /// response short. Dropped when the client leaves.
+    /// Returns the next piece, not empty; None at the end. It is not polled for a response without a body, such as
+    /// one to HEAD, nor while the client has earlier pieces to read. An error cuts the response short. Dropped when
+    /// the client leaves.
     fn poll_piece(&mut self, task: &mut std::task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
 
-    /// The gateway is about to stop. A body that would go on for ever gives its last pieces and its end when it is
-    /// polled next, which is right after this; others have their time, and need do nothing.
+    /// Announces that the gateway is about to stop. An endless body returns its last pieces and its end at the next
+    /// polls, which follow at once. Other bodies need do nothing.
     fn say_goodbye(&mut self) {}
 }
 
-/// How reading the request body ended.
+/// The result of reading the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyRead {
     /// All of it is in [`Context::body`].
     Whole,
-    /// It is over the limit; what was read is passed on unchanged if the exchange goes on.
+    /// It exceeds the limit; if the exchange continues, the bytes so far are forwarded unchanged.
     TooLarge,
 }
 
-/// What was read of the request body for a [`Step::ReadStart`].
+/// The bytes read for a [`Step::ReadStart`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyStart {
     /// The first bytes, up to the limit.
     pub bytes: Vec<u8>,
-    /// There are no more.
+    /// There are no more bytes.
     pub is_whole: bool,
 }
 
 impl BodyStart {
-    /// The beginning of what is known of a body. Whether there is more behind `known` shows only if that is
-    /// longer than the limit.
+    /// Returns the beginning of a known part of a body. The caller must pass more than `limit` bytes if there are
+    /// more.
     pub fn of(known: &[u8], limit: usize) -> BodyStart {
         let bytes = known[..known.len().min(limit)].to_vec();
         BodyStart { bytes, is_whole: known.len() <= limit }
     }
 }
 
-/// A response of a plugin's own.
+/// A response by a plugin.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
-    /// The status.
     pub status: u16,
-    /// Fields besides those that frame the message.
+    /// Fields besides the framing fields.
     pub headers: Vec<(Cow<'static, str>, Vec<u8>)>,
-    /// The body; None for the gateway's own text of the status.
+    /// The body; None for the default text of the status.
     pub body: Option<Vec<u8>>,
-    /// Why, for logs and for plugins that run others; nothing that a client sent.
+    /// The reason, for logs and for plugins that run others; never text from a client.
     pub reason: Option<&'static str>,
-    /// It is the answer of another server: without a Content-Type it stays without one.
+    /// It is a forwarded response of another server: a missing Content-Type is not added.
     pub is_passed_on: bool,
-    /// The length of the body that a HEAD request does not get, where `body` is not that one.
+    /// The body length for a response to HEAD, if it differs from the length of `body`.
     pub unsent_length: Option<u64>,
-    /// The client gets nothing of it: its connection is closed, over a version of HTTP that shares connections
-    /// its stream alone. The status is for logs.
+    /// The client gets no response: its connection is closed, or only its stream in HTTP versions with shared
+    /// connections. The status is for logs.
     pub is_silent: bool,
 }
 
 impl Reply {
-    /// A response with the gateway's own text for its status.
+    /// Returns a response with the default text of its status.
     pub fn new(status: u16) -> Reply {
         Reply { status, ..Reply::default() }
     }
 
-    /// No response at all; see [`Reply::is_silent`]. Logs show nginx's status for it.
+    /// Returns "no response"; see [`Reply::is_silent`]. Logs show nginx's status for it.
     pub fn silent() -> Reply {
         Reply { status: 444, is_silent: true, ..Reply::default() }
     }
@@ -342,21 +336,21 @@ impl Reply {
         self
     }
 
-    /// With the reason for it; see [`Reply::reason`].
+    /// Sets the reason; see [`Reply::reason`].
     #[must_use]
     pub fn because(mut self, reason: &'static str) -> Reply {
         self.reason = Some(reason);
         self
     }
 
-    /// With this body as it is.
+    /// Sets this body unchanged.
     #[must_use]
     pub fn text(mut self, body: impl Into<Vec<u8>>) -> Reply {
         self.body = Some(body.into());
         self
     }
 
-    /// With this body as compact JSON and a line end, as APISIX writes tables.
+    /// Sets this body as compact JSON and a line end, as APISIX writes tables.
     #[must_use]
     pub fn json(self, body: &Value) -> Reply {
         self.text(format!("{body}\n"))

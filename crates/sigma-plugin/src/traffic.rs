@@ -1,4 +1,4 @@
-//! Sessions and their bytes by the listener that they came through, counted while sessions are open.
+//! Sessions and their bytes by listener, counted while sessions are open.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Local, Node};
 
-/// The sessions of one listener on one worker, which alone writes here.
+/// The sessions of one listener on one worker, the only writer.
 #[derive(Debug, Default)]
 pub struct Traffic {
     listener: Box<str>,
@@ -16,7 +16,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// This worker's part of the listener at `address`, as the configuration writes it.
+    /// Returns this worker's counters of the listener at `address`, as the configuration writes it.
     pub fn of(node: &Node, local: &Local, address: &str) -> Arc<Traffic> {
         let own = local.part(OwnTraffic::default);
         let mut listeners = own.0.borrow_mut();
@@ -29,34 +29,34 @@ impl Traffic {
         traffic
     }
 
-    /// The address of the listener, as the configuration writes it.
+    /// Returns the address of the listener, as the configuration writes it.
     pub fn listener(&self) -> &str {
         &self.listener
     }
 
-    /// A session begins.
+    /// Counts the start of a session.
     pub fn enter(&self) {
         add(&self.active, 1);
     }
 
-    /// A session is over.
+    /// Counts the end of a session.
     pub fn leave(&self) {
         add(&self.active, 1_u64.wrapping_neg());
     }
 
-    /// Bytes have passed: from the client to a node, and from a node to the client.
+    /// Counts bytes from the client to a node, and from a node to the client.
     pub fn pass(&self, from_client: u64, to_client: u64) {
         add(&self.from_clients, from_client);
         add(&self.to_clients, to_client);
     }
 }
 
-/// Owning worker only: two writers would lose counts.
+/// Only for the owning worker: two writers would lose counts.
 fn add(number: &AtomicU64, n: u64) {
     number.store(number.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// What one worker has of every listener.
+/// The counters of one worker for all listeners.
 #[derive(Default)]
 struct OwnTraffic(RefCell<Vec<Arc<Traffic>>>);
 
@@ -64,26 +64,25 @@ struct OwnTraffic(RefCell<Vec<Arc<Traffic>>>);
 #[derive(Debug, Default)]
 pub struct TrafficBoard(Mutex<Vec<Arc<Traffic>>>);
 
-/// The traffic of one listener on all workers.
+/// The total of one listener on all workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenerTraffic {
-    /// Its address.
     pub listener: Box<str>,
     /// Sessions open now.
     pub active: u64,
-    /// Bytes that clients have sent and nodes have got.
+    /// Bytes from clients to nodes.
     pub from_clients: u64,
-    /// Bytes that nodes have sent and clients have got.
+    /// Bytes from nodes to clients.
     pub to_clients: u64,
 }
 
 impl TrafficBoard {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Traffic>>> {
-        // Nothing panics while it is held.
+        // No code panics under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All listeners that had a session, in the order of their addresses.
+    /// Returns the totals of all listeners that had a session, in the order of their addresses.
     pub fn read(&self) -> Vec<ListenerTraffic> {
         let mut all = self.lock().clone();
         all.sort_by(|one, other| one.listener.cmp(&other.listener));
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_added_up_by_listener() {
+    fn totals_add_up_workers_by_listener() {
         let (node, workers) = (Node::default(), [Local::new(0, 1), Local::new(1, 1)]);
         for (n, local) in (1..).zip(&workers) {
             for address in ["127.0.0.1:2", "127.0.0.1:1", "127.0.0.1:2"] {

@@ -1,7 +1,7 @@
 //! Variables of an exchange by name, for conditions and templates.
 //!
-//! Names are those of nginx and APISIX; [`sigma_config::expr::known`] has all of them. What is not
-//! known yet, or does not exist in this exchange, is absent.
+//! The names come from nginx and APISIX; [`sigma_config::expr::known`] has all of them. A variable without a value in
+//! this exchange, or before its value is known, is absent.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub(crate) fn owned<'a>(value: impl Into<Vec<u8>>) -> Option<VarValue<'a>> {
     Some(VarValue::Text(Cow::Owned(value.into())))
 }
 
-/// `unix:` for a peer without an address, as nginx shows it.
+/// Returns the address, or `unix:` for a peer without one, as nginx shows it.
 pub(crate) fn address<'a>(addr: Option<IpAddr>) -> Option<VarValue<'a>> {
     match addr {
         Some(addr) => owned(IpText::of(addr).as_bytes()),
@@ -82,7 +82,7 @@ impl Variables for Context {
 }
 
 impl Context {
-    /// `$request_uri` as APISIX defines it: the normalised path and the arguments.
+    /// Returns `$request_uri` as APISIX defines it: the normalized path and the arguments.
     pub fn request_uri(&self) -> Vec<u8> {
         let mut uri = self.uri.clone();
         if let Some(query) = self.request.query() {
@@ -92,7 +92,7 @@ impl Context {
         uri
     }
 
-    /// `$host`: lower case, without port and trailing dot; `_` if the request names none.
+    /// Returns `$host`: lower case, without port and trailing dot; `_` without a host.
     pub fn host_name(&self) -> Cow<'_, [u8]> {
         match host_name(self.request.authority()) {
             host if host.is_empty() => Cow::Borrowed(b"_"),
@@ -100,12 +100,12 @@ impl Context {
         }
     }
 
-    /// `http` or `https`.
+    /// Returns `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.client.tls.is_some() { "https" } else { "http" }
     }
 
-    /// The client's address as text; `unix:` for a peer without one, as nginx shows it.
+    /// Returns the client's address as text; `unix:` for a peer without one, as nginx shows it.
     pub fn remote_addr(&self) -> String {
         self.client.addr.map_or_else(|| "unix:".to_owned(), |addr| IpText::of(addr).as_str().to_owned())
     }
@@ -138,7 +138,7 @@ impl Context {
         value.and_then(|value| text(value.as_bytes()))
     }
 
-    /// Variables that are asked for too seldom to have a name of their own.
+    /// Returns variables that are too rare for their own branch.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
         if let Some(value) = self.set_by_plugin(name) {
             return Some(VarValue::Text(value));
@@ -170,7 +170,7 @@ impl Context {
         let record = &self.record;
         match name {
             "status" if record.status != 0 => number(record.status),
-            // Its head is with the header filters.
+            // The header filters have its head.
             "status" if self.response.status != 0 => number(self.response.status),
             "bytes_sent" => number(record.bytes_sent),
             "body_bytes_sent" => number(record.body_bytes_sent),
@@ -206,7 +206,7 @@ impl Context {
         }
     }
 
-    /// `$post_arg_name`: of a form that was read, see [`crate::Step::ReadBody`], or copied.
+    /// Returns `$post_arg_name`, from a form that was read, see [`crate::Step::ReadBody`], or copied.
     fn form_argument(&self, name: &str) -> Option<VarValue<'_>> {
         if !body_fields::is_form(self.request.headers.get(HeaderId::ContentType)?) {
             return None;
@@ -220,7 +220,7 @@ impl Context {
     fn upstream_variable(&self, name: &str) -> Option<VarValue<'_>> {
         match name {
             "addr" => self.attempts(|attempt| attempt.addr.to_string()),
-            // Attempts are kept only for those who log.
+            // Attempts are kept only for log plugins.
             "attempts" => {
                 let mut list = Vec::new();
                 if self.record.write_attempts(&mut list) { owned(list) } else { None }
@@ -259,7 +259,7 @@ impl Context {
         (!all.is_empty()).then(|| VarValue::Text(Cow::Owned(all.join(", ").into_bytes())))
     }
 
-    /// Of what each attempt has carried.
+    /// Returns a number of bytes for each attempt, as a list.
     fn carried(&self, of: impl Fn((u64, u64)) -> u64) -> Option<VarValue<'_>> {
         self.attempts(|attempt| attempt.carried.map_or("-".into(), |carried| of(carried).to_string()))
     }
@@ -270,12 +270,12 @@ impl Context {
     }
 }
 
-/// The request body as fields.
+/// Returns the request body as fields.
 fn structured(ctx: &Context) -> Option<Value> {
     body_fields::read(ctx.request.headers.get(HeaderId::ContentType)?, &ctx.known_request_body()?)
 }
 
-/// The operation of GraphQL that the request asks for, where its body is at hand.
+/// Returns the GraphQL operation of the request, if its body is known.
 fn graphql(ctx: &Context) -> Option<Chosen> {
     let body = match ctx.known_request_body() {
         None if ctx.request.method == Method::Get => Cow::Borrowed(&[][..]),
@@ -284,25 +284,25 @@ fn graphql(ctx: &Context) -> Option<Chosen> {
     Chosen::of(ctx.request.query().unwrap_or_default(), &ctx.request.headers, &body).ok()?
 }
 
-/// Bytes of a request body that the variable has; as many as loggers show by default.
+/// The limit of a request body in the variable; the default of loggers.
 const SHOWN_BODY_BYTES: usize = 524_288;
 
-/// How finely it is known when a connection was accepted: as workers' clocks tick.
+/// The resolution of the accept time of a connection: the tick of workers' clocks.
 const TICK_MS: u64 = 50;
 
-/// A time as connections keep it, which are many: it comes around after six years.
+/// Returns a time in ticks, a small form for connections; it wraps around after six years.
 pub fn tick(unix_ms: u64) -> u32 {
     (unix_ms / TICK_MS) as u32
 }
 
-/// Milliseconds since the connection was accepted.
+/// Returns milliseconds since the connection was accepted.
 pub(crate) fn open_ms(client: &Client) -> f64 {
     let ticks = tick(now().unix_ms()).wrapping_sub(client.opened);
-    // A clock that was set back is before the beginning.
+    // A clock that was set back can be before the start.
     (u64::from(ticks.cast_signed().max(0).cast_unsigned()) * TICK_MS) as f64
 }
 
-/// `$proxy_protocol_…`: what the PROXY header before the connection said.
+/// Returns `$proxy_protocol_…`: values from the PROXY header of the connection.
 pub fn proxied<'a>(client: &Client, name: &str) -> Option<VarValue<'a>> {
     if !client.is_proxied {
         return None;
@@ -316,7 +316,7 @@ pub fn proxied<'a>(client: &Client, name: &str) -> Option<VarValue<'a>> {
     }
 }
 
-/// The value of a cookie that a response sets.
+/// Returns the value of a cookie that a response sets.
 fn set_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     let fields = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
     let mut set = fields.filter_map(|(_, field)| {
@@ -327,15 +327,15 @@ fn set_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     set.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
 }
 
-/// The name of this machine; the same for as long as the process lives.
+/// The name of this machine, constant for the life of the process.
 static HOSTNAME: OnceLock<String> = OnceLock::new();
 
-/// Tells the name of this machine. Only the first call counts.
+/// Sets the name of this machine. Only the first call counts.
 pub(crate) fn set_hostname(name: &str) {
     let _ = HOSTNAME.set(name.to_owned());
 }
 
-/// Variables that are the same for every exchange, but for the time.
+/// Returns variables that do not depend on the exchange, except the time.
 pub fn of_process(name: &str) -> Option<VarValue<'static>> {
     match name {
         "hostname" => HOSTNAME.get().and_then(|name| text(name.as_bytes())),
@@ -354,11 +354,11 @@ fn now() -> Clock {
     clock
 }
 
-/// Seconds with milliseconds, as nginx prints times.
+/// Formats seconds with milliseconds, as nginx prints times.
 pub(crate) fn seconds(ms: f64) -> String {
     let mut text = Vec::new();
     put_seconds(ms, &mut text);
-    // Digits and a dot.
+    // The text has digits and a dot.
     String::from_utf8(text).unwrap_or_default()
 }
 
@@ -366,7 +366,7 @@ fn request_line(head: &RequestHead) -> Vec<u8> {
     [head.method_token(), head.path_and_query(), head.version.as_str().as_bytes()].join(&b' ')
 }
 
-/// nginx's `$host`: lower case, without port and trailing dot; empty if there is none.
+/// Returns nginx's `$host`: lower case, without port and trailing dot; empty without one.
 pub fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
     let end = match authority.first() {
         Some(b'[') => authority.iter().position(|b| *b == b']').map_or(authority.len(), |at| at + 1),
@@ -383,7 +383,7 @@ pub fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(host)
 }
 
-/// The user of Basic credentials, whoever may verify them.
+/// Returns the user of Basic credentials, verified or not.
 pub fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
     use base64::Engine;
     let encoded = authorization.get(..6).filter(|s| s.eq_ignore_ascii_case(b"basic "))?;
@@ -394,12 +394,12 @@ pub fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// The cookie with this name, case-sensitive.
+/// Returns the cookie with this name, case-sensitive.
 pub fn cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     cookies(headers).find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
 }
 
-/// All cookies, each with its name, as they came.
+/// Returns all cookies with their names, as they came.
 pub fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     let cookies = headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
     cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
@@ -408,7 +408,7 @@ pub fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Visits each value of a variable that a request head can have several of; false for other variables.
+/// Visits each value of a variable that can have several values in a request head; returns false for other variables.
 pub fn each_repeated(head: &RequestHead, name: &VarName, visit: &mut dyn FnMut(&VarValue<'_>)) -> bool {
     match name {
         VarName::Http(name) => {
@@ -432,7 +432,7 @@ fn each_argument(query: &[u8], name: &str, visit: &mut dyn FnMut(&VarValue<'_>))
     }
 }
 
-/// The first query argument of this name.
+/// Returns the first query argument of this name.
 pub fn argument<'q>(query: &'q [u8], name: &str) -> Option<VarValue<'q>> {
     pairs(query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| match value {
         Some(value) => VarValue::Text(value),
@@ -441,7 +441,7 @@ pub fn argument<'q>(query: &'q [u8], name: &str) -> Option<VarValue<'q>> {
     })
 }
 
-/// All values of a field, joined as a list (RFC 9110 §5.3).
+/// Returns all values of a field, joined as a list (RFC 9110 §5.3).
 pub fn joined<'h>(headers: &'h Headers, name: &str) -> Option<Cow<'h, [u8]>> {
     let mut values = headers.find_variable(name.as_bytes());
     let first = values.next()?;
@@ -454,7 +454,7 @@ pub fn joined<'h>(headers: &'h Headers, name: &str) -> Option<Cow<'h, [u8]>> {
     Some(Cow::Owned(joined))
 }
 
-/// Appends a path with everything escaped that a path may not hold (RFC 3986 §3.3).
+/// Appends a path, with all characters escaped that a path must not contain (RFC 3986 §3.3).
 pub fn percent_encode_path(path: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in path {
@@ -480,7 +480,7 @@ mod tests {
     use crate::context::{RouteFacts, Tls};
     use crate::{Consumer, Identity};
 
-    /// An exchange that has everything.
+    /// Returns an exchange with every value set.
     fn exchange() -> Context {
         set_hostname("node1");
         let mut ctx = Context::default();
@@ -564,7 +564,7 @@ mod tests {
         ctx
     }
 
-    /// What plugins set, or only their own entries have.
+    /// Variables that plugins set, or that only their own entries have.
     const OF_PLUGINS: [&str; 11] = [
         "ext_authz_x",
         "jwt_auth_payload",
@@ -579,11 +579,11 @@ mod tests {
         "zipkin_trace_id",
     ];
 
-    /// What requests over HTTP/2 alone have.
+    /// Variables of requests over HTTP/2 alone.
     const OF_HTTP2: &str = "http2";
 
     #[test]
-    fn every_variable_that_is_known_exists() {
+    fn every_known_variable_exists() {
         let (ctx, mut without_body) = (exchange(), exchange());
         without_body.body = None;
         for name in ["Content-Length", "Content-Type"] {
@@ -591,7 +591,7 @@ mod tests {
         }
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}x"));
         for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
-            // A GET with a body has no message of GraphQL that all servers read alike.
+            // A GET with a body has no GraphQL message that all servers read alike.
             let ctx = if name.starts_with("graphql_") { &without_body } else { &ctx };
             if !OF_PLUGINS.contains(&&*name) && name != OF_HTTP2 {
                 assert!(ctx.get(&VarName::parse(&name)).is_some(), "{name}");
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_are_worth() {
+    fn values_of_some_variables() {
         let ctx = exchange();
         let check = |name: &str, expected: &str| {
             let value = ctx.get(&VarName::parse(name)).unwrap();

@@ -96,7 +96,7 @@ fn parameters() {
     check("?where=%7B%7D", "query parameter 'where': property \"a\" is required");
     check(
         "?where=%7B%22a%22:1,%22a%22:2%7D",
-        "query parameter 'where': invalid JSON: a name stands twice in an object at line 1 column 13",
+        "query parameter 'where': invalid JSON: a name is repeated in an object at line 1 column 13",
     );
     check("?flag=", "");
     check("?flag=2", "query parameter 'flag': wrong type: expected boolean, got string");
@@ -170,7 +170,7 @@ fn bodies() {
     check(
         JSON,
         br#"{"name": "a", "name": "b"}"#,
-        "body: invalid JSON body: a name stands twice in an object at line 1 column 26",
+        "body: invalid JSON body: a name is repeated in an object at line 1 column 26",
     );
     check(JSON, br#"{"name": "a", "id": 1}"#, "body: property \"id\" is read-only");
     check(JSON, br#"{"name": "a", "more": 1}"#, "body: unevaluated properties forbidden, found more");

@@ -1,5 +1,5 @@
-//! What a request asks a GraphQL server to execute, for conditions: `graphql_name`, `graphql_operation` and
-//! `graphql_root_fields`.
+//! The operation that a GraphQL server would execute for a request, for conditions: `graphql_name`,
+//! `graphql_operation` and `graphql_root_fields`.
 
 use std::collections::HashSet;
 
@@ -18,11 +18,11 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// That of a request; None if it has no message of GraphQL.
+    /// Returns the operation of a request; None without a GraphQL message.
     ///
     /// # Errors
-    /// Returns an error if servers could execute different ones: see [`Message::find`]. The same holds for a document
-    /// that cannot be read, has more in it than is looked at, or stands deeper.
+    /// Returns an error if servers could execute different operations: see [`Message::find`]. An invalid, too large
+    /// or too deep document is an error too.
     pub fn of(query: &[u8], headers: &Headers, body: &[u8]) -> Result<Option<Chosen>, NoMessage> {
         let Some(message) = Message::find(query, headers, body)? else { return Ok(None) };
         // The head of a request has its own limit.
@@ -36,7 +36,7 @@ impl Chosen {
         let document = match Document::parse(text, most) {
             Ok(document) => document,
             Err(NoDocument::TooLarge) => return unread("the document is too large or too deep"),
-            // A server may know more of the language. Every operation has a set of selections.
+            // A server may support a newer edition of the language. Every operation has a selection set.
             Err(NoDocument::Syntax(_)) if text.contains('{') => return unread("the document cannot be read"),
             Err(NoDocument::Syntax(_)) => return Ok(None),
         };
@@ -65,7 +65,7 @@ impl Chosen {
         Ok(Some(Chosen { name, operation: defined.operation, root_fields }))
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn get(&self, variable: &str) -> Option<VarValue<'_>> {
         Some(match variable {
             "graphql_name" => VarValue::text(&*self.name),
@@ -88,14 +88,14 @@ mod tests {
 
     use super::*;
 
-    /// Name, operation and root fields.
+    /// Formats name, operation and root fields.
     fn shown(chosen: Option<Chosen>) -> String {
         chosen.map_or("none".to_owned(), |chosen| {
             format!("{} {:?} {}", chosen.name, chosen.operation, chosen.root_fields.join(","))
         })
     }
 
-    /// The operation of a request with this query string, type of body and body.
+    /// Parses a request with this query string, content type and body.
     fn of(query: &str, content_type: &str, body: &str) -> Result<Option<Chosen>, NoMessage> {
         let mut headers = Headers::default();
         if !content_type.is_empty() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_that_of_the_message() {
+    fn operation_comes_from_the_message() {
         let body = |content_type: &str, body: &str| shown(of("", content_type, body).unwrap());
         for content_type in ["", "text/plain", "application/graphql"] {
             assert_eq!(body(content_type, "{a x: b}"), " Query a,b");
@@ -142,7 +142,7 @@ mod tests {
         check("", "", &deep);
         check("", "", &format!("{{{}}}", "a ".repeat(10_000)));
         assert!(of("", "", &format!("{{{}}}", "a ".repeat(9_999))).is_ok_and(|chosen| chosen.is_some()));
-        // Syntax of a later edition, as a description of an operation.
+        // Syntax of a later edition, such as a description of an operation.
         check("query=\"text\" mutation {a}", "", "");
         check("", "application/graphql", "\"text\" mutation {a}");
         check("", "application/json", r#"{"query":"{a"}"#);

@@ -44,15 +44,15 @@ pub struct Message {
 pub enum NoMessage {
     /// The query string of a GET, or the body of a POST, is empty.
     Empty,
-    /// There is none.
+    /// There is no message.
     Absent(String),
-    /// Two servers could execute different ones, or it cannot be read.
+    /// Two servers could execute different messages, or the message cannot be parsed.
     Ambiguous(String),
 }
 
 impl Message {
-    /// The message of a GET in its query string, or of a POST in a body of JSON or of GraphQL. `query` is the query
-    /// string that the server gets.
+    /// Returns the message of a GET from its query string, or of a POST from a JSON or GraphQL body. `query` is the
+    /// query string for the server.
     ///
     /// # Errors
     /// Returns an error if there is no message, or if some server could find another one.
@@ -74,7 +74,7 @@ impl Message {
             return Err(NoMessage::Empty);
         }
         if let Some(name) = arguments.first() {
-            return Err(ambiguous(&format!("args[{name}] stands beside a body")));
+            return Err(ambiguous(&format!("args[{name}] in a request with a body")));
         }
         match Kind::of(headers)? {
             Kind::Json { is_plain: true } => of_json(body),
@@ -86,10 +86,10 @@ impl Message {
         }
     }
 
-    /// The message of any request: in the query string, or in a body of any type.
+    /// Returns the message of any request: from the query string, or from a body of any type.
     ///
     /// # Errors
-    /// Returns an error if servers could find different messages, or one that cannot be read here.
+    /// Returns an error if servers could find different messages, or if the message cannot be parsed.
     pub fn find(query: &[u8], headers: &Headers, body: &[u8]) -> Result<Option<Message>, NoMessage> {
         let arguments = Parts::of_arguments(query, "args")?;
         if body.is_empty() {
@@ -99,13 +99,13 @@ impl Message {
         match arguments.first() {
             None => Ok(found),
             Some(name) if found.is_some() || arguments.is_executed() => {
-                Err(ambiguous(&format!("args[{name}] stands beside a body")))
+                Err(ambiguous(&format!("args[{name}] in a request with a body")))
             }
             Some(_) => Ok(None),
         }
     }
 
-    /// The query string of a GET with this message, with its `?`.
+    /// Returns the query string of a GET with this message, with its `?`.
     pub fn to_query(&self, has_variables: bool) -> String {
         let mut query = format!("?query={}", escaped(&self.document));
         if let Some(name) = &self.operation_name {
@@ -128,19 +128,19 @@ impl Message {
         }
         body.insert("query".to_owned(), json!(self.document));
         ctx.target = path_of(ctx.outgoing_target()).to_vec();
-        // It describes the body of the client.
+        // It describes the client's body.
         ctx.request.headers.remove_name(b"Content-Encoding");
         ctx.request.headers.replace("Content-Type", b"application/json");
         ctx.body = Some(Value::Object(body).to_string().into_bytes());
     }
 }
 
-/// The path of a target.
+/// Returns the path of a target.
 pub fn path_of(target: &[u8]) -> &[u8] {
     target.split(|b| *b == b'?').next().unwrap_or_default()
 }
 
-/// A text in a query string.
+/// Escapes a text for a query string.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -156,7 +156,7 @@ fn ambiguous(reason: &str) -> NoMessage {
     NoMessage::Ambiguous(reason.to_owned())
 }
 
-/// None where no message is an answer as well.
+/// Turns "no message" into None.
 fn optional(found: Result<Message, NoMessage>) -> Result<Option<Message>, NoMessage> {
     match found {
         Ok(message) => Ok(Some(message)),
@@ -178,7 +178,7 @@ impl Parts {
         Parts { place, found: Default::default(), is_stored: false }
     }
 
-    /// Reads a query string or a form.
+    /// Parses a query string or a form.
     fn of_arguments(query: &[u8], place: &'static str) -> Result<Parts, NoMessage> {
         let mut parts = Parts::new(place);
         for (name, value) in pairs(query) {
@@ -190,7 +190,7 @@ impl Parts {
             let text = text.map_err(|_| ambiguous(&format!("{place}[{}] is no UTF-8", shown(&name))))?;
             parts.add(&name, Value::String(text))?;
         }
-        // Some servers separate by `;` as well.
+        // Some servers also separate by `;`.
         let behind = query.split(|b| *b == b'&').flat_map(|pair| pair.split(|b| *b == b';').skip(1));
         for pair in behind {
             let name = pairs(pair).next().map(|(name, _)| String::from_utf8_lossy(&name).into_owned());
@@ -214,24 +214,24 @@ impl Parts {
                 Err(ambiguous(&format!("{place}[{}] is not written exactly so", MEMBERS[at])))
             }
             Some(Member::At(at)) => match self.found[at].replace(value) {
-                Some(_) => Err(ambiguous(&format!("{place}[{name}] stands there twice"))),
+                Some(_) => Err(ambiguous(&format!("{place}[{name}] is repeated"))),
                 None => Ok(()),
             },
         }
     }
 
-    /// The first member that is there.
+    /// Returns the first member that is set.
     fn first(&self) -> Option<&'static str> {
         let named = MEMBERS.iter().zip(&self.found).find(|(_, value)| value.is_some());
         named.map(|(name, _)| *name).or(self.is_stored.then_some(STORED[0]))
     }
 
-    /// Whether a server executes something because of these members alone.
+    /// Returns true if a server executes something because of these members alone.
     fn is_executed(&self) -> bool {
         self.found[0].is_some() || self.names_stored()
     }
 
-    /// Whether the message names a stored document. Automatic persisted queries name it within `extensions`.
+    /// Returns true if the message names a stored document. Automatic persisted queries name it within `extensions`.
     fn names_stored(&self) -> bool {
         let within = match &self.found[3] {
             Some(Value::String(text)) => text.contains("persistedQuery"),
@@ -259,7 +259,7 @@ impl Parts {
     }
 }
 
-/// Values of variables: an object, or the text of one, as many servers take it.
+/// Parses values of variables: an object, or the text of one, as many servers accept it.
 fn of_variables(given: Option<Value>, place: &str) -> Result<Map<String, Value>, NoMessage> {
     let given = match given {
         Some(Value::String(text)) if text.trim().is_empty() => None,
@@ -269,26 +269,26 @@ fn of_variables(given: Option<Value>, place: &str) -> Result<Map<String, Value>,
     match given {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(variables)) => Ok(variables),
-        // A list is a batch to some servers.
+        // Some servers treat a list as a batch.
         Some(_) => Err(ambiguous(&format!("{place}[variables] is no object"))),
     }
 }
 
-/// The meaning of a name to some server.
+/// The meaning of a name for some server.
 #[derive(Clone, Copy)]
 enum Member {
     At(usize),
     Stored,
 }
 
-/// The member that some server takes a name for.
+/// Returns the member that some server may read from a name.
 fn member(name: &str) -> Option<Member> {
     let at = MEMBERS.iter().position(|known| is_like(name, known)).map(Member::At);
     at.or_else(|| STORED.iter().any(|known| is_like(name, known)).then_some(Member::Stored))
 }
 
-/// Whether some server takes a name for this one. Servers differ in case (Go, ASP.NET), in white space (PHP), and in
-/// names with brackets, which are members of members (Node, PHP, Ruby).
+/// Returns true if some server takes a name for this one. Servers differ in case (Go, ASP.NET), white space (PHP),
+/// and names with brackets, which mean nested members (Node, PHP, Ruby).
 fn is_like(name: &str, known: &str) -> bool {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '\u{feff}';
     let stem = name.trim_matches(is_blank).split(['[', '.']).next().unwrap_or_default();
@@ -296,7 +296,7 @@ fn is_like(name: &str, known: &str) -> bool {
     stem.chars().flat_map(char::to_uppercase).eq(known.chars().flat_map(char::to_uppercase))
 }
 
-/// The name of a member, for error messages.
+/// Returns the name of a member, for error messages.
 fn shown(name: &str) -> &'static str {
     match member(name) {
         Some(Member::At(at)) => MEMBERS[at],
@@ -304,7 +304,7 @@ fn shown(name: &str) -> &'static str {
     }
 }
 
-/// JSON with a bounded number of values, in which no object has a name twice.
+/// Parses JSON with a bounded number of values and without repeated names in objects.
 fn read(text: &[u8]) -> Result<Value, NoMessage> {
     if json::values(text) > MOST_VALUES {
         return Err(ambiguous("the body has too many values"));
@@ -321,7 +321,7 @@ fn of_json(body: &[u8]) -> Result<Message, NoMessage> {
             }
             parts.message()
         }
-        // A list is several messages at once.
+        // A list is a batch of messages.
         Value::Array(_) => Err(ambiguous("json body[query] is nil")),
         _ => Err(NoMessage::Absent("json body[query] is nil".to_owned())),
     }
@@ -332,25 +332,25 @@ fn of_document(body: &[u8]) -> Result<Message, NoMessage> {
     Ok(Message { document: document.to_owned(), ..Message::default() })
 }
 
-/// How a body is read.
+/// The format of a body.
 enum Kind<'h> {
     Json {
-        /// It is `application/json` itself, not a type that is made of it.
+        /// The type is `application/json` itself, not a derived type.
         is_plain: bool,
     },
     Document,
     Form,
     Multipart(&'h [u8]),
     Other,
-    /// The request names no type.
+    /// The request has no type.
     None,
 }
 
 impl Kind<'_> {
-    /// That of a body.
+    /// Returns the format of a body.
     ///
     /// # Errors
-    /// Returns an error if it has a coding, several types, or a character set other than UTF-8.
+    /// Returns an error for a content coding, several types, or a character set other than UTF-8.
     fn of(headers: &Headers) -> Result<Kind<'_>, NoMessage> {
         let is_coding = |name: &[u8]| name.eq_ignore_ascii_case(b"content-encoding");
         if headers.iter().any(|(name, coding)| is_coding(name) && !coding.eq_ignore_ascii_case(b"identity")) {
@@ -406,14 +406,14 @@ fn of_any_body(headers: &Headers, body: &[u8]) -> Result<Message, NoMessage> {
     }
 }
 
-/// The message of a body whose type says nothing of it. No text is both a document and JSON.
+/// Parses the message of a body of an unknown type. No text is both a document and JSON.
 fn of_unknown(body: &[u8]) -> Result<Message, NoMessage> {
     let absent = || NoMessage::Absent("the body is no document".to_owned());
     let text: Cow<'_, str> = std::str::from_utf8(body).map_err(|_| absent())?.into();
     match Document::parse(&text, MOST_PARTS) {
         Ok(_) | Err(NoDocument::TooLarge) => of_document(body),
         Err(NoDocument::Syntax(_)) if json::unambiguous(body).is_ok() => of_json(body),
-        // JSON with a name twice is no message to anyone who refuses it, and one to others.
+        // JSON with a repeated name is invalid for some servers and valid for others.
         Err(NoDocument::Syntax(_)) if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok() => {
             of_json(body)
         }

@@ -1,9 +1,8 @@
-//! GraphQL documents that are executed (the specification of October 2021, §2): what is defined there, and what it
-//! selects.
+//! GraphQL documents for execution (the specification of October 2021, §2): their definitions and selections.
 //!
-//! The syntax is checked in full but for definitions of types, which nobody executes. Work is linear, and depth has
-//! a limit. What is selected is kept as one list in the order of the text, with a limit as well: nothing here spreads
-//! a fragment.
+//! The syntax is checked in full, except type definitions, which are not executed. Parsing is linear, and depth has a
+//! limit. Selections are kept as one list in the order of the text, also with a limit: fragments are never expanded
+//! here.
 
 mod chosen;
 pub mod message;
@@ -19,85 +18,81 @@ use parser::Parser;
 /// A definition of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Definition {
-    /// Something to be executed, with its name if it has one.
+    /// An operation, with its name if it has one
     Operation(Operation, Option<String>),
-    /// Selections that others are made of.
+    /// A fragment
     Fragment,
 }
 
-/// What an operation does.
+/// The type of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// It reads.
     Query,
-    /// It changes something, then reads.
+    /// It changes data, then reads.
     Mutation,
-    /// It reads on and on.
+    /// It reads a stream of events.
     Subscription,
 }
 
-/// The definitions of a document, of which there is at least one.
+/// Returns the definitions of a document; there is at least one.
 ///
 /// # Errors
-/// Returns an error, which is a sentence with a place, if it is none.
+/// Returns an error message with the position if the document is invalid.
 pub fn definitions(text: &str) -> Result<Vec<Definition>, String> {
     let mut parser = Parser::new(text, None);
     parser.document()?;
     Ok(parser.found)
 }
 
-/// What a document selects.
+/// The selections of a document.
 #[derive(Debug, Default)]
 pub struct Document<'t> {
     operations: Vec<Defined<'t>>,
     fragments: HashMap<&'t str, Fragment<'t>>,
     selections: Vec<Selection<'t>>,
     arguments: Vec<Argument<'t>>,
-    /// Selections, arguments and variables that may still come.
+    /// The remaining number of selections, arguments and variables.
     room: usize,
 }
 
 /// An operation of a document.
 #[derive(Debug)]
 pub struct Defined<'t> {
-    /// What it does.
     pub operation: Operation,
-    /// Its name, if it has one.
     pub name: Option<&'t str>,
     /// Its variables, each with its default if that is a number.
     pub variables: Vec<(&'t str, Option<f64>)>,
-    /// What it selects; see [`Document::selections`].
+    /// Its selections; see [`Document::selections`].
     pub selections: Range<u32>,
 }
 
 /// A fragment of a document.
 #[derive(Debug)]
 pub struct Fragment<'t> {
-    /// The type that it is about.
+    /// The type it applies to.
     pub on: &'t str,
-    /// What it selects; see [`Document::selections`].
+    /// Its selections; see [`Document::selections`].
     pub selections: Range<u32>,
 }
 
 /// One selection.
 #[derive(Debug)]
 pub struct Selection<'t> {
-    /// What is selected.
     pub kind: SelectionKind<'t>,
-    /// Those within it stand behind it up to here.
+    /// The end of its nested selections, which follow it in the list.
     end: u32,
-    /// Its arguments.
     arguments: Range<u32>,
 }
 
-/// What one selection is.
+/// The kind of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionKind<'t> {
-    /// The field of this name, whatever it is called in the answer.
+    /// A field; this is its name, not its alias
     Field(&'t str),
-    /// What stands within it, for objects of this type if it names one.
+    /// An inline fragment, with its type if it has one
     Inline(Option<&'t str>),
-    /// The fragment of this name.
+    /// A spread of the fragment of this name
     Spread(&'t str),
 }
 
@@ -108,32 +103,32 @@ struct Argument<'t> {
     value: ArgumentValue<'t>,
 }
 
-/// What an argument is given.
+/// The value of an argument.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ArgumentValue<'t> {
-    /// A number that stands there.
+    /// A literal number
     Number(f64),
-    /// The variable of this name.
+    /// The variable of this name
     Variable(&'t str),
-    /// Anything else.
+    /// Another value
     Other,
 }
 
-/// Why a text is not taken as a document.
+/// The reason for an invalid document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoDocument {
-    /// It is none; the sentence has the place.
+    /// The syntax is invalid; the message has the position.
     Syntax(String),
-    /// It has more in it than is kept, or stands deeper than is read. Another reader may take it.
+    /// The document is larger or deeper than the limits. Another reader may accept it.
     TooLarge,
 }
 
 impl<'t> Document<'t> {
-    /// Reads a document with at least one definition, whose selections, arguments and variables are `most` together.
-    /// Two fragments of one name are no document: those who execute it might choose either.
+    /// Parses a document with at least one definition and at most `most` selections, arguments and variables
+    /// together. Two fragments of one name make the document invalid: servers might use either.
     ///
     /// # Errors
-    /// Returns an error if it is none, or has more in it, or stands more than 100 levels deep.
+    /// Returns an error if the document is invalid, too large, or more than 100 levels deep.
     pub fn parse(text: &'t str, most: u32) -> Result<Document<'t>, NoDocument> {
         let empty = Document { room: most as usize, ..Document::default() };
         let mut parser = Parser::new(text, Some(empty));
@@ -145,23 +140,23 @@ impl<'t> Document<'t> {
         Ok(parser.kept.unwrap_or_default())
     }
 
-    /// Its operations, in the order of the text.
+    /// Returns its operations, in the order of the text.
     pub fn operations(&self) -> &[Defined<'t>] {
         &self.operations
     }
 
-    /// The fragment of a name.
+    /// Returns the fragment of a name.
     pub fn fragment(&self, name: &str) -> Option<&Fragment<'t>> {
         self.fragments.get(name)
     }
 
-    /// The first of these selections, what stands within it, and those behind it; None if there are none.
+    /// Returns the first of these selections, its nested ones, and the ones after it; None without one.
     pub fn first_of(&self, selections: Range<u32>) -> Option<(&Selection<'t>, Range<u32>, Range<u32>)> {
         let first = self.selections.get(selections.start as usize).filter(|_| !selections.is_empty())?;
         Some((first, selections.start + 1..first.end, first.end..selections.end))
     }
 
-    /// Selections beside each other, each with those within it.
+    /// Returns the selections of one level, each with its nested ones.
     pub fn selections(&self, of: Range<u32>) -> impl Iterator<Item = (&Selection<'t>, Range<u32>)> {
         let mut rest = of;
         std::iter::from_fn(move || {
@@ -171,7 +166,7 @@ impl<'t> Document<'t> {
         })
     }
 
-    /// What a selection is given as the argument of this name: one value, unless it is named more than once.
+    /// Returns the values of an argument of a selection: one, unless the argument is repeated.
     pub fn arguments<'d>(
         &'d self,
         of: &Selection<'t>,
@@ -182,12 +177,12 @@ impl<'t> Document<'t> {
         all.iter().filter(move |argument| argument.name == name).map(|argument| argument.value)
     }
 
-    /// How many arguments a selection has.
+    /// Returns the number of arguments of a selection.
     pub fn argument_count(&self, of: &Selection<'t>) -> u32 {
         of.arguments.end - of.arguments.start
     }
 
-    /// The fragments that these selections and those within them spread.
+    /// Returns the fragments that these selections and nested ones spread.
     pub fn spreads<'d>(&'d self, of: Range<u32>) -> impl Iterator<Item = &'t str> + use<'d, 't> {
         let of = self.selections.get(of.start as usize..of.end as usize).unwrap_or_default();
         of.iter().filter_map(|selection| match selection.kind {
@@ -196,7 +191,7 @@ impl<'t> Document<'t> {
         })
     }
 
-    /// Begins a selection; where it stands.
+    /// Adds a selection and returns its index.
     fn select(&mut self, kind: SelectionKind<'t>) -> usize {
         let arguments = self.arguments.len() as u32;
         self.selections.push(Selection { kind, end: 0, arguments: arguments..arguments });
@@ -238,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document() {
+    fn invalid_documents_are_rejected() {
         let check = |text: &str, expected: &str| {
             let error = definitions(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
@@ -246,8 +241,8 @@ mod tests {
         check("", "the document is empty");
         check(" # only a comment", "the document is empty");
         check("{", "ends too early");
-        check("{}", "nothing stands between `{` and `}` at line 1 column 2");
-        check("query Q() {a}", "nothing stands between `(` and `)`");
+        check("{}", "nothing between `{` and `}` at line 1 column 2");
+        check("query Q() {a}", "nothing between `(` and `)`");
         check("{a\n  b(c: )}", "unexpected `)` at line 2 column 8");
         check("{a} b", "unexpected `b` at line 1 column 5");
         check("fragment on on T {a}", "unexpected `on`");
@@ -262,7 +257,7 @@ mod tests {
         check(&format!("{{a(b: {}", "[".repeat(200)), "more than 100 levels");
     }
 
-    /// What is selected, as text: fields with what they are given, fragments with what they spread.
+    /// Formats selections as text: fields with their arguments, and fragment spreads.
     fn shown(document: &Document<'_>, of: Range<u32>) -> String {
         let one = |(selection, within): (&Selection<'_>, Range<u32>)| {
             let name = match selection.kind {
@@ -279,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected() {
+    fn selections_are_kept_in_order() {
         let text = "query Q($n: Int = 2, $s: String = \"x\") @d(first: 9) { x: a(first: 3, l: [1 {first: 4}]) \
             @d(first: 5) { b c { d } } ...F @d ... on T { e(first: $n) } ... { f(first: \"1\", first: -1e2) } } \
             fragment F on U { g ...F } mutation { h }";
@@ -306,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_what_is_defined(parts in prop::collection::vec("[a{}()$:\\. 0-9]{1,3}|query |fragment F on T |mutation M", 0..20)) {
+        fn kept_selections_match_the_definitions(parts in prop::collection::vec("[a{}()$:\\. 0-9]{1,3}|query |fragment F on T |mutation M", 0..20)) {
             let text = parts.concat();
             let (found, kept) = (definitions(&text), Document::parse(&text, 1_000));
             if let Ok(document) = &kept {
@@ -316,7 +311,7 @@ mod tests {
                 });
                 prop_assert!(operations.eq(kept), "{}", text);
             }
-            // Only fragments of one name are no document to one of them alone.
+            // Only repeated fragment names are invalid for one of the two alone.
             prop_assert!(kept.is_ok() || found.is_err() || text.matches("fragment F").count() > 1, "{}", text);
         }
 

@@ -1,8 +1,8 @@
-//! The syntax of documents that are executed.
+//! The parser of executable documents.
 
 use super::{Argument, ArgumentValue, Defined, Definition, Document, Fragment, Operation, SelectionKind};
 
-/// Selections, values or types within each other.
+/// The limit of nested selections, values or types.
 const MAX_DEPTH: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,33 +15,33 @@ enum Token<'t> {
     End,
 }
 
-/// Reads a text from its beginning to its end.
+/// A parser of a text from its beginning to its end.
 pub(super) struct Parser<'t> {
     text: &'t str,
-    /// Behind the token.
+    /// The end of the token.
     at: usize,
     token: Token<'t>,
-    /// Where the token begins.
+    /// The start of the token.
     began: usize,
     depth: usize,
     pub(super) found: Vec<Definition>,
-    /// What is selected; None if nobody wants to know.
+    /// The selections; None if they are not kept.
     pub(super) kept: Option<Document<'t>>,
-    /// There is more of it than may be kept, or it stands deeper than is read.
+    /// The document is larger or deeper than the limits.
     pub(super) is_full: bool,
 }
 
 impl<'t> Parser<'t> {
-    /// For a text; what is selected goes into `kept`.
+    /// Returns a parser for a text; selections go into `kept`.
     pub(super) fn new(text: &'t str, kept: Option<Document<'t>>) -> Parser<'t> {
         let found = Vec::new();
         Parser { text, at: 0, token: Token::End, began: 0, depth: 0, found, kept, is_full: false }
     }
 
-    /// Reads all of the text.
+    /// Parses the whole text.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence with a place, if it is no document.
+    /// Returns an error message with the position if the document is invalid.
     pub(super) fn document(&mut self) -> Result<(), String> {
         self.advance()?;
         while self.token != Token::End {
@@ -51,7 +51,7 @@ impl<'t> Parser<'t> {
         if self.found.is_empty() { Err("the document is empty".to_owned()) } else { Ok(()) }
     }
 
-    /// Takes room for one more thing that is kept.
+    /// Counts one more kept item.
     fn take_room(&mut self) -> Result<(), String> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         match kept.room.checked_sub(1) {
@@ -97,7 +97,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// An operation, from its variables on.
+    /// Parses an operation, from its variables on.
     fn operation(&mut self, operation: Operation, name: Option<&'t str>) -> Result<(), String> {
         self.take_room()?;
         if let Some(kept) = &mut self.kept {
@@ -117,7 +117,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// A fragment, from its name on.
+    /// Parses a fragment, from its name on.
     fn fragment(&mut self) -> Result<(), String> {
         self.take_room()?;
         let began = self.began;
@@ -186,14 +186,14 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// What came since the selection `at` stands within it.
+    /// Ends the selection at `at`: later ones are not nested in it.
     fn end(&mut self, at: Option<usize>) {
         if let Some((at, kept)) = at.zip(self.kept.as_mut()) {
             kept.selections[at].end = kept.selections.len() as u32;
         }
     }
 
-    /// An argument of a field.
+    /// Parses an argument of a field.
     fn argument(&mut self) -> Result<(), String> {
         self.take_room()?;
         let name = self.name()?;
@@ -205,11 +205,11 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// A value, and what it tells.
+    /// Parses a value.
     fn told(&mut self) -> Result<ArgumentValue<'t>, String> {
         let told = match self.token {
             Token::Number => {
-                // Text that is a number of GraphQL is one of Rust.
+                // A number of GraphQL is also a number of Rust.
                 let number = self.text[self.began..self.at].parse();
                 number.map_or(ArgumentValue::Other, ArgumentValue::Number)
             }
@@ -222,7 +222,7 @@ impl<'t> Parser<'t> {
         self.value().map(|()| told)
     }
 
-    /// The arguments of a directive, which are not kept.
+    /// Parses the arguments of a directive, which are not kept.
     fn arguments(&mut self) -> Result<(), String> {
         match self.token {
             Token::Punctuator('(') => self.list('(', ')', Self::member),
@@ -289,7 +289,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// One or more.
+    /// Parses one or more items.
     fn list(
         &mut self,
         open: char,
@@ -298,15 +298,12 @@ impl<'t> Parser<'t> {
     ) -> Result<(), String> {
         self.expect(open)?;
         if self.token == Token::Punctuator(close) {
-            return Err(format!(
-                "nothing stands between `{open}` and `{close}` at {}",
-                self.place(self.began)
-            ));
+            return Err(format!("nothing between `{open}` and `{close}` at {}", self.place(self.began)));
         }
         self.until(close, item)
     }
 
-    /// None or more.
+    /// Parses any number of items.
     fn items(
         &mut self,
         open: char,
@@ -366,7 +363,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Line and column of a byte.
+    /// Returns line and column of a byte.
     fn place(&self, at: usize) -> String {
         let before = &self.text[..at];
         let line = before.matches('\n').count() + 1;
@@ -402,7 +399,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// White space, commas and comments.
+    /// Skips white space, commas and comments.
     fn skip_ignored(&mut self) {
         loop {
             let rest = &self.text[self.at..];
@@ -417,7 +414,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The length of the text at the beginning, quotes included.
+/// Returns the length of the string at the beginning, quotes included.
 fn text_length(text: &str) -> Option<usize> {
     if let Some(block) = text.strip_prefix("\"\"\"") {
         let mut from = 0;
@@ -447,7 +444,7 @@ fn text_length(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of the number at the beginning.
+/// Returns the length of the number at the beginning.
 fn number_length(text: &str) -> Option<usize> {
     let digits = |text: &str| text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     let mut at = usize::from(text.starts_with('-'));
@@ -465,7 +462,7 @@ fn number_length(text: &str) -> Option<usize> {
         let exponent = digits(&text[at..]);
         at += (exponent > 0).then_some(exponent)?;
     }
-    // `1a` is no number with a name behind it.
+    // `1a` is not a number and a name.
     let follows = text[at..].chars().next();
     follows.is_none_or(|char| !char.is_ascii_alphanumeric() && char != '_' && char != '.').then_some(at)
 }

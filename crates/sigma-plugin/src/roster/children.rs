@@ -1,4 +1,4 @@
-//! Plugins that stand inside the configurations of others.
+//! Plugins nested in the configurations of others.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::{Lookup, Roster};
 use crate::descriptor::Family;
 use crate::{Entry, Kind, Node};
 
-/// Makes the plugins that stand inside one that is being made.
+/// Makes the nested plugins of a plugin under construction.
 pub(super) struct Children<'b> {
     pub(super) roster: &'b Roster,
     pub(super) lookup: &'b dyn Lookup,
     pub(super) made: RefCell<Vec<Arc<Entry>>>,
-    /// The definitions that were asked for.
+    /// The requested definitions.
     pub(super) protos: RefCell<Vec<(Id, Option<Arc<Proto>>)>>,
 }
 

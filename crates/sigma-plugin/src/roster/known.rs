@@ -1,4 +1,4 @@
-//! A plugin with its schemas, and configurations as it reads them.
+//! Plugins with their schemas, and their normalized configurations.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use sigma_config::wording::Schema;
 use super::take_meta;
 use crate::Kind;
 
-/// A schema as people read it, and as it is checked.
+/// A schema in its published form and its compiled form.
 pub(super) struct Checked {
     pub(super) value: Value,
     pub(super) compiled: Schema,
@@ -23,8 +23,8 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// A configuration as the plugin reads it: with defaults, and in the forms of its types where
-    /// Lua knows one form only, such as 5.0 for 5.
+    /// Returns a configuration as the plugin reads it: with defaults, and with numbers in the form of its types (Lua
+    /// has only one form, such as 5.0 for 5).
     pub(super) fn filled(&self, conf: Value) -> Value {
         let conformed = match conform(&conf, &self.value) {
             Cow::Owned(conformed) => Some(conformed),
@@ -48,13 +48,13 @@ impl Checked {
     }
 }
 
-/// Whole numbers that 64 bits do not hold, which Lua takes for as long as it likes, become the
-/// nearest that they do: what the schema accepts must not be refused by a type.
+/// Replaces whole numbers beyond 64 bits, which Lua accepts, with the nearest possible number. The type must not
+/// reject a value that the schema accepts.
 fn countable(value: &mut Value) {
     match value {
         Value::Number(number) if number.as_i64().is_none() => {
             if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0) {
-                // The conversion stops at the ends of the range.
+                // The conversion saturates.
                 *value = Value::from(whole as i64);
             }
         }
@@ -70,17 +70,16 @@ impl Checked {
         let secret = take_confidential(&mut value);
         let own_defaults = take_own_defaults(&mut value);
         if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
-            // APISIX tells them there.
+            // APISIX lists them there.
             schema.insert("encrypt_fields".to_owned(), secret.clone().into());
         }
-        // Nothing but the build decides over it; the test of each list of plugins compiles them all.
+        // Only the build affects it; the test of each list of plugins compiles them all.
         let compiled = Schema::of_program(&value).expect("the schema of a plugin is one");
         Some(Checked { value, compiled, secret, own_defaults })
     }
 }
 
-/// A kind of plugin, with its schemas once they were asked for: a gateway uses few of the plugins that
-/// it has.
+/// A kind of plugin, with its schemas once they are needed: a gateway uses few of its plugins.
 pub(super) struct Known {
     pub(super) kind: Arc<dyn Kind>,
     route: OnceLock<Option<Checked>>,
@@ -95,8 +94,8 @@ impl Known {
         Known { kind, route, consumer, metadata, stream }
     }
 
-    /// What a configuration of this scope is checked against. A consumer may have any plugin: what
-    /// identifies nobody there is what it is on a route.
+    /// Returns the schema for a configuration of this scope. A consumer may have any plugin: one that does not
+    /// authenticate there is configured as on a route.
     pub(super) fn checked(&self, scope: PluginScope) -> Option<&Checked> {
         let made = match scope {
             PluginScope::Http => &self.route,

@@ -1,4 +1,4 @@
-//! Plugins that are disabled, and those whose filter can never hold.
+//! Plugins that are disabled, and plugins whose filter never matches.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::credentials::Credentials;
 use crate::meta::Meta;
 use crate::{Entry, FlowPlugin, Kind, OwnedFields, Phase, PhaseSet, Plugin};
 
-/// The warning that a filter asks about the response of a plugin that has run by then.
+/// Returns the warning for a filter that reads the response although the plugin runs before it.
 pub(super) fn early_filter(kind: &dyn Kind, scope: PluginScope, conf: &Value) -> Option<Problem> {
     const LATE: PhaseSet = PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
     let meta = Meta::of(conf).ok().filter(|_| scope == PluginScope::Http)?;
@@ -20,20 +20,20 @@ pub(super) fn early_filter(kind: &dyn Kind, scope: PluginScope, conf: &Value) ->
     is_early.then(|| Problem::new("_meta.filter", "never_matches", message).hint("ask about the request"))
 }
 
-/// Whether a plugin is disabled by its own configuration.
+/// Returns true if a plugin is disabled by its own configuration.
 pub(super) fn is_off(conf: &Value) -> bool {
     conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
 }
 
-/// The instance of a plugin that is disabled, for requests and for sessions.
+/// The instance of a disabled plugin, for requests and for sessions.
 pub(super) struct Off;
 
 impl Plugin for Off {}
 
 impl FlowPlugin for Off {}
 
-/// The entry of a plugin that is disabled: it stands before those of the same name from elsewhere, whatever else its
-/// configuration says.
+/// Returns the entry of a disabled plugin: it overrides entries of the same name from elsewhere and ignores the rest
+/// of its configuration.
 pub(super) fn switched_off<P: ?Sized>(
     kind: &Arc<dyn Kind>,
     conf: &Arc<Value>,

@@ -1,10 +1,10 @@
-//! References to secrets in configurations, and the secrets that they stand for.
+//! References to secrets in configurations, and their values.
 
 use serde_json::Value;
 use sigma_config::wording::is_secret_reference;
 
-/// The place of the first text that still refers to a secret. Whoever knew the text of the reference
-/// could pass as the consumer if it counted as the secret.
+/// Returns the position of the first unresolved reference to a secret. If the reference counted as the secret, a
+/// client that knows its text could pass as the consumer.
 pub fn unresolved(conf: &Value) -> Option<String> {
     match conf {
         Value::String(text) => is_secret_reference(text).then(String::new),
@@ -25,7 +25,7 @@ pub(super) fn unknown_secret(field: &str) -> String {
     format!("the secret that `{field}` refers to is not known")
 }
 
-/// A secret that is empty is known to everybody.
+/// Returns the first secret field with an empty value, which an attacker could guess.
 pub(super) fn empty_secret(fields: &[String], conf: &Value) -> Option<String> {
     let is_empty = |field: &&String| {
         let place = field.split('.').try_fold(conf, |value, key| value.get(key));
@@ -34,7 +34,7 @@ pub(super) fn empty_secret(fields: &[String], conf: &Value) -> Option<String> {
     fields.iter().find(is_empty).map(|field| format!("`{field}` is empty: give it a secret"))
 }
 
-/// The references in a configuration and what they stand for.
+/// Returns the references in a configuration with their values.
 pub(super) fn secrets_of<'c>(conf: &'c Value, resolved: &Value) -> Vec<(&'c str, String)> {
     match (conf, resolved) {
         (Value::String(reference), Value::String(secret)) if reference != secret => {
@@ -51,7 +51,7 @@ pub(super) fn secrets_of<'c>(conf: &'c Value, resolved: &Value) -> Vec<(&'c str,
     }
 }
 
-/// A reason that shows references in the place of secrets: it reaches logs.
+/// Replaces secrets in a message with their references, as the message goes to logs.
 pub(super) fn hidden(reason: String, secrets: &[(&str, String)]) -> String {
     secrets.iter().fold(reason, |reason, (reference, secret)| match secret.is_empty() {
         true => reason,

@@ -1,7 +1,7 @@
 //! Uploads: a message in the parts of a multipart body (GraphQL multipart request specification).
 //!
 //! Servers read multipart bodies in many ways: line ends, repeated names, encodings, quotes. So only the form that
-//! browsers and clients write is read here; anything else is ambiguous.
+//! browsers and clients write is accepted here; any other form is ambiguous.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::{Message, NoMessage, Parts, ambiguous, is_like, member, of_json};
 
-/// Limit of parts.
+/// The limit of parts.
 const MOST_PARTS: usize = 10_000;
 
-/// The message of a body with this `Content-Type`: in the part `operations`, or in parts for its members.
+/// Returns the message of a body with this `Content-Type`: in the part `operations`, or in parts for its members.
 pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMessage> {
     let boundary = boundary(content_type).ok_or_else(|| ambiguous("multipart: not one plain boundary"))?;
     let (mut operations, mut parts) = (None, Parts::new("multipart"));
@@ -30,7 +30,7 @@ pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMes
         }
         if is_operations {
             if operations.replace(content).is_some() {
-                return Err(ambiguous("multipart[operations] stands there twice"));
+                return Err(ambiguous("multipart[operations] is repeated"));
             }
             continue;
         }
@@ -38,7 +38,7 @@ pub(super) fn message(content_type: &[u8], body: &[u8]) -> Result<Message, NoMes
         parts.add(&name, Value::String(text.to_owned()))?;
     }
     match operations {
-        Some(_) if parts.first().is_some() => Err(ambiguous("multipart: members stand beside operations")),
+        Some(_) if parts.first().is_some() => Err(ambiguous("multipart: members next to operations")),
         Some(content) => of_json(content),
         None => parts.message(),
     }
@@ -50,7 +50,7 @@ struct Part<'b> {
     content: &'b [u8],
 }
 
-/// The parameter `boundary`, if there is one alone and it is plain.
+/// Returns the parameter `boundary`, if it is unique and plain.
 fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     let mut found = None;
     for parameter in content_type.split(|b| *b == b';').skip(1) {
@@ -69,11 +69,11 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     found
 }
 
-/// The parts of a body, which begins with a delimiter and ends with the last one.
+/// Splits a body that begins with a delimiter and ends with the last one.
 fn split<'b>(boundary: &[u8], body: &'b [u8]) -> Result<Vec<Part<'b>>, NoMessage> {
     let malformed = || ambiguous("multipart: the body is not in the plain form");
     let delimiter = [b"\r\n--", boundary].concat();
-    // A reader that takes other line ends would find other parts.
+    // A reader with other line ends would find other parts.
     let marks =
         body.windows(boundary.len() + 2).filter(|at| at[..2] == *b"--" && at[2..] == *boundary).count();
     let mut rest = body.strip_prefix(&delimiter[2..]).ok_or_else(malformed)?;
@@ -87,7 +87,7 @@ fn split<'b>(boundary: &[u8], body: &'b [u8]) -> Result<Vec<Part<'b>>, NoMessage
     if is_closed && marks == parts.len() + 1 { Ok(parts) } else { Err(malformed()) }
 }
 
-/// A part: its head, an empty line, its content.
+/// Parses a part: its head, an empty line, its content.
 fn part(text: &[u8]) -> Result<Part<'_>, NoMessage> {
     let malformed = || ambiguous("multipart: the head of a part is not in the plain form");
     let at = position(text, b"\r\n\r\n").ok_or_else(malformed)?;
@@ -112,7 +112,7 @@ fn part(text: &[u8]) -> Result<Part<'_>, NoMessage> {
     Ok(Part { name: name.into(), is_file, content: &text[at + 4..] })
 }
 
-/// The name in a `Content-Disposition`, and whether there is a file name. None if it could be read in two ways.
+/// Returns the name in a `Content-Disposition`, and whether there is a file name. None if the header is ambiguous.
 fn parameters(disposition: &str) -> Option<(&str, bool)> {
     let (mut found, mut is_file) = (None, false);
     let mut rest = disposition.strip_prefix("form-data")?;
@@ -122,7 +122,7 @@ fn parameters(disposition: &str) -> Option<(&str, bool)> {
             Some(quoted) => quoted.split_once('"')?,
             None => after.split_at(after.find([';', ' ']).unwrap_or(after.len())),
         };
-        // Servers differ in what these mean in a quoted text.
+        // Servers differ in the meaning of these characters in a quoted text.
         if value.contains(['\\', '"']) || name == "name" && value.contains('%') {
             return None;
         }

@@ -34,7 +34,7 @@ fn message_is_read() {
         json!({}),
         None,
     );
-    // Many servers read the text of an object.
+    // Many servers parse the text of an object.
     check(post("application/json", r#"{"query":"{a}","variables":"{\"n\":9}"}"#), json!({"n": 9}), None);
     check(post("application/json", r#"{"query":"{a}","variables":""}"#), json!({}), None);
     check(get("query=%7Ba%7D"), json!({}), None);
@@ -61,7 +61,7 @@ fn missing_and_ambiguous_messages_are_refused() {
     for nil in ["{}", "1", r#"[{"query":"{a}"}]"#, "[\"{a}\"]", r#"{"query":1}"#, r#"{"query":null}"#] {
         check(json(nil), "json body[query] is nil");
     }
-    let twice = "a name stands twice in an object";
+    let twice = "a name is repeated in an object";
     check(json(r#"{"query":"{a}","query":"{b}"}"#), twice);
     check(json(r#"{"query":"{a}","qu\u0065ry":"{b}"}"#), twice);
     check(json(r#"{"query":"{a}","variables":{"n":1,"n":9}}"#), twice);
@@ -83,7 +83,7 @@ fn missing_and_ambiguous_messages_are_refused() {
     check(Message::required(Method::Post, b"", &coded, b"{a}"), "the body has a content-encoding");
     check(get(""), "");
     check(get("a=b"), "args[query] is nil");
-    check(get("query={a}&query={b}"), "args[query] stands there twice");
+    check(get("query={a}&query={b}"), "args[query] is repeated");
     check(get("query=%ff"), "args[query] is no UTF-8");
     check(get("query={a}&variables={"), "EOF while parsing an object at line 1 column 1");
     check(get("query={a}&variables[n]=1"), "args[variables] is not written exactly so");
@@ -100,11 +100,11 @@ fn missing_and_ambiguous_messages_are_refused() {
         ("documentId=1", "documentId"),
     ] {
         let found = Message::required(Method::Post, argument.as_bytes(), &graphql, b"{a}");
-        check(found, &format!("args[{name}] stands beside a body"));
+        check(found, &format!("args[{name}] in a request with a body"));
     }
 }
 
-/// The document that is found in any request.
+/// Returns the document that is found in any request.
 fn found(query: &str, content_type: Option<&str>, body: &str) -> String {
     let content_type = content_type.map(|value| ("Content-Type", value));
     match Message::find(query.as_bytes(), &headers(content_type.as_slice()), body.as_bytes()) {
@@ -125,7 +125,7 @@ fn message_is_found_in_any_request() {
     check("", Some("application/problem+json; a=b"), r#"{"query":"{a}"}"#, "{a}");
     check("", form, "query=%7Ba%7D&x=1", "{a}");
     check("tenant=1", form, "query=%7Ba%7D&x=1", "{a}");
-    // A server may read a body without a look at its type.
+    // A server may parse a body of any type.
     for content_type in [None, Some("text/plain")] {
         check("", content_type, "\u{feff}{a}", "\u{feff}{a}");
         check("", content_type, r#"{"query":"{a}"}"#, "{a}");
