@@ -5,28 +5,28 @@ use std::time::SystemTime;
 use crate::Headers;
 use crate::header::list_items;
 
-/// What tells one version of a representation from another.
+/// The validators of a representation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Validators {
     /// The entity tag as it is written; one that begins with `W/` is weak.
     pub tag: Option<Box<[u8]>>,
-    /// When it was changed last, in whole seconds.
+    /// The time of the last change, in whole seconds.
     pub modified: Option<SystemTime>,
 }
 
-/// What the conditions of a request come to.
+/// The result of the conditions of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The request is to be answered.
+    /// The request proceeds.
     Go,
-    /// 304: the client has it.
+    /// 304: the client has the current version.
     NotModified,
-    /// 412.
+    /// 412
     Failed,
 }
 
 impl Validators {
-    /// Those that a response tells of. A date that cannot be read is none.
+    /// Returns the validators in a response. An invalid date is ignored.
     pub fn of(response: &Headers) -> Validators {
         let date = response.find(b"Last-Modified").and_then(|date| std::str::from_utf8(date).ok());
         Validators {
@@ -35,7 +35,7 @@ impl Validators {
         }
     }
 
-    /// The value of `Last-Modified`.
+    /// Returns the value of `Last-Modified`.
     pub fn last_modified(&self) -> Option<String> {
         self.modified.map(httpdate::fmt_http_date)
     }
@@ -58,7 +58,7 @@ impl Validators {
         }
     }
 
-    /// Whether `If-Range`, if there is one, lets a range be served (RFC 9110 §13.1.5).
+    /// Returns true if `If-Range` allows a range, or is missing (RFC 9110 §13.1.5).
     pub fn allows_range(&self, request: &Headers) -> bool {
         match request.find(b"If-Range") {
             None => true,
@@ -67,24 +67,24 @@ impl Validators {
         }
     }
 
-    /// The strong comparison of tags.
+    /// Compares tags strongly.
     fn is_exactly(&self, tag: &[u8]) -> bool {
         self.tag.as_deref().is_some_and(|own| own == tag && !own.starts_with(b"W/"))
     }
 
-    /// Whether it has not changed after the date in a field; None without a readable date.
+    /// Returns true if the representation has not changed after the date in a field; None without a valid date.
     fn unchanged_since(&self, request: &Headers, name: &[u8]) -> Option<bool> {
         let date = std::str::from_utf8(request.find(name)?).ok()?;
         Some(self.modified? <= httpdate::parse_http_date(date).ok()?)
     }
 }
 
-/// A tag without the mark of weakness.
+/// Removes the weakness mark of a tag.
 fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Whether a list of tags names the representation; None without such a field.
+/// Returns true if a list of tags contains the representation's tag; None without the field.
 fn matches(request: &Headers, name: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<bool> {
     let lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
     let mut lines = lines.map(|(_, value)| value).peekable();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn if_range_needs_the_very_version() {
+    fn if_range_needs_the_exact_version() {
         let (validators, tag) = validators();
         let check = |value: &str, expected: bool| {
             let mut headers = Headers::default();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weak_tag_is_good_for_a_304_alone() {
+    fn a_weak_tag_suffices_only_for_a_304() {
         let weak = Validators { tag: Some(b"W/\"a\""[..].into()), modified: None };
         let asked = |name: &str, value: &str| {
             let mut headers = Headers::default();

@@ -1,26 +1,26 @@
 //! Faults of an exchange: a small vocabulary in the terms of RFC 9209.
 //!
-//! A fault says what happened and on whose side. Other places decide from this value, once each,
-//! on the answer, on a retry and on how it is counted.
+//! A fault has a kind and a side. The response, the retry and the counter each depend on this value alone, in one
+//! place each.
 
-/// Whose side a fault is on.
+/// The side of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The client's.
+    /// The client
     Downstream,
-    /// The upstream's.
+    /// The upstream
     Upstream,
-    /// The gateway's own decision or failure.
+    /// The gateway's own decision or failure
     Gateway,
 }
 
-/// A row of the table of reasons: the cause of an error response, of a response that was cut, or of a refusal.
+/// A row of the table of reasons: the cause of an error response, a truncated response, or a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasonRow {
-    /// The word in bodies, logs and metrics: an error type of RFC 9209 §2.3 where one says it exactly. Kinds of fault may
-    /// share a word.
+    /// The word in bodies, logs and metrics: an error type of RFC 9209 §2.3 if one matches exactly. Kinds of fault
+    /// may share a word.
     pub word: &'static str,
-    /// The status of the response, or of the access line; None where there is neither.
+    /// The status of the response, or of the access line; None without a response.
     pub status: Option<u16>,
     /// The meaning: a sentence or two.
     pub meaning: &'static str,
@@ -29,19 +29,19 @@ pub struct ReasonRow {
 }
 
 impl ReasonRow {
-    /// The remedy without Markdown: the pages of its links are in parentheses.
+    /// Returns the remedy without Markdown, with the pages of its links in parentheses.
     pub fn plain_remedy(&self) -> String {
         plain(self.remedy)
     }
 
-    /// The rows of faults, of refusals and of plugins, in this order.
+    /// Returns the rows of faults, of refusals and of plugins, in this order.
     pub fn all() -> impl Iterator<Item = &'static ReasonRow> {
         let faults = FaultKind::ALL.iter().map(|kind| kind.row());
         faults.chain(EarlyRefusal::ALL.iter().map(|kind| kind.row())).chain([&PLUGIN])
     }
 }
 
-/// A text in Markdown, with the pages of its links in parentheses.
+/// Removes Markdown links; their pages are in parentheses.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     for (at, part) in text.split("](").enumerate() {
@@ -59,7 +59,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// The row of responses that a plugin made.
+/// The row of responses by plugins.
 pub static PLUGIN: ReasonRow = ReasonRow {
     word: "plugin",
     status: None,
@@ -86,12 +86,12 @@ macro_rules! fault_kinds {
                 remedy: $remedy,
             },)*];
 
-            /// Whose side it is on.
+            /// Returns its side.
             pub const fn side(self) -> Side {
                 match self { $(FaultKind::$name => Side::$side,)* }
             }
 
-            /// What `Proxy-Status` says of it: one of the types of RFC 9209 §2.3, which every kind has.
+            /// Returns its type in `Proxy-Status`: one of the types of RFC 9209 §2.3.
             pub const fn proxy_error(self) -> &'static str {
                 match self { $(FaultKind::$name => fault_kinds!(@first $($proxy)? $error_type),)* }
             }
@@ -100,18 +100,18 @@ macro_rules! fault_kinds {
 }
 
 impl FaultKind {
-    /// Its row of the table of reasons.
+    /// Returns its row of the table of reasons.
     pub const fn row(self) -> &'static ReasonRow {
         &FaultKind::ROWS[self as usize]
     }
 
-    /// The word of its row.
+    /// Returns the word of its row.
     pub const fn error_type(self) -> &'static str {
         self.row().word
     }
 }
 
-// Side, status, word and, where that differs, the type of `Proxy-Status`; meaning; remedy.
+// Side, status, word and, if it differs, the type of `Proxy-Status`; meaning; remedy.
 fault_kinds! {
     BadRequest Downstream 400 "http_request_error",
         "The request breaks HTTP.",
@@ -276,7 +276,7 @@ macro_rules! refusals {
 }
 
 impl EarlyRefusal {
-    /// Its row of the table of reasons.
+    /// Returns its row of the table of reasons.
     pub const fn row(self) -> &'static ReasonRow {
         &EarlyRefusal::ROWS[self as usize]
     }
@@ -300,22 +300,21 @@ refusals! {
         "The line of the error log has the cause: versions and ciphers, a certificate that the client does not trust, a client certificate that is missing, or time.";
 }
 
-/// A fault: what happened, on whose side, and how far the request had got.
+/// A fault: its kind, its side, and the progress of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind of fault.
     pub kind: FaultKind,
-    /// Names the rule that was broken, for logs and the error body. Never peer-supplied text.
+    /// The broken rule, for logs and the error body. Never peer-supplied text.
     pub reason: &'static str,
 }
 
 impl Fault {
-    /// A fault of `kind` with its reason.
+    /// Returns a fault of `kind` with its reason.
     pub const fn new(kind: FaultKind, reason: &'static str) -> Fault {
         Fault { kind, reason }
     }
 
-    /// Whose side it is on.
+    /// Returns its side.
     pub const fn side(self) -> Side {
         self.kind.side()
     }

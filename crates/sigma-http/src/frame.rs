@@ -1,34 +1,34 @@
-//! The pieces that cross between the two sides of an exchange once the head is known.
+//! The pieces of a message after its head, as they pass between the two sides of an exchange.
 
 use crate::{Chunk, Headers};
 
-/// One piece of a message after its head. Both sides of every protocol version speak in these.
+/// One piece of a message after its head. Both sides of every protocol version use them.
 #[derive(Debug)]
 pub enum Frame {
-    /// Bytes of the body, never empty.
+    /// Bytes of the body, never empty
     Data(Chunk),
-    /// Trailer fields; the message ends with them.
+    /// Trailer fields, which end the message
     Trailers(Box<Headers>),
-    /// The message ends without trailers.
+    /// The end of a message without trailers
     End,
 }
 
-/// How long a body is, as its head declares it.
+/// The declared length of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BodyLength {
-    /// There is no body.
+    /// No body
     #[default]
     None,
-    /// Exactly this many bytes (may be 0).
+    /// Exactly this number of bytes (may be 0)
     Known(u64),
-    /// Unknown in advance; the message says itself where it ends.
+    /// Unknown in advance; the message marks its own end
     Streamed,
-    /// Until the connection closes (HTTP/1 responses only).
+    /// Until the connection closes (HTTP/1 responses only)
     UntilClose,
 }
 
 impl BodyLength {
-    /// Whether not a single byte of body will come.
+    /// Returns true if the body has no bytes.
     pub fn is_empty(self) -> bool {
         matches!(self, BodyLength::None | BodyLength::Known(0))
     }

@@ -1,11 +1,11 @@
-//! Message heads: what every protocol version is turned into.
+//! Message heads, the common form for every protocol version.
 
 use std::ops::Range;
 
 use crate::swar::find_near;
 use crate::{HeaderId, Headers, Method};
 
-/// The version a message was sent in, as far as it matters beyond the codec.
+/// The version of a message, as far as it matters beyond the codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Version {
     /// HTTP/1.0
@@ -20,7 +20,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As in `$server_protocol`.
+    /// Returns the text of `$server_protocol`.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",
@@ -50,7 +50,7 @@ pub enum TargetForm {
 pub struct RequestHead {
     /// The method; its token is [`RequestHead::method_token`].
     pub method: Method,
-    /// The version it came in.
+    /// The version of the message.
     pub version: Version,
     /// The form of the target.
     pub form: TargetForm,
@@ -66,7 +66,7 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Empties it, keeping its memory.
+    /// Resets it, keeping its memory.
     pub fn clear(&mut self) {
         self.headers.clear();
         self.method = Method::Get;
@@ -82,43 +82,44 @@ impl RequestHead {
         &self.headers.arena()[range.start as usize..range.end as usize]
     }
 
-    /// The method as it was sent.
+    /// Returns the method as it was sent.
     pub fn method_token(&self) -> &[u8] {
         self.slice(&self.method_range)
     }
 
-    /// Replaces the method. `token` must be one (RFC 9110 §9.1).
+    /// Replaces the method. `token` must be a token (RFC 9110 §9.1).
     pub fn set_method(&mut self, token: &str) {
         self.replaced.get_or_insert(self.method);
         self.method = Method::parse(token.as_bytes());
         self.method_range = self.headers.keep(token.as_bytes());
     }
 
-    /// The method that the client used, whatever it was replaced by.
+    /// Returns the client's method, replaced or not.
     pub fn client_method(&self) -> Method {
         self.replaced.unwrap_or(self.method)
     }
 
-    /// Path and query as they were sent: origin form whatever the form of the target
-    /// (`/` for an absolute target without a path, `*` for the asterisk form).
+    /// Returns path and query as they were sent, in origin form for every form of the target (`/` for an absolute
+    /// target without a path, `*` for the asterisk form).
     pub fn path_and_query(&self) -> &[u8] {
         let target = self.slice(&self.target);
         if target.is_empty() { b"/" } else { target }
     }
 
-    /// Replaces path and query, which must be ones: no byte that ends a request line.
+    /// Replaces path and query. They must not have a byte that ends a request line.
     pub fn set_path_and_query(&mut self, target: &[u8]) {
         self.target = self.headers.keep(target);
     }
 
-    /// Replaces path and query by another spelling of the same: no byte that ends a request line.
+    /// Replaces path and query by another spelling of the same target. It must not have a byte that ends a request
+    /// line.
     pub fn canonicalize(&mut self, target: &[u8]) {
         let sent = self.target.clone();
         self.sent_target.get_or_insert(sent);
         self.set_path_and_query(target);
     }
 
-    /// Path and query in the client's own spelling: for signatures over them.
+    /// Returns path and query in the client's own spelling, for signatures over them.
     pub fn sent_path_and_query(&self) -> &[u8] {
         match &self.sent_target {
             Some(sent) if !sent.is_empty() => self.slice(sent),
@@ -127,27 +128,26 @@ impl RequestHead {
         }
     }
 
-    /// The path as it was sent, without the query.
+    /// Returns the path as it was sent, without the query.
     pub fn raw_path(&self) -> &[u8] {
         let target = self.path_and_query();
         find_near(b'?', target, 0).map_or(target, |at| &target[..at])
     }
 
-    /// The query without its `?`, if there is one.
+    /// Returns the query without its `?`, if there is one.
     pub fn query(&self) -> Option<&[u8]> {
         let target = self.path_and_query();
         find_near(b'?', target, 0).map(|at| &target[at + 1..])
     }
 
-    /// Host and port that the request is for: the target's authority, else the Host field
-    /// (RFC 9112 §3.3). Empty when an HTTP/1.0 request names none.
+    /// Returns host and port of the request: the target's authority, else the Host field (RFC 9112 §3.3). Empty for
+    /// an HTTP/1.0 request without them.
     pub fn authority(&self) -> &[u8] {
         let from_target = self.slice(&self.authority);
         if from_target.is_empty() { self.headers.get(HeaderId::Host).unwrap_or(b"") } else { from_target }
     }
 
-    /// Makes the field `id` say what [`RequestHead::authority`] is. Where there is none, there is no
-    /// such field.
+    /// Sets the field `id` to [`RequestHead::authority`]. Without an authority the field is removed.
     pub fn tell_authority(&mut self, id: HeaderId) {
         let value = match self.authority.is_empty() {
             true => self.headers.place_of(HeaderId::Host),
@@ -159,14 +159,14 @@ impl RequestHead {
         }
     }
 
-    /// The authority of an absolute target, which replaces the Host field.
+    /// Returns the authority of an absolute target, which replaces the Host field.
     pub fn target_authority(&self) -> Option<&[u8]> {
         let authority = self.slice(&self.authority);
         (!authority.is_empty()).then_some(authority)
     }
 }
 
-/// Interim responses to one request; a server that sends more is broken or hostile.
+/// The limit of interim responses to one request; a server that sends more is broken or hostile.
 pub const INTERIM_MAX: u8 = 32;
 
 /// A response head.
@@ -174,7 +174,7 @@ pub const INTERIM_MAX: u8 = 32;
 pub struct ResponseHead {
     /// The status code, 100 to 999.
     pub status: u16,
-    /// The version it came in.
+    /// The version of the message.
     pub version: Version,
     /// The fields; their arena may also hold the status line.
     pub headers: Headers,
@@ -182,31 +182,31 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Empties it, keeping its memory.
+    /// Resets it, keeping its memory.
     pub fn clear(&mut self) {
         self.headers.clear();
         self.status = 0;
         self.reason = 0..0;
     }
 
-    /// The reason phrase as it was sent; may be empty.
+    /// Returns the reason phrase as it was sent; it may be empty.
     pub fn reason(&self) -> &[u8] {
         &self.headers.arena()[self.reason.start as usize..self.reason.end as usize]
     }
 
-    /// Makes it a response of the gateway's own.
+    /// Makes it a response of the gateway itself.
     pub fn start(&mut self, status: u16) {
         self.clear();
         self.status = status;
     }
 
-    /// Whether it is an interim response (1xx).
+    /// Returns true for an interim response (1xx).
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status)
     }
 }
 
-/// The reason phrase of a status code, as IANA registers it.
+/// Returns the reason phrase of a status code, as IANA registers it.
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -259,7 +259,7 @@ mod tests {
     use crate::h1::{HeadLimits, parse_request};
 
     #[test]
-    fn the_authority_is_told_in_another_field() {
+    fn another_field_can_carry_the_authority() {
         let limits =
             HeadLimits { line_bytes: 99, head_bytes: 999, fields: 9, tolerance: crate::h1::Tolerance::NONE };
         let check = |line: &str, expected: Option<&[u8]>| {

@@ -1,13 +1,12 @@
-//! Header fields as flat byte ranges plus edits.
+//! Header fields as flat byte ranges with edits.
 //!
-//! A head keeps the bytes that came in. Every field is one line `Name: value\r\n` inside one
-//! arena; removing marks the line, adding appends a line. Writing the head out copies the live
-//! lines in runs, so an untouched head costs one copy.
+//! A head keeps the received bytes. Every field is one line `Name: value\r\n` inside one arena; removal marks the
+//! line, addition appends a line. Encoding copies the live lines in runs, so an unchanged head costs one copy.
 
 use crate::header_id::{ALL_KNOWN, HeaderId, HeaderIds, LINE_COLON};
 use crate::swar;
 
-/// A field that may be there once is there more often.
+/// A field that must be unique is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Several;
 
@@ -28,32 +27,32 @@ struct Field {
 pub struct Headers {
     arena: Vec<u8>,
     fields: Vec<Field>,
-    /// Bit per [`HeaderId`] that is present at least once.
+    /// A bit for each [`HeaderId`] that occurs at least once.
     present: u64,
     /// A name with an underscore or a dot was added.
     varied: bool,
-    /// Lines before this place are the sender's; those behind it were added since.
+    /// Lines before this position came from the sender; later ones were added.
     received: u32,
 }
 
-/// Whether two names are one to servers that take `_` and `.` for `-`, as CGI and its successors do; without case.
+/// Returns true if two names are the same to servers that read `_` and `.` as `-`, as CGI and its successors do; case
+/// does not matter.
 pub fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
     let folded = |byte: &u8| if matches!(byte, b'_' | b'.') { b'-' } else { byte.to_ascii_lowercase() };
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| folded(one) == folded(other))
 }
 
-/// A name with `-` for each `_` and `.`.
+/// Returns a name with `-` for each `_` and `.`.
 pub fn hyphenated(name: &[u8]) -> Vec<u8> {
     name.iter().map(|byte| if matches!(byte, b'_' | b'.') { b'-' } else { *byte }).collect()
 }
 
-/// Whether a name has a character that some servers take for `-`.
+/// Returns true if a name has a character that some servers read as `-`.
 pub(crate) fn is_varied(name: &[u8]) -> bool {
     memchr::memchr2(b'_', b'.', name).is_some()
 }
 
-/// The fields that speak of one connection and its framing, and not of the message
-/// (RFC 9110 §7.6.1): each side has its own.
+/// The connection fields, which describe one connection and its framing, not the message (RFC 9110 §7.6.1).
 const OF_CONNECTION: u64 = HeaderId::Connection.bit()
     | HeaderId::KeepAlive.bit()
     | HeaderId::ProxyConnection.bit()
@@ -65,7 +64,7 @@ const OF_CONNECTION: u64 = HeaderId::Connection.bit()
     | HeaderId::ProxyAuthorization.bit();
 
 impl Headers {
-    /// Empties the list, keeping its memory.
+    /// Removes all, keeping the memory.
     pub fn clear(&mut self) {
         self.arena.clear();
         self.fields.clear();
@@ -73,33 +72,33 @@ impl Headers {
         (self.varied, self.received) = (false, 0);
     }
 
-    /// Takes over the bytes of a head whose lines were told by [`Headers::push_line`].
+    /// Copies the bytes of a head whose lines [`Headers::push_line`] has registered.
     pub(crate) fn hold(&mut self, head: &[u8]) {
         self.arena.extend_from_slice(head);
     }
 
-    /// Starts from a line given in parts; fields follow with [`Headers::append_parts`].
+    /// Starts with a line given in parts; [`Headers::append_parts`] adds fields.
     pub(crate) fn load_parts(&mut self, parts: &[&[u8]]) {
         self.clear();
         parts.iter().for_each(|part| self.arena.extend_from_slice(part));
     }
 
-    /// Makes one Cookie field of several: crumbs are a notation of HTTP/2 (RFC 9113 §8.2.3).
+    /// Joins several Cookie fields into one: separate crumbs are a notation of HTTP/2 (RFC 9113 §8.2.3).
     pub(crate) fn join_cookies(&mut self) {
-        // Between two that are empty the separator would be white space at an end of the value.
+        // Between two empty crumbs, the separator would be white space at an end of the value.
         let crumbs: Vec<&[u8]> = self.get_all(HeaderId::Cookie).filter(|crumb| !crumb.is_empty()).collect();
         let joined = crumbs.join(&b"; "[..]);
         self.set(HeaderId::Cookie, &joined);
     }
 
-    /// Keeps bytes that are no field beside the fields.
+    /// Stores bytes in the arena that are not a field.
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> std::ops::Range<u32> {
         let start = self.arena.len() as u32;
         self.arena.extend_from_slice(bytes);
         start..self.arena.len() as u32
     }
 
-    /// The same fields as another list, in no more memory than they need; this one keeps what it has.
+    /// Copies the fields of another list, in as little memory as they need; its own capacity is kept.
     pub fn copy_from(&mut self, other: &Headers) {
         self.clear();
         for field in other.fields.iter().filter(|field| field.live) {
@@ -117,7 +116,7 @@ impl Headers {
         (self.present, self.varied, self.received) = (other.present, other.varied, 0);
     }
 
-    /// Bytes of memory that the list holds.
+    /// Returns the memory of the list in bytes.
     pub fn memory(&self) -> usize {
         self.arena.capacity() + self.fields.capacity() * size_of::<Field>()
     }
@@ -126,8 +125,8 @@ impl Headers {
         &self.arena
     }
 
-    /// Registers a line by positions in the head. `varied` is whether its name has an underscore or a dot, which no
-    /// known one has.
+    /// Registers a line by its positions in the head. `varied` is true if its name has an underscore or a dot; no
+    /// known name has one.
     #[inline]
     pub(crate) fn push_line(
         &mut self,
@@ -149,13 +148,13 @@ impl Headers {
         });
     }
 
-    /// Whether a field of this name is present.
+    /// Returns true if a field of this name is present.
     #[inline]
     pub fn has(&self, id: HeaderId) -> bool {
         self.present & id.bit() != 0
     }
 
-    /// Whether any field of `ids` is present.
+    /// Returns true if any field of `ids` is present.
     pub fn has_any(&self, ids: &[HeaderId]) -> bool {
         ids.iter().any(|id| self.has(*id))
     }
@@ -168,28 +167,28 @@ impl Headers {
         &self.arena[field.line as usize..field.line as usize + usize::from(field.name_len)]
     }
 
-    /// Where the first value of a known name stands in the arena.
+    /// Returns the position of the first value of a known name in the arena.
     pub(crate) fn place_of(&self, id: HeaderId) -> Option<std::ops::Range<u32>> {
         let field = self.fields.iter().find(|f| f.live && f.id == id)?;
         Some(field.value..field.value_end)
     }
 
-    /// The first value of a known name.
+    /// Returns the first value of a known name.
     pub fn get(&self, id: HeaderId) -> Option<&[u8]> {
         self.get_all(id).next()
     }
 
-    /// All values of a known name, in order.
+    /// Returns all values of a known name, in order.
     pub fn get_all(&self, id: HeaderId) -> impl Iterator<Item = &[u8]> {
-        // The bit test first: most look-ups are for absent fields.
+        // The bit test comes first: most look-ups are for absent fields.
         let fields = if self.has(id) { &self.fields[..] } else { &[] };
         fields.iter().filter(move |f| f.live && f.id == id).map(|f| self.value_of(f))
     }
 
-    /// The value of a known name of which there may be one.
+    /// Returns the value of a known name that must be unique.
     ///
     /// # Errors
-    /// Returns an error if there are several.
+    /// Returns an error if it is repeated.
     pub(crate) fn only(&self, id: HeaderId) -> Result<Option<&[u8]>, Several> {
         if !self.has(id) {
             return Ok(None);
@@ -203,12 +202,12 @@ impl Headers {
         Ok(only.map(|field| self.value_of(field)))
     }
 
-    /// The first value of any name, compared without case.
+    /// Returns the first value of any name, compared without case.
     pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
     }
 
-    /// As [`Headers::find`], of a name in small letters that no [`HeaderId`] has.
+    /// As [`Headers::find`], for a name in lower case without a [`HeaderId`].
     pub(crate) fn find_other(&self, name: &[u8]) -> Option<&[u8]> {
         let length = name.len();
         let same = |f: &&Field| {
@@ -220,45 +219,44 @@ impl Headers {
         self.fields.iter().find(same).map(|f| self.value_of(f))
     }
 
-    /// Names and values in order.
+    /// Returns names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields.iter().filter(|f| f.live).map(|f| (self.name_of(f), self.value_of(f)))
     }
 
-    /// Names and values in order, with what each name means to the gateway.
+    /// Returns names and values in order, with the id of each name.
     pub fn fields(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8])> {
         self.fields.iter().filter(|f| f.live).map(|f| (f.id, self.name_of(f), self.value_of(f)))
     }
 
-    /// Number of fields.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.fields.iter().filter(|f| f.live).count()
     }
 
-    /// Whether there is no field.
+    /// Returns true if there is no field.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a field at the end. Control characters, which no value may hold (RFC 9110 §5.5), are
-    /// replaced by spaces, so that none can ever smuggle another field or spoil the message.
+    /// Adds a field at the end. Control characters, which no value may contain (RFC 9110 §5.5), become spaces, so
+    /// that a value cannot smuggle a field or corrupt the message.
     pub fn append(&mut self, name: &str, value: &[u8]) {
         self.append_parts(name.as_bytes(), &[value]);
     }
 
-    /// As [`Headers::append`], the value given in parts.
+    /// As [`Headers::append`], with the value in parts.
     pub fn append_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         self.append_line(HeaderId::of(name), name, parts);
     }
 
-    /// As [`Headers::append`], by a caller that knows already what `name` is: `id` must be
-    /// [`HeaderId::of`] it.
+    /// As [`Headers::append`], if the caller knows the id: `id` must be [`HeaderId::of`] the name.
     pub fn append_known(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
-        debug_assert_eq!(id, HeaderId::of(name), "the id is not that of the name");
+        debug_assert_eq!(id, HeaderId::of(name), "the id belongs to another name");
         self.append_line(id, name, &[value]);
     }
 
-    /// As [`Headers::append_known`], of a value that was found to have no control character.
+    /// As [`Headers::append_known`], for a value without control characters.
     pub(crate) fn append_sound(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
         let line = self.arena.len();
         self.arena.reserve(name.len() + LINE_COLON.len() + value.len() + 2);
@@ -283,7 +281,7 @@ impl Headers {
         self.end_line((id, varied), line, name.len());
     }
 
-    /// Ends the line that was begun at `line`, of which name, colon and value stand in the arena.
+    /// Ends the line that began at `line`, after name, colon and value were written to the arena.
     fn end_line(&mut self, named: (HeaderId, bool), line: usize, name_len: usize) {
         let value = line + name_len + LINE_COLON.len()..self.arena.len();
         if swar::find_control(&self.arena, value.start) < value.end {
@@ -310,7 +308,7 @@ impl Headers {
         self.end_line((id, false), line, start.len() - LINE_COLON.len());
     }
 
-    /// As [`Headers::add`], of a value of the gateway's own, which has no control character: nobody looks.
+    /// As [`Headers::add`], for a value of the gateway itself, which is not checked for control characters.
     #[inline]
     pub fn add_sound(&mut self, id: HeaderId, value: &[u8]) {
         debug_assert_eq!(swar::find_control(value, 0), value.len(), "a value with a control character");
@@ -321,7 +319,7 @@ impl Headers {
         self.end_sound_line(id, line, start.len());
     }
 
-    /// Adds a known field at the end whose value stands in the arena already.
+    /// Adds a known field at the end whose value is already in the arena.
     pub(crate) fn add_again(&mut self, id: HeaderId, value: std::ops::Range<u32>) {
         let (line, start) = (self.arena.len(), id.line_start());
         self.arena.reserve(start.len() + value.len() + 2);
@@ -330,7 +328,7 @@ impl Headers {
         self.end_sound_line(id, line, start.len());
     }
 
-    /// Ends the line that was begun at `line`, whose value was looked at before.
+    /// Ends the line that began at `line`, whose value was checked before.
     fn end_sound_line(&mut self, id: HeaderId, line: usize, start_len: usize) {
         let value = line + start_len..self.arena.len();
         self.arena.extend_from_slice(b"\r\n");
@@ -344,7 +342,7 @@ impl Headers {
         self.add(id, value);
     }
 
-    /// As [`Headers::set`], of a value as in [`Headers::add_sound`].
+    /// As [`Headers::set`], for a value as in [`Headers::add_sound`].
     #[inline]
     pub fn set_sound(&mut self, id: HeaderId, value: &[u8]) {
         self.remove(id);
@@ -395,16 +393,15 @@ impl Headers {
         }
     }
 
-    /// Removes what must not pass a proxy: the fields of the connection and those that
-    /// `Connection` names (RFC 9110 §7.6.1).
+    /// Removes the fields that a proxy must not forward: connection fields and those that `Connection` names (RFC
+    /// 9110 §7.6.1).
     pub fn remove_hop_by_hop(&mut self) {
         self.remove_nominated();
         self.remove_connection_fields();
     }
 
-    /// Removes the fields that `Connection` names, but for those that routing and framing rely on
-    /// and those of the connection itself. To be called before anything is added: what the gateway
-    /// adds is not the sender's to take away.
+    /// Removes the fields that `Connection` names, except connection fields and those that routing and framing need.
+    /// Call it before fields are added: the sender must not remove fields of the gateway.
     pub fn remove_nominated(&mut self) {
         if !self.has(HeaderId::Connection) {
             return;
@@ -425,8 +422,7 @@ impl Headers {
         }
     }
 
-    /// Removes the fields that speak of a connection, `Transfer-Encoding` among them: each side
-    /// frames its own message.
+    /// Removes the connection fields, including `Transfer-Encoding`: each side frames its own message.
     pub fn remove_connection_fields(&mut self) {
         if self.present & OF_CONNECTION == 0 {
             return;
@@ -439,8 +435,8 @@ impl Headers {
         self.present &= !OF_CONNECTION;
     }
 
-    /// Removes the fields with an underscore or a dot in their name for which `unwanted` says so. It gets the name, and
-    /// the name with `-` in place of both, which is what many servers take all three for.
+    /// Removes the fields with an underscore or a dot in their name that `unwanted` selects. It gets the name, and
+    /// the name with `-` instead of both, which many servers treat as equal.
     pub fn remove_varied(&mut self, unwanted: impl Fn(&[u8], &[u8]) -> bool) {
         if !self.varied {
             return;
@@ -454,12 +450,12 @@ impl Headers {
         }
     }
 
-    /// All fields that there are now are the sender's; those that are added from now on are not.
+    /// Marks all present fields as the sender's; later ones are added fields.
     pub fn mark_received(&mut self) {
         self.received = self.arena.len() as u32;
     }
 
-    /// Removes the sender's own fields for which `unwanted` says so; see [`Headers::mark_received`].
+    /// Removes the sender's fields that `unwanted` selects; see [`Headers::mark_received`].
     pub fn remove_received(&mut self, unwanted: impl Fn(HeaderId, &[u8]) -> bool) {
         let (mut removed, mut left) = (0, 0);
         for at in 0..self.fields.len() {
@@ -479,20 +475,21 @@ impl Headers {
         }
     }
 
-    /// Whether the sender has sent a field of this name, removed since or not; see [`Headers::mark_received`].
+    /// Returns true if the sender sent a field of this name, even if it was removed since; see
+    /// [`Headers::mark_received`].
     pub fn was_received(&self, name: &[u8]) -> bool {
         let of_sender = |field: &&Field| field.line < self.received;
         self.fields.iter().filter(of_sender).any(|field| self.name_of(field).eq_ignore_ascii_case(name))
     }
 
-    /// The names of fields that were added since [`Headers::mark_received`].
+    /// Returns the names of fields added since [`Headers::mark_received`].
     pub fn added(&self) -> impl Iterator<Item = (HeaderId, &[u8])> {
         let added = self.fields.iter().rev().take_while(|field| field.line >= self.received);
         added.filter(|field| field.live).map(|field| (field.id, self.name_of(field)))
     }
 
-    /// Removes the sender's fields that a server may take for one that was added since, because they differ from it in
-    /// `-`, `_` and `.` alone.
+    /// Removes the sender's fields that a server may confuse with an added field, because they differ from it only in
+    /// `-`, `_` and `.`.
     pub fn remove_twins_of_added(&mut self) {
         let added_varied = self.added().any(|(id, name)| id == HeaderId::Other && is_varied(name));
         if !self.varied && !added_varied {
@@ -504,7 +501,7 @@ impl Headers {
         });
     }
 
-    /// Removes the fields for which `unwanted` says so, by their names as they were sent.
+    /// Removes the fields that `unwanted` selects by their names as they were sent.
     pub fn remove_where(&mut self, unwanted: impl Fn(HeaderId, &[u8]) -> bool) {
         for at in 0..self.fields.len() {
             let field = self.fields[at];
@@ -519,8 +516,8 @@ impl Headers {
             .fold(0, |all, f| all | f.id.bit());
     }
 
-    /// The values whose name is that of the variable `http_NAME`: without case, and with `-` and
-    /// `_` alike, as nginx reads them.
+    /// Returns the values of the variable `http_NAME`: without case, and with `-` and `_` alike, as nginx reads
+    /// names.
     pub fn find_variable<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &[u8]> + use<'_, 'n> {
         let same =
             |a: u8, b: u8| (a == b'_' && b == b'-') || (a == b'-' && b == b'_') || a.eq_ignore_ascii_case(&b);
@@ -529,7 +526,7 @@ impl Headers {
             .map(|(_, value)| value)
     }
 
-    /// Writes the live lines to `out`, adjoining ones in one copy.
+    /// Writes the live lines to `out`, adjacent ones in one copy.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         let (mut start, mut end) = (0usize, 0usize);
         for f in self.fields.iter().filter(|f| f.live) {
@@ -542,13 +539,13 @@ impl Headers {
         out.extend_from_slice(&self.arena[start..end]);
     }
 
-    /// Whether a comma-separated field of a known name contains `token`, without case.
+    /// Returns true if a comma-separated field of a known name contains `token`, without case.
     pub fn has_token(&self, id: HeaderId, token: &[u8]) -> bool {
         self.get_all(id).any(|value| list_items(value).any(|item| item.eq_ignore_ascii_case(token)))
     }
 }
 
-/// The items of a comma-separated list, without the white space around them.
+/// Returns the items of a comma-separated list, without the white space around them.
 pub fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|b| *b == b',').map(|item| item.trim_ascii()).filter(|item| !item.is_empty())
 }
@@ -572,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_say_what_their_names_are() {
+    fn fields_have_the_id_of_their_name() {
         let mut h = Headers::default();
         h.append_known(HeaderId::Host, b"host", b"x");
         h.append_known(HeaderId::Other, b"a_b", b"1\r\n2");
@@ -618,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_is_told_from_several() {
+    fn unique_and_repeated_values_differ() {
         let mut h = headers(&[("Host", "a"), ("Via", "b")]);
         assert_eq!(h.only(HeaderId::Host), Ok(Some(&b"a"[..])));
         assert_eq!(h.only(HeaderId::Date), Ok(None));

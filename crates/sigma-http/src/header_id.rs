@@ -1,13 +1,13 @@
-//! Names of fields that the gateway itself looks at.
+//! Names of fields that the gateway itself uses.
 
 macro_rules! header_ids {
     ($($name:ident $text:literal;)*) => {
-        /// Field names that the gateway itself looks at; all others are [`HeaderId::Other`].
+        /// Field names that the gateway itself uses; all others are [`HeaderId::Other`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum HeaderId {
             $(#[doc = $text] $name,)*
-            /// A name without a meaning to the gateway.
+            /// A name without a meaning for the gateway.
             Other,
         }
 
@@ -68,17 +68,17 @@ impl HeaderId {
     pub fn of(name: &[u8]) -> HeaderId {
         let [.., before_last, _] = name else { return HeaderId::Other };
         let slot = slot(name.len(), name[0], *before_last);
-        // An empty slot holds what has no name: its length is 0.
+        // An empty slot has the length 0.
         let known = &KNOWN[slot];
         if known.len as usize == name.len() && known.words.are_of(name) { known.id } else { HeaderId::Other }
     }
 
-    /// The name in its usual spelling; empty for [`HeaderId::Other`].
+    /// Returns the name in its usual spelling; empty for [`HeaderId::Other`].
     pub fn name(self) -> &'static str {
         HeaderId::NAMES.get(self as usize).copied().unwrap_or("")
     }
 
-    /// The name, and what stands between it and the value.
+    /// Returns the name, and the separator before the value.
     pub(crate) fn line_start(self) -> &'static str {
         HeaderId::LINE_STARTS.get(self as usize).copied().unwrap_or(LINE_COLON)
     }
@@ -88,12 +88,12 @@ impl HeaderId {
     }
 }
 
-/// Known names that are asked for at once.
+/// A set of known names.
 #[derive(Debug, Clone, Copy)]
 pub struct HeaderIds(u64);
 
 impl HeaderIds {
-    /// All of `ids`.
+    /// Returns the set of `ids`.
     pub const fn of(ids: &[HeaderId]) -> HeaderIds {
         let (mut bits, mut at) = (0, 0);
         while at < ids.len() {
@@ -112,15 +112,15 @@ impl HeaderIds {
     }
 }
 
-/// Between a name and its value.
+/// The separator of name and value.
 pub(crate) const LINE_COLON: &str = ": ";
 
-/// The bits of all names that are known.
+/// The bits of all known names.
 pub(crate) const ALL_KNOWN: u64 = HeaderId::Other.bit() - 1;
 
 const SLOTS: usize = 128;
 
-/// A place of its own for each known name, by its length and two of its letters; whatever their case.
+/// A perfect hash of the known names, by length and two letters, independent of case.
 const fn slot(len: usize, first: u8, before_last: u8) -> usize {
     (len + (first & 0x1f) as usize * 41 + (before_last & 0x1f) as usize * 5) % SLOTS
 }
@@ -133,18 +133,18 @@ struct Known {
     id: HeaderId,
 }
 
-/// The text of a known name, to be compared eight bytes at a time.
+/// The text of a known name, for a comparison of eight bytes at a time.
 #[derive(Clone, Copy)]
 struct Words {
     /// In lower case.
     lower: [u64; 3],
-    /// The bit of the case for each letter: a letter is the same with and without it, and no other
-    /// byte becomes a letter by it that it is compared with.
+    /// The case bit of each letter: a letter is the same with and without it, and no other byte becomes the compared
+    /// letter by it.
     case: [u64; 3],
 }
 
 impl Words {
-    /// Whether they are those of `name`, which has their length.
+    /// Returns true if they match `name`, which has their length.
     #[inline]
     fn are_of(&self, name: &[u8]) -> bool {
         let words = words(name);
@@ -153,8 +153,8 @@ impl Words {
     }
 }
 
-/// The bytes of a name as numbers; those of names from 4 bytes on may overlap. Of one that is longer
-/// than any known name some are left out.
+/// Returns the bytes of a name as numbers; numbers of names from 4 bytes on may overlap. Some bytes are left out for a
+/// name that is longer than any known one.
 #[inline]
 const fn words(name: &[u8]) -> [u64; 3] {
     if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
@@ -217,10 +217,9 @@ mod tests {
         }
     }
 
-    /// A byte that differs from that of a name by the bit of the case, or by any other, is another
-    /// name, unless both are letters.
+    /// A byte that differs by the case bit, or by any other bit, makes another name, unless both are letters.
     #[test]
-    fn no_other_name_is_taken_for_a_known_one() {
+    fn no_other_name_matches_a_known_one() {
         for id in HeaderId::IDS {
             let name = id.name().as_bytes();
             for (at, byte) in (0..name.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {

@@ -1,8 +1,7 @@
-//! The message model that every part of Sigma shares, and the wire of HTTP/1, HTTP/2, FastCGI and Dubbo as pure state
-//! machines.
+//! The message model of all crates, and the wire formats of HTTP/1, HTTP/2, FastCGI and Dubbo as pure state machines.
 //!
-//! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
-//! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
+//! This crate does no I/O, reads no clock and does not wait: bytes go in and messages come out, and vice versa. So
+//! every codec can be fuzzed, replayed and tested byte by byte.
 
 pub mod condition;
 pub mod dubbo;

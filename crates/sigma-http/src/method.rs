@@ -1,6 +1,6 @@
 //! Request methods.
 
-/// A request method. Matching needs the ten that routes can name; the token itself stays in the head.
+/// A request method. Matching needs the ten methods that routes can name; the token itself stays in the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Method {
@@ -61,13 +61,13 @@ impl Method {
         }
     }
 
-    /// Whether a token that is no known method becomes one in capital letters. Some servers make that of it, so that a
-    /// rule on the method would not see which one the node serves.
+    /// Returns true if an unknown token becomes a known method in upper case. Some servers convert it, so that a rule
+    /// on the method would miss the method that the node serves.
     pub fn is_miscased(token: &[u8]) -> bool {
         Method::KNOWN.iter().any(|known| known.as_str().as_bytes().eq_ignore_ascii_case(token))
     }
 
-    /// The token of a known method; empty for [`Method::Other`].
+    /// Returns the token of a known method; empty for [`Method::Other`].
     pub fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -84,7 +84,7 @@ impl Method {
         }
     }
 
-    /// Whether repeating the request has the same intended effect as sending it once (RFC 9110 §9.2.2).
+    /// Returns true if repeating the request has the same intended effect as sending it once (RFC 9110 §9.2.2).
     pub fn is_idempotent(self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_methods_in_another_case_are_told_from_others() {
+    fn miscased_known_methods_are_detected() {
         for known in Method::KNOWN {
             let small = known.as_str().to_ascii_lowercase();
             let mixed = format!("{}{}", &known.as_str()[..1], &small[1..]);

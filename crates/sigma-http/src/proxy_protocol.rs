@@ -1,15 +1,15 @@
-//! The PROXY protocol: what a load balancer says in front of a connection about its client.
+//! The PROXY protocol: a header in which a load balancer names the client of a connection.
 //!
-//! Versions 1 (a line of text) and 2 (binary), after HAProxy's `proxy-protocol.txt`. Strict both
-//! ways: a header decides who a client is taken for, so one that is not exactly right is none.
+//! Versions 1 (a line of text) and 2 (binary), as in HAProxy's `proxy-protocol.txt`. Parsing is strict in both
+//! versions: the header decides the client's identity, so any deviation makes it invalid.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// How a version 2 header begins; no other protocol does.
+/// The start of a version 2 header; no other protocol begins like that.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// How a version 1 header begins.
+/// The start of a version 1 header.
 const WORD: &[u8] = b"PROXY";
 
 /// The longest version 1 header, its line end included (§2.1).
@@ -21,26 +21,25 @@ const FIXED_BYTES: usize = 16;
 /// Bytes of a Unix address in version 2.
 const UNIX_BYTES: usize = 108;
 
-/// Largest version 2 header accepted unless said otherwise: a full one of Unix addresses and a few
-/// KiB for fields such as the client's certificate names.
+/// The default limit of a version 2 header: a full one of Unix addresses and a few KiB for fields such as the
+/// client's certificate names.
 pub const HEADER_BYTES: usize = 4096;
 
-/// Whose connection it is.
+/// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Header {
-    /// The sender's own, such as a health check, or the client is not known: the addresses of the
-    /// connection hold.
+    /// The sender itself, such as a health check, or an unknown client: the addresses of the connection apply.
     Own,
-    /// That of a client with an IP address.
+    /// A client with an IP address
     Ip {
         /// The client.
         source: SocketAddr,
-        /// Where the client connected to.
+        /// The address that the client connected to.
         destination: SocketAddr,
         /// Its transport.
         transport: Transport,
     },
-    /// That of a process on the sender's machine.
+    /// A process on the sender's machine
     Unix {
         /// The client's socket path; often empty.
         source: Box<[u8]>,
@@ -60,7 +59,7 @@ pub enum Transport {
     Datagram,
 }
 
-/// Not a header; the text says which rule it breaks.
+/// An invalid header; the text names the broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Invalid(pub &'static str);
 
@@ -72,12 +71,11 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// Reads a header of either version from the front of `bytes`: the header, and how many bytes it
-/// takes. `None` if `bytes` may be the beginning of one. A version 2 header may have up to
-/// `header_bytes` bytes.
+/// Parses a header of either version at the front of `bytes`; returns the header and its size. Returns `None` if
+/// `bytes` may be the beginning of one. A version 2 header may have up to `header_bytes` bytes.
 ///
 /// # Errors
-/// Returns an error if `bytes` is not a header, or if it is over its limit.
+/// Returns an error if `bytes` is not a header, or exceeds its limit.
 pub fn parse(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)>, Invalid> {
     if begins(bytes, SIGNATURE) {
         parse_v2(bytes, header_bytes)
@@ -88,7 +86,7 @@ pub fn parse(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)
     }
 }
 
-/// Whether `bytes` begin with `prefix`, as far as they go.
+/// Returns true if `bytes` begin with `prefix`, as far as they go.
 fn begins(bytes: &[u8], prefix: &[u8]) -> bool {
     let n = bytes.len().min(prefix.len());
     bytes[..n] == prefix[..n]
@@ -103,11 +101,11 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(Header, usize)>, Invalid> {
     let line = std::str::from_utf8(line).map_err(|_| Invalid("its line is not ASCII"))?;
     let mut words = line.split(' ').skip(1);
     let header = match words.next() {
-        // Whatever follows has no meaning (§2.1).
+        // The rest of the line is ignored (§2.1).
         Some("UNKNOWN") => Header::Own,
         Some("TCP4") => tcp(words, |text| text.parse().ok().map(IpAddr::V4))?,
         Some("TCP6") => tcp(words, |text| text.parse().ok().map(IpAddr::V6))?,
-        _ => return Err(Invalid("its protocol is none of TCP4, TCP6 and UNKNOWN")),
+        _ => return Err(Invalid("its protocol is not TCP4, TCP6 or UNKNOWN")),
     };
     Ok(Some((header, end + 1)))
 }
@@ -134,14 +132,14 @@ fn tcp<'a>(
     })
 }
 
-/// Decimal digits without a sign or leading zeros (§2.1).
+/// Parses decimal digits without a sign or leading zeros (§2.1).
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if is_plain { text.parse().ok() } else { None }
 }
 
 fn parse_v2(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)>, Invalid> {
-    // A wrong byte is seen as soon as it is there.
+    // A wrong byte is rejected as soon as it arrives.
     let command = match bytes.get(12) {
         None => return Ok(None),
         Some(0x20) => Command::Local,
@@ -156,7 +154,7 @@ fn parse_v2(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)>
     }
     let Some(body) = bytes.get(FIXED_BYTES..FIXED_BYTES + len) else { return Ok(None) };
     let header = match command {
-        // Its family and addresses have no meaning (§2.2).
+        // Its family and addresses are ignored (§2.2).
         Command::Local => Header::Own,
         Command::Proxy => proxied(fixed[0], body)?,
     };
@@ -211,7 +209,7 @@ fn between(source: IpAddr, destination: IpAddr, ports: &[u8], transport: Transpo
     }
 }
 
-/// A path ends at its first NUL; one that begins with NUL is of the abstract kind, or empty.
+/// Returns a path, which ends at its first NUL; one that begins with NUL is abstract, or empty.
 fn path(bytes: &[u8]) -> Box<[u8]> {
     let end = match bytes.first() {
         Some(0) => bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1),
@@ -230,7 +228,7 @@ fn skip_fields(mut rest: &[u8]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Appends `header` in version 1, which can say only that of clients over TCP.
+/// Appends `header` in version 1, which supports only clients over TCP.
 pub fn encode_v1(header: &Header, out: &mut Vec<u8>) {
     match header {
         Header::Ip { source, destination, transport: Transport::Stream } => {
@@ -244,7 +242,7 @@ pub fn encode_v1(header: &Header, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `header` in version 2. Paths longer than a socket address holds are cut.
+/// Appends `header` in version 2. Paths longer than a socket address are cut.
 pub fn encode_v2(header: &Header, out: &mut Vec<u8>) {
     out.extend_from_slice(SIGNATURE);
     let low = |transport: &Transport| match transport {
@@ -280,12 +278,12 @@ pub fn encode_v2(header: &Header, out: &mut Vec<u8>) {
     }
 }
 
-/// Both addresses in the family of a header: that of IPv6 unless both are IPv4.
+/// Converts both addresses to the family of a header: IPv6 unless both are IPv4.
 fn one_family(a: IpAddr, b: IpAddr) -> (IpAddr, IpAddr) {
     if a.is_ipv4() == b.is_ipv4() { (a, b) } else { (widened(a).into(), widened(b).into()) }
 }
 
-/// IPv4 as IPv6.
+/// Returns an IPv4 address as IPv6.
 fn widened(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -335,7 +333,7 @@ mod tests {
         }
         check("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 \r\n", Err("something follows the ports"));
         check("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n", Err("its line does not end in CRLF"));
-        let protocol = Err("its protocol is none of TCP4, TCP6 and UNKNOWN");
+        let protocol = Err("its protocol is not TCP4, TCP6 or UNKNOWN");
         check("PROXY UDP4 1.2.3.4 5.6.7.8 1 2\r\n", protocol.clone());
         check("PROXY\r\n", protocol.clone());
         check("PROXYTCP4 1.2.3.4 5.6.7.8 1 2\r\n", protocol);
@@ -409,7 +407,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(header in header(), tail in proptest::collection::vec(any::<u8>(), 0..20)) {
+        fn written_headers_are_read_back(header in header(), tail in proptest::collection::vec(any::<u8>(), 0..20)) {
             let says_all = matches!(header, Header::Own | Header::Ip { transport: Transport::Stream, .. });
             for (encode, expected) in [
                 (encode_v2 as fn(&Header, &mut Vec<u8>), header.clone()),

@@ -1,7 +1,6 @@
 //! Heads with pseudo-fields, as HTTP/2 and HTTP/3 send them.
 //!
-//! RFC 9113 §8 is held to strictly here, once for both directions: what leaves this file can be
-//! written out as HTTP/1 without a second thought.
+//! RFC 9113 §8 is enforced here for both directions: its results can be written as HTTP/1 without further checks.
 
 use crate::h1::bytes::{is_authority, is_target, is_token, is_value};
 use crate::h1::{HeadLimits, ParseError};
@@ -18,36 +17,36 @@ pub struct PseudoFields<'p> {
     pub authority: Option<&'p [u8]>,
     /// `:path`
     pub path: Option<&'p [u8]>,
-    /// `:protocol` of an extended CONNECT.
+    /// `:protocol` of an extended CONNECT
     pub protocol: Option<&'p [u8]>,
 }
 
-/// A field as it comes.
+/// A received field.
 #[derive(Debug, Clone, Copy)]
 pub struct Field<'f> {
     /// [`HeaderId::of`] the name; [`HeaderId::Other`] for pseudo-fields.
     pub id: HeaderId,
-    /// The name as it came: a capital letter is for the caller to refuse.
+    /// The received name: the caller rejects upper case.
     pub name: &'f [u8],
-    /// The value as it came.
+    /// The received value.
     pub value: &'f [u8],
-    /// Whether [`is_sound`] was asked already, and said so: tables ask once for all times.
+    /// [`is_sound`] was checked already: tables check once.
     pub sound: bool,
 }
 
 impl<'f> Field<'f> {
-    /// A field of which nothing is known.
+    /// Returns a field without known facts.
     pub fn new(name: &'f [u8], value: &'f [u8]) -> Field<'f> {
         Field { id: HeaderId::of(name), name, value, sound: false }
     }
 }
 
-/// Whether name and value have nothing but what may stand there (RFC 9113 §8.2.1).
+/// Returns true if name and value have only allowed bytes (RFC 9113 §8.2.1).
 pub fn is_sound(name: &[u8], value: &[u8]) -> bool {
     check_bytes(name, value).is_ok()
 }
 
-/// A head in the making: its fields come one by one.
+/// A head under construction: its fields come one by one.
 #[derive(Debug)]
 pub struct Assembly {
     budget: Budget,
@@ -57,15 +56,14 @@ pub struct Assembly {
 }
 
 impl RequestHead {
-    /// Makes this the head of a request that came with pseudo-fields. Names and values of the fields come in
-    /// the order received.
+    /// Makes this the head of a request with pseudo-fields. Names and values of the fields come in the received
+    /// order.
     ///
-    /// `:authority` becomes the Host field, cookie crumbs become one field. An extended CONNECT
-    /// becomes the GET that asks for the same upgrade in HTTP/1.1 (RFC 8441 §5), so that one kind
-    /// of upgrade is left for everybody behind.
+    /// `:authority` becomes the Host field, cookie crumbs become one field. An extended CONNECT becomes the GET with
+    /// the same upgrade in HTTP/1.1 (RFC 8441 §5), so that later code has one kind of upgrade.
     ///
     /// # Errors
-    /// Returns an error if the head must not be forwarded or is over `limits`.
+    /// Returns an error if the head must not be forwarded or exceeds `limits`.
     pub fn assemble<'f>(
         &mut self,
         version: Version,
@@ -78,10 +76,10 @@ impl RequestHead {
         self.end_assembly(&assembly)
     }
 
-    /// The first step of [`RequestHead::assemble`], for whoever has its fields one by one.
+    /// The first step of [`RequestHead::assemble`], for callers that get fields one by one.
     ///
     /// # Errors
-    /// Returns an error if it would.
+    /// Returns an error in the same cases.
     pub fn begin_assembly(
         &mut self,
         version: Version,
@@ -98,16 +96,16 @@ impl RequestHead {
             self.headers.add(HeaderId::Host, authority);
         }
         let mut budget = Budget::new(limits, self.headers.arena().len());
-        // The Host field that it stands for.
+        // `:authority` becomes a Host field.
         budget.fields = budget.fields.saturating_sub(usize::from(pseudo.authority.is_some()));
         let (has_authority, is_tunnel) = (pseudo.authority.is_some(), pseudo.protocol.is_some());
         Ok(Assembly { budget, cookies: 0, has_authority, is_tunnel })
     }
 
-    /// The next field of a head in the making.
+    /// Adds the next field.
     ///
     /// # Errors
-    /// Returns an error if the field must not be forwarded or is one too many.
+    /// Returns an error if the field must not be forwarded or exceeds a limit.
     pub fn add_field(&mut self, assembly: &mut Assembly, field: &Field<'_>) -> Result<(), ParseError> {
         let Field { id, name, value, .. } = *field;
         assembly.budget.spend(name, value)?;
@@ -123,8 +121,8 @@ impl RequestHead {
                 }
                 return Ok(());
             }
-            // Its stream is the tunnel: a length would be that of a body which never comes, and
-            // whoever writes it out would have the next request read as that body.
+            // The stream is a tunnel: the length would announce a body that never comes. In HTTP/1 the next request
+            // would be read as that body.
             HeaderId::ContentLength if assembly.is_tunnel => {
                 return Err(Invalid("an extended CONNECT has a Content-Length"));
             }
@@ -135,10 +133,10 @@ impl RequestHead {
         Ok(())
     }
 
-    /// The last step: there are no more fields.
+    /// Ends the head: there are no more fields.
     ///
     /// # Errors
-    /// Returns an error if the head is not one that may be forwarded.
+    /// Returns an error if the head must not be forwarded.
     pub fn end_assembly(&mut self, assembly: &Assembly) -> Result<(), ParseError> {
         if assembly.cookies > 1 {
             self.headers.join_cookies();
@@ -149,7 +147,7 @@ impl RequestHead {
         self.check_one_host()
     }
 
-    /// Method and target; the fields follow.
+    /// Adds method and target; the fields follow.
     fn assemble_line(&mut self, pseudo: &PseudoFields<'_>, limits: &HeadLimits) -> Result<(), ParseError> {
         if !is_token(pseudo.method) {
             return Err(Invalid("the :method is not a token"));
@@ -208,10 +206,10 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// Makes this the head of a response that came with a pseudo-field; see [`RequestHead::assemble`].
+    /// Makes this the head of a response with a pseudo-field; see [`RequestHead::assemble`].
     ///
     /// # Errors
-    /// Returns an error if the head must not be forwarded or is over `limits`.
+    /// Returns an error if the head must not be forwarded or exceeds `limits`.
     pub fn assemble<'f>(
         &mut self,
         version: Version,
@@ -227,7 +225,7 @@ impl ResponseHead {
     /// The first step of [`ResponseHead::assemble`]; [`Headers::add_assembled`] takes the fields.
     ///
     /// # Errors
-    /// Returns an error if it would.
+    /// Returns an error in the same cases.
     pub fn begin_assembly(
         &mut self,
         version: Version,
@@ -244,17 +242,17 @@ impl ResponseHead {
 }
 
 impl Assembly {
-    /// Of a message without pseudo-fields of a request.
+    /// Returns an assembly of a message without request pseudo-fields.
     pub fn of_fields(limits: &HeadLimits) -> Assembly {
         Assembly { budget: Budget::new(limits, 0), cookies: 0, has_authority: false, is_tunnel: false }
     }
 }
 
 impl Headers {
-    /// Trailer fields that came in an assembled message.
+    /// Returns the trailer fields of an assembled message.
     ///
     /// # Errors
-    /// Returns an error if the fields must not be forwarded or are over `limits`.
+    /// Returns an error if the fields must not be forwarded or exceed `limits`.
     pub fn assemble_trailers<'f>(
         mut fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,
@@ -266,10 +264,10 @@ impl Headers {
         Ok(headers)
     }
 
-    /// The next field of a response, or of trailers.
+    /// Adds the next field of a response, or of trailers.
     ///
     /// # Errors
-    /// Returns an error if the field must not be forwarded or is one too many.
+    /// Returns an error if the field must not be forwarded or exceeds a limit.
     pub fn add_assembled(&mut self, assembly: &mut Assembly, field: &Field<'_>) -> Result<(), ParseError> {
         assembly.budget.spend(field.name, field.value)?;
         check_field(field)?;
@@ -277,8 +275,8 @@ impl Headers {
         Ok(())
     }
 
-    /// Framing, routing and the connection are settled by the head (RFC 9110 §6.5.1), whatever
-    /// version the trailers come in.
+    /// Checks that trailers do not affect framing, routing and the connection, which the head has set (RFC 9110
+    /// §6.5.1).
     pub(crate) fn check_trailers(&self) -> Result<(), ParseError> {
         if self.has_any(&OF_THE_HEAD) {
             return Err(Invalid("a trailer field that belongs into the head"));
@@ -287,7 +285,7 @@ impl Headers {
     }
 }
 
-/// The names that no trailer may have.
+/// Names that are not allowed in trailers.
 const OF_THE_HEAD: [HeaderId; 11] = [
     HeaderId::ContentLength,
     HeaderId::TransferEncoding,
@@ -302,7 +300,7 @@ const OF_THE_HEAD: [HeaderId; 11] = [
     HeaderId::Expect,
 ];
 
-/// How much of a head may still come.
+/// The remaining limits of a head.
 #[derive(Debug)]
 struct Budget {
     bytes: usize,
@@ -334,7 +332,7 @@ fn check_field(field: &Field<'_>) -> Result<(), ParseError> {
         | HeaderId::KeepAlive
         | HeaderId::ProxyConnection
         | HeaderId::TransferEncoding
-        | HeaderId::Upgrade => Err(Invalid("a connection field where connections have none")),
+        | HeaderId::Upgrade => Err(Invalid("a connection field in a version without them")),
         _ => Ok(()),
     }
 }
@@ -358,8 +356,7 @@ mod tests {
     const LIMITS: HeadLimits =
         HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4, tolerance: crate::h1::Tolerance::NONE };
 
-    /// `line` is `method authority path protocol`, `-` for none; the result is the head as
-    /// HTTP/1 would show it.
+    /// `line` is `method authority path protocol`, `-` for a missing part; the result is the head in HTTP/1.
     fn check(line: &str, fields: &[(&str, &str)], expected: Result<&str, &str>) {
         let words: Vec<Option<&[u8]>> =
             line.split(' ').map(|word| (word != "-").then_some(word.as_bytes())).collect();
@@ -389,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_pass() {
+    fn valid_heads_are_accepted() {
         check("GET a.example /x?y -", &[], Ok("GET /x?y HTTP/1.1|Host: a.example"));
         check("GET - / -", &[("host", "h:1")], Ok("GET / HTTP/1.1|host: h:1"));
         check("GET h / -", &[("host", "H"), ("a", "b")], Ok("GET / HTTP/1.1|Host: h|a: b"));
@@ -416,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_are_refused() {
+    fn invalid_heads_are_rejected() {
         for (pseudo, part) in [
             ("G@T h / -", ":method"),
             ("GET h - -", "no :path"),

@@ -2,32 +2,32 @@
 
 use crate::header::list_items;
 
-/// Ranges of one request. More are hardly ever meant well: the whole representation answers them.
+/// The limit of ranges in one request. A request with more gets the whole representation.
 const MAX_RANGES: usize = 32;
 
 /// Bytes of a representation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
-    /// The first.
+    /// The first byte.
     pub start: u64,
-    /// The last one.
+    /// The last byte.
     pub end: u64,
 }
 
 impl ByteRange {
-    /// How many they are.
+    /// Returns the number of bytes.
     pub fn length(self) -> u64 {
         self.end - self.start + 1
     }
 
-    /// The value of `Content-Range`, where the whole has `size` bytes.
+    /// Returns the value of `Content-Range` for a representation of `size` bytes.
     pub fn content_range(self, size: u64) -> String {
         format!("bytes {}-{}/{size}", self.start, self.end)
     }
 }
 
-/// What an answer has, by its `Content-Range`: these bytes of so many (RFC 9110 §14.4). None if it is anything else,
-/// a total that nobody knows (`*`) included.
+/// Parses `Content-Range` of a response: the bytes, and the total size (RFC 9110 §14.4). Returns None for any other
+/// form, including an unknown total (`*`).
 pub fn content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
     let value = std::str::from_utf8(value).ok()?;
     let (unit, rest) = value.split_once(' ')?;
@@ -42,21 +42,21 @@ pub fn content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
     is_right.then_some((ByteRange { start, end }, total))
 }
 
-/// What is asked for of a representation.
+/// The requested part of a representation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ranges {
-    /// No ranges, or none that have to be served.
+    /// No ranges, or none that must be served
     Whole,
-    /// One range.
+    /// One range
     One(ByteRange),
-    /// Several, which do not have more bytes together than the whole.
+    /// Several ranges with at most as many bytes as the whole
     Many(Vec<ByteRange>),
-    /// Not one of them is within it.
+    /// No range within the representation
     Unsatisfiable,
 }
 
 impl Ranges {
-    /// Reads the field's value for a representation of `size` bytes.
+    /// Parses the field's value for a representation of `size` bytes.
     pub fn parse(value: &[u8], size: u64) -> Ranges {
         let Some(at) = value.iter().position(|b| *b == b'=') else { return Ranges::Whole };
         if !value[..at].trim_ascii().eq_ignore_ascii_case(b"bytes") {
@@ -71,7 +71,7 @@ impl Ranges {
                 None => return Ranges::Whole,
             }
         }
-        // Ranges that overlap would have us send more than there is (RFC 9110 §17.15).
+        // Overlapping ranges would make us send more than the whole (RFC 9110 §17.15).
         let total = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.length()));
         match (count, &ranges[..]) {
             (0, _) => Ranges::Whole,
@@ -83,12 +83,12 @@ impl Ranges {
     }
 }
 
-/// None if it is no range at all, Some(None) if it is not within it.
+/// Returns None if it is not a range, Some(None) if it is outside the representation.
 fn parse_one(item: &[u8], size: u64) -> Option<Option<ByteRange>> {
     let (first, last) = std::str::from_utf8(item).ok()?.split_once('-')?;
     let number = |digits: &str| match digits.is_empty() || digits.bytes().any(|b| !b.is_ascii_digit()) {
         true => None,
-        // A number that is too large lies beyond every end.
+        // A number that is too large is beyond every end.
         false => Some(digits.parse().unwrap_or(u64::MAX)),
     };
     if first.is_empty() {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_answer_has_is_read() {
+    fn content_ranges_are_parsed() {
         let check = |value: &str, expected: Option<(u64, u64, u64)>| {
             let expected = expected.map(|(start, end, total)| (ByteRange { start, end }, total));
             assert_eq!(content_range(value.as_bytes()), expected, "{value}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read() {
+    fn ranges_are_parsed() {
         let range = |start, end| ByteRange { start, end };
         let check = |value: &str, size: u64, expected: Ranges| {
             assert_eq!(Ranges::parse(value.as_bytes(), size), expected, "{value}");

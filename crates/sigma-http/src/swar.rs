@@ -1,30 +1,29 @@
-//! Bytes looked at eight at a time, in one register (SWAR).
+//! Byte searches on eight bytes at a time, in one register (SWAR).
 //!
-//! Fields of heads are short: what a call of a vectorised search costs before it begins is more
-//! than the search itself.
+//! Fields of heads are short: the setup of a vectorised search costs more than the search itself.
 
 const EACH: u64 = 0x0101_0101_0101_0101;
 const LOW_BITS: u64 = 0x7f * EACH;
 const HIGH_BIT: u64 = 0x80 * EACH;
 
-/// So far a search is cheaper here than vectorised.
+/// Up to this length a search here is cheaper than a vectorised one.
 const NEAR_BYTES: usize = 64;
 
-/// The eight bytes at `at`, the first of them lowest.
+/// Returns the eight bytes at `at`, the first of them lowest.
 #[inline]
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
 
-/// The high bit of each byte that is `byte`.
+/// Returns the high bit of each byte that is `byte`.
 #[inline]
 fn equal(word: u64, byte: u8) -> u64 {
     let differing = word ^ (u64::from(byte) * EACH);
-    // Each byte adds up on its own: no sum is over eight bits.
+    // Each byte adds up separately: no sum exceeds eight bits.
     !(((differing & LOW_BITS) + LOW_BITS) | differing) & HIGH_BIT
 }
 
-/// The high bit of each byte that is below `limit`, which is at most 0x80, or is 0x7f.
+/// Returns the high bit of each byte that is below `limit`, at most 0x80, or is 0x7f.
 #[inline]
 fn below_or_del(word: u64, limit: u8) -> u64 {
     let low = word & LOW_BITS;
@@ -38,14 +37,13 @@ fn first_of(marks: u64) -> usize {
     marks.trailing_zeros() as usize / 8
 }
 
-/// Whether a field's value may not hold it (RFC 9110 §5.5).
+/// Returns true if a field value must not contain the byte (RFC 9110 §5.5).
 #[inline]
 pub(crate) fn is_control(byte: u8) -> bool {
     (byte < b' ' && byte != b'\t') || byte == 0x7f
 }
 
-/// The place of the first control byte at or behind `from`, tabs aside; the length of `bytes` if
-/// there is none.
+/// Returns the position of the first control byte from `from` on, tabs aside; the length of `bytes` without one.
 #[inline]
 pub(crate) fn find_control(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -67,7 +65,7 @@ pub(crate) fn find_control(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// The place of the first `wanted` at or behind `from`, for one that is expected to be near.
+/// Returns the position of the first `wanted` from `from` on; fast if it is near.
 #[inline]
 pub(crate) fn find_near(wanted: u8, bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -86,14 +84,14 @@ pub(crate) fn find_near(wanted: u8, bytes: &[u8], from: usize) -> Option<usize> 
     memchr::memchr(wanted, &bytes[at..]).map(|i| at + i)
 }
 
-/// Whether all bytes are visible ASCII other than `#`.
+/// Returns true if all bytes are visible ASCII other than `#`.
 #[inline]
 pub(crate) fn is_visible_without_hash(bytes: &[u8]) -> bool {
     let refused = |word: u64| below_or_del(word, b'!') | equal(word, b'#') | (word & HIGH_BIT);
     let Some(last) = bytes.last_chunk() else {
         return bytes.iter().all(|byte| matches!(byte, b'!'..=b'~') && *byte != b'#');
     };
-    // The last eight may be looked at twice.
+    // The last eight may be checked twice.
     let mut seen = refused(u64::from_le_bytes(*last));
     let mut at = 0;
     while let Some(word) = word(bytes, at) {
@@ -107,9 +105,9 @@ pub(crate) fn is_visible_without_hash(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Every byte at every place of a text, between ones that are next to it in value.
+    /// Every byte at every position of a text, between bytes with neighbouring values.
     #[test]
-    fn bytes_are_told_apart_wherever_they_stand() {
+    fn bytes_are_found_at_every_position() {
         for len in (1..20).chain([70, 90]) {
             let places = (0..len).filter(|at| len < 20 || at % 9 == 0);
             for (at, byte) in places.flat_map(|at| (0..=255u8).map(move |byte| (at, byte))) {

@@ -1,5 +1,5 @@
-//! Frames of a WebSocket (RFC 6455 §5), as far as whoever passes them on has to know them: where each of them
-//! ends, and whether a side has said good-bye. Whoever ends one reads [`messages`].
+//! Frames of a WebSocket (RFC 6455 §5) for a forwarder: the end of each frame, and whether a side has closed. An
+//! endpoint uses [`messages`].
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -8,13 +8,13 @@ pub mod messages;
 /// The endpoint goes away (RFC 6455 §7.4.1).
 pub const GOING_AWAY: u16 = 1001;
 
-/// Longest part of a frame's head before the mask.
+/// The longest part of a frame head before the mask.
 const HEAD_BYTES: usize = 10;
 
-/// Bytes of a mask.
+/// The size of a mask.
 const MASK_BYTES: u64 = 4;
 
-/// Longest payload of a frame that controls the connection.
+/// The longest payload of a control frame.
 const CONTROL_BYTES: u64 = 125;
 
 const FINAL: u8 = 0x80;
@@ -25,56 +25,56 @@ const CLOSE: u8 = 0x08;
 /// The side that sends the frames of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// Its frames are masked.
+    /// Its frames are masked
     Client,
-    /// Its frames are not.
+    /// Its frames are not masked
     Server,
 }
 
-/// Where in the frames of a direction the next byte stands.
+/// The position in the frames of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In a head of which so many bytes have come; between two frames if none has.
+    /// In a head with this many bytes so far; between two frames for 0.
     Head([u8; HEAD_BYTES], u8),
-    /// So many bytes before the end of a frame.
+    /// This many bytes before the end of a frame.
     Payload(u64),
-    /// These are no frames: nothing is known from here on.
+    /// The bytes are not frames; the position is unknown from here on.
     Lost,
 }
 
-/// Follows the frames of one direction, in pieces of any cut. It reads their heads and counts their payloads.
+/// Follows the frames of one direction, in any pieces. It reads their heads and counts their payloads.
 #[derive(Debug)]
 pub struct Follower {
     sender: Sender,
     place: Place,
-    /// The frame that is under way, or the last one, is a close frame.
+    /// The current or last frame is a close frame.
     closing: bool,
 }
 
 const BETWEEN: Place = Place::Head([0; HEAD_BYTES], 0);
 
 impl Follower {
-    /// At the first frame of `sender`.
+    /// Returns a follower at the first frame of `sender`.
     pub fn new(sender: Sender) -> Follower {
         Follower { sender, place: BETWEEN, closing: false }
     }
 
-    /// Whether a frame of the gateway's own may stand here.
+    /// Returns true if the gateway may insert a frame here.
     pub fn is_between(&self) -> bool {
         self.place == BETWEEN
     }
 
-    /// Whether what passes are no frames.
+    /// Returns true if the bytes are not frames.
     pub fn is_lost(&self) -> bool {
         self.place == Place::Lost
     }
 
-    /// Whether the sender has said good-bye, in a frame that has passed whole. No other one follows it.
+    /// Returns true after a complete close frame of the sender. No frame follows it.
     pub fn is_closed(&self) -> bool {
         self.closing && self.is_between()
     }
 
-    /// Passes `bytes`.
+    /// Follows `bytes`.
     pub fn pass(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -82,8 +82,8 @@ impl Follower {
         }
     }
 
-    /// Passes what stands in `bytes` of one frame, the one under way or else the next. Returned is how many
-    /// bytes that is: all, unless the frame ends before.
+    /// Follows the bytes of one frame in `bytes`, the current or the next one. Returns their number: all bytes,
+    /// unless the frame ends before.
     pub fn pass_frame(&mut self, bytes: &[u8]) -> usize {
         let mut passed = 0;
         loop {
@@ -92,7 +92,7 @@ impl Follower {
                 Place::Payload(left) => {
                     let here = (*left).min((bytes.len() - passed) as u64);
                     *left -= here;
-                    // No more than the length of a slice.
+                    // At most the length of a slice.
                     passed += here as usize;
                     if *left == 0 {
                         self.place = BETWEEN;
@@ -115,7 +115,7 @@ impl Follower {
         }
     }
 
-    /// A head has come whole.
+    /// Handles a complete head.
     fn enter(&mut self, head: &[u8]) {
         let (kind, opcode) = (head[0], head[0] & 0x0f);
         let length = match head.len() {
@@ -137,7 +137,7 @@ impl Follower {
     }
 }
 
-/// The bytes of a head up to its mask; at least 2, which tell it.
+/// Returns the size of a head up to its mask; at least 2, the bytes that determine it.
 fn head_bytes(head: &[u8; HEAD_BYTES]) -> usize {
     match head[1] & !MASKED {
         126 => 4,
@@ -146,7 +146,8 @@ fn head_bytes(head: &[u8; HEAD_BYTES]) -> usize {
     }
 }
 
-/// Whether a length is encoded in the fewest bytes (RFC 6455 §5.2). `head` is the size of the frame's head up to its mask.
+/// Returns true if a length is encoded in the fewest bytes (RFC 6455 §5.2). `head` is the size of the frame's head up
+/// to its mask.
 fn is_shortest(head: usize, length: u64) -> bool {
     match head {
         2 => true,
@@ -155,7 +156,7 @@ fn is_shortest(head: usize, length: u64) -> bool {
     }
 }
 
-/// A close frame with `code`; a client's is masked by a key that nobody can foretell.
+/// Returns a close frame with `code`; a client's frame is masked with an unpredictable key.
 pub fn close_frame(code: u16, mask: Option<[u8; 4]>) -> Vec<u8> {
     let [high, low] = code.to_be_bytes();
     match mask {
@@ -175,7 +176,7 @@ mod tests {
 
     const SENDERS: [Sender; 2] = [Sender::Client, Sender::Server];
 
-    /// A frame of `sender` with a payload of `length`.
+    /// Returns a frame of `sender` with a payload of `length`.
     fn frame(sender: Sender, first: u8, length: usize) -> Vec<u8> {
         let masked = if sender == Sender::Client { MASKED } else { 0 };
         let mut frame = vec![first];
@@ -193,13 +194,13 @@ mod tests {
         if sender == Sender::Client {
             frame.extend([0x81, 0x88, 0xff, 0]);
         }
-        // What a payload says is nobody's business, even if it looks like a frame.
+        // A payload is ignored, even if it looks like a frame.
         frame.extend([0x88, 0x02, 0x03].iter().cycle().take(length));
         frame
     }
 
     #[test]
-    fn a_close_frame_is_known_by_itself() {
+    fn a_close_frame_is_recognized() {
         assert_eq!(close_frame(GOING_AWAY, None), [0x88, 0x02, 0x03, 0xe9]);
         let masked = close_frame(GOING_AWAY, Some([1, 2, 3, 4]));
         assert_eq!(masked, [0x88, 0x82, 1, 2, 3, 4, 0x03 ^ 1, 0xe9 ^ 2]);
@@ -213,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_followed_no_more() {
+    fn invalid_frames_end_the_tracking() {
         let check = |sender: Sender, bytes: &[u8]| {
             let mut follower = Follower::new(sender);
             follower.pass(bytes);
             assert!(follower.is_lost() && !follower.is_between() && !follower.is_closed(), "{bytes:x?}");
             assert_eq!(follower.pass_frame(b"more"), 4);
         };
-        // Opcodes that nobody knows, control frames in pieces or too long, masks where none belong.
+        // Unknown opcodes, control frames in pieces or too long, unexpected masks.
         check(Sender::Server, &[0x83, 0x00]);
         check(Sender::Server, &[0x8b, 0x00]);
         check(Sender::Server, &[0x08, 0x00]);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// Frames end where they end, however the bytes are cut.
+        /// The ends of frames do not depend on the pieces.
         #[test]
         fn ends_are_found_in_pieces_of_any_cut(
             client in any::<bool>(),
@@ -275,7 +276,7 @@ mod tests {
             prop_assert_eq!(follower.is_closed(), closes);
         }
 
-        /// Whatever a peer sends, all of it passes, and the cuts make no difference.
+        /// Any bytes of a peer are accepted, and the pieces make no difference.
         #[test]
         fn any_bytes_pass(
             client in any::<bool>(),

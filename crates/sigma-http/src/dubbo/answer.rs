@@ -1,4 +1,4 @@
-//! What an answer of a provider says in HTTP.
+//! Responses of providers as HTTP responses.
 
 use super::hessian::{Reader, Value};
 use super::{Form, status};
@@ -6,29 +6,28 @@ use crate::h1::HeadLimits;
 use crate::h1::bytes::is_value;
 use crate::{HeaderId, ResponseHead, Version, is_token};
 
-/// What an answer has beside its head.
+/// The rest of a response besides its head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The body.
     pub body: Vec<u8>,
-    /// What the provider says went wrong, for the log: it is nothing for clients.
+    /// The error text of the provider, for the log; clients do not get it.
     pub complaint: Option<Vec<u8>>,
 }
 
-/// How a method ended; the latter of each two has attachments behind the value.
+/// The results of a method; the second of each pair has attachments after the value.
 mod ended {
     pub(super) const THREW: [i64; 2] = [0, 3];
     pub(super) const GAVE: [i64; 2] = [1, 4];
     pub(super) const GAVE_NOTHING: [i64; 2] = [2, 5];
 }
 
-/// Reads an answer with this status and these values to a call in this form into `head`.
+/// Converts a response with this status and these values into `head`, for a call in this form.
 ///
-/// What a provider calls an error is an answer as well: 500 to a call in lines. To one with a map it is 504 if a time
-/// was over, 503 if the provider is busy, 500 if the method threw, and else 502.
+/// An error of the provider is a response as well: 500 for a call in lines. For a call with a map it is 504 after a
+/// timeout, 503 if the provider is busy, 500 if the method threw an exception, and otherwise 502.
 ///
 /// # Errors
-/// Returns an error if it is no answer to such a call, or over `limits`.
+/// Returns an error if it is not a response to such a call, or exceeds `limits`.
 pub fn read_answer(
     form: &Form,
     (answered, values): (u8, &[u8]),
@@ -116,7 +115,7 @@ fn read_map(
     Ok(Said { body, complaint: None })
 }
 
-/// What is final: nobody has asked for another protocol.
+/// Only final statuses are valid: the request did not ask for another protocol.
 fn status_code(value: &Value) -> Result<u16, &'static str> {
     let code = match value {
         Value::Whole(number) => u16::try_from(*number).ok(),
@@ -135,7 +134,7 @@ fn body_of(value: Value) -> Result<Vec<u8>, &'static str> {
     }
 }
 
-/// Adds a field; a list is as many fields.
+/// Adds a field; a list becomes several fields.
 fn add_field(
     name: &str,
     value: Value,
@@ -168,7 +167,7 @@ fn add_field(
     Ok(())
 }
 
-/// The class and the message of what was thrown.
+/// Returns class and message of the exception.
 fn complaint(thrown: &Value) -> String {
     let class = match thrown {
         Value::Object(class, _) => &*class.name,
@@ -188,7 +187,7 @@ mod tests {
     const LIMITS: HeadLimits =
         HeadLimits { line_bytes: 100, head_bytes: 200, fields: 4, tolerance: Tolerance::NONE };
 
-    /// Status, fields, body and complaint.
+    /// Status, fields, body and error text.
     type All = (u16, String, String, Option<String>);
 
     fn read(form: &Form, status: u8, values: &[u8]) -> Result<All, &'static str> {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_are_refused() {
+    fn invalid_maps_are_rejected() {
         let check = |value: &Value, expected: &'static str| {
             assert_eq!(read(&Form::Map, 20, &answer(1, value)), Err(expected), "{value:?}");
         };
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong() {
+    fn errors_become_statuses() {
         let check = |answered: u8, values: &[u8], code: u16, complaint: &str| {
             let expected = (code, String::new(), String::new(), Some(complaint.to_owned()));
             assert_eq!(read(&Form::Map, answered, values), Ok(expected), "{answered} {values:?}");

@@ -1,35 +1,35 @@
-//! The frames that a provider sends.
+//! Frames from a provider.
 
 use super::{ANSWER_BYTES_MAX, HEADER_BYTES, MAGIC, flag, header, status};
 use crate::Chunk;
 
-/// Bytes in an event: a null, or a letter.
+/// The largest event: a null, or a letter.
 const EVENT_BYTES_MAX: usize = 64;
-/// Events during one call. A provider looks after its connections once a minute.
+/// The limit of events during one call. A provider checks its connections once a minute.
 const EVENTS_MAX: u32 = 64;
 
-/// What a provider says.
+/// A message of the provider.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// The answer to the call.
+    /// The response to the call
     Answer {
-        /// Its status, of Dubbo.
+        /// Its Dubbo status.
         status: u8,
         /// Its values.
         body: Vec<u8>,
     },
-    /// It asks whether the connection lives, and wants this sent back.
+    /// A heartbeat, which must be sent back
     Heartbeat(Vec<u8>),
-    /// It takes no further calls on this connection.
+    /// The provider takes no further calls on this connection
     Leaving,
 }
 
-/// Takes the answer to one call out of the bytes of its connection. Frames may come in any pieces.
+/// Reads the response to one call from the bytes of its connection. Frames may be split in any way.
 #[derive(Debug)]
 pub struct Frames {
     id: u64,
     serialization: u8,
-    /// The frame that has begun.
+    /// The current frame.
     frame: Option<Header>,
     body: Vec<u8>,
     events: u32,
@@ -49,7 +49,7 @@ impl Frames {
         Frames { id, serialization, frame: None, body: Vec::new(), events: 0, is_over: false }
     }
 
-    /// The next piece in `input`, or `None` if it takes more bytes. After the answer come no others.
+    /// Returns the next piece in `input`, or `None` if it needs more bytes. No pieces follow the response.
     ///
     /// # Errors
     /// Returns an error, which is the broken rule; the connection cannot be used further.
@@ -115,7 +115,7 @@ impl Frames {
         Ok(Header { flags, status, id, length })
     }
 
-    /// Whether the answer was there.
+    /// Returns true after the response.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -131,7 +131,7 @@ mod tests {
         [&header(flags, status, id, body.len())[..], body].concat()
     }
 
-    /// All that is read of `wire` in steps.
+    /// Reads all pieces of `wire` in steps.
     fn read(wire: &[u8], step: usize) -> Result<Vec<Piece>, &'static str> {
         let (mut frames, mut input) = (Frames::new(7, 2), Chunk::empty());
         let mut found = Vec::new();

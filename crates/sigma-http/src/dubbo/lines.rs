@@ -1,6 +1,6 @@
-//! Values in lines of JSON, as the serialization `fastjson` has them.
+//! Values in lines of JSON, the serialization `fastjson`.
 
-/// Levels of lists and objects within each other in a body.
+/// The limit of nested lists and objects in a body.
 const DEPTH_MAX: u32 = 128;
 
 const NO_JSON: &str = "the body is no JSON";
@@ -18,8 +18,8 @@ pub(super) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"\n");
 }
 
-/// Ends the last of the lines that begin at `from`, and says how many there are. A carriage return ends a line as well,
-/// for providers in Java.
+/// Ends the last of the lines that begin at `from`, and returns the number of lines. A carriage return ends a line as
+/// well, for providers in Java.
 pub(super) fn end_lines(out: &mut Vec<u8>, from: usize) -> usize {
     if out.len() > from && !out.ends_with(b"\n") {
         out.push(b'\n');
@@ -30,10 +30,10 @@ pub(super) fn end_lines(out: &mut Vec<u8>, from: usize) -> usize {
     feeds + returns
 }
 
-/// How many types these JVM descriptors are.
+/// Returns the number of types in JVM descriptors.
 ///
 /// # Errors
-/// Returns an error if they are none.
+/// Returns an error if they are invalid.
 pub fn count_types(descriptors: &str) -> Result<usize, &'static str> {
     let (mut rest, mut count) = (descriptors, 0);
     while !rest.is_empty() {
@@ -59,11 +59,11 @@ pub fn count_types(descriptors: &str) -> Result<usize, &'static str> {
     Ok(count)
 }
 
-/// Writes each element of the list, or each member of the object, that `body` is on a line, and says how many there
-/// are. Numbers and texts stay as they were written.
+/// Writes each element of the list, or each member of the object, in `body` to a line, and returns the number of
+/// lines. Numbers and texts stay unchanged.
 ///
 /// # Errors
-/// Returns an error if it is neither.
+/// Returns an error if the body is neither.
 pub(super) fn parameters(body: &[u8], out: &mut Vec<u8>) -> Result<usize, &'static str> {
     std::str::from_utf8(body).map_err(|_| NO_JSON)?;
     let mut json = Json { rest: body, out };
@@ -94,7 +94,7 @@ pub(super) fn parameters(body: &[u8], out: &mut Vec<u8>) -> Result<usize, &'stat
     }
 }
 
-/// Copies JSON without the space between its tokens.
+/// Copies JSON without white space between its tokens.
 struct Json<'j> {
     rest: &'j [u8],
     out: &'j mut Vec<u8>,
@@ -121,7 +121,7 @@ impl Json<'_> {
         is_next
     }
 
-    /// Whether another element follows, or else `end`.
+    /// Returns true if another element follows, false at `end`.
     fn goes_on(&mut self, end: u8) -> Result<bool, &'static str> {
         match self.next_token() {
             Some(b',') => Ok(true),
@@ -152,7 +152,7 @@ impl Json<'_> {
         match self.peek().ok_or(NO_JSON)? {
             b'"' => self.text(),
             open @ (b'[' | b'{') => {
-                // Both signs have their ends two places behind them.
+                // Both brackets have their ends two code points later.
                 let end = open + 2;
                 let depth = depth.checked_sub(1).ok_or("the body has too many levels")?;
                 self.copy(1);

@@ -1,14 +1,14 @@
-//! Dubbo, the side of a consumer: requests to calls, and what providers answer to answers.
+//! The consumer side of Dubbo: requests become calls, and responses of providers become HTTP responses.
 //!
 //! | file | role |
 //! |---|---|
 //! | `question` | a request as a call |
 //! | `frames` | the frames that a provider sends |
-//! | `answer` | what an answer says in HTTP |
+//! | `answer` | responses of a provider as HTTP responses |
 //! | `hessian` | values in Hessian 2 |
-//! | `lines` | values in lines of JSON, as the serialization `fastjson` has them |
+//! | `lines` | values in lines of JSON, the serialization `fastjson` |
 //!
-//! One call at a time is on a connection; the next one has the next number.
+//! A connection has one call at a time, with increasing numbers.
 
 mod answer;
 mod frames;
@@ -21,10 +21,10 @@ pub use frames::{Frames, Piece};
 pub use lines::count_types;
 pub use question::{Question, Unfit};
 
-/// Bytes of what a provider may answer. Dubbo's own bound on what is sent (`payload`), in both directions.
+/// The largest response of a provider in bytes. Dubbo has the same limit for messages in both directions (`payload`).
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of a request's body that a call takes where nothing else is said.
+/// The default limit of a request body for a call, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
 
 const HEADER_BYTES: usize = 16;
@@ -46,10 +46,10 @@ mod status {
     pub(super) const THREADS_EXHAUSTED: u8 = 100;
 }
 
-/// The version of the protocol that calls say they are of.
+/// The protocol version in calls.
 const PROTOCOL: &str = "2.0.2";
 
-/// What a request calls.
+/// The call of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The interface of the service.
@@ -58,28 +58,28 @@ pub struct Call {
     pub version: Box<str>,
     /// The method.
     pub method: Box<str>,
-    /// How the request is said to it.
+    /// The form of request and response.
     pub form: Form,
-    /// Bytes of the request's body that are taken.
+    /// The largest request body in bytes.
     pub body_bytes_max: usize,
 }
 
-/// How a request is said to a method, and how its answer becomes one in HTTP.
+/// The form of a call and its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
-    /// The method takes one map with the fields and the body of the request, in Hessian 2, and answers with such a map.
+    /// The method takes one map with the fields and the body of the request, in Hessian 2, and returns such a map.
     Map,
-    /// The body has the parameters, which the method is given in lines of JSON.
+    /// The body has the parameters, which the method gets in lines of JSON.
     Lines {
         /// Their types, as JVM descriptors.
         types: Box<str>,
-        /// The body is such lines already; else it is JSON.
+        /// The body already has such lines; otherwise it is JSON.
         is_serialized: bool,
     },
 }
 
 impl Form {
-    /// The number of its serialization.
+    /// Returns the number of its serialization.
     fn serialization(&self) -> u8 {
         match self {
             Form::Map => 2,
@@ -89,7 +89,7 @@ impl Form {
 }
 
 impl Call {
-    /// The frames of the answer to this call, which goes by the number `id`.
+    /// Returns the reader of the response to this call, with the number `id`.
     pub fn frames(&self, id: u64) -> Frames {
         Frames::new(id, self.form.serialization())
     }

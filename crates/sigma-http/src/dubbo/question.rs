@@ -1,4 +1,4 @@
-//! A request as a call.
+//! Requests as calls.
 
 use std::borrow::Cow;
 
@@ -6,37 +6,37 @@ use super::hessian::{self, Value};
 use super::{Call, Form, HEADER_BYTES, PROTOCOL, flag, header, lines};
 use crate::Headers;
 
-/// The key of the body in the map that a method takes. A field of this name is left out: a client could pass it off as
-/// the body.
+/// The key of the body in the map of a method. A field of this name is left out: a client could pass it off as the
+/// body.
 const BODY_KEY: &str = "body";
 
-/// Bytes of a body in one chunk of Hessian.
+/// The size of a Hessian chunk of a body in bytes.
 const CHUNK_BYTES: usize = 0xffff;
 
-/// A call that is being written, while the body of its request comes.
+/// A call that is written while the request body arrives.
 #[derive(Debug)]
 pub struct Question {
     call: Call,
-    /// The frame as far as it is known, with room for its header.
+    /// The frame so far, with room for its header.
     wire: Vec<u8>,
-    /// JSON that is to become parameters.
+    /// JSON that becomes parameters.
     json: Vec<u8>,
     body_bytes: usize,
-    /// Where the lines of parameters begin.
+    /// The start of the parameter lines.
     lines_at: usize,
 }
 
-/// Why a request cannot be said as a call.
+/// The reason why a request cannot become a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// Its body is over the limit.
+    /// Its body exceeds the limit.
     TooLarge,
-    /// Its body is not what the method takes.
+    /// Its body does not match the method.
     Unsayable(&'static str),
 }
 
 impl Question {
-    /// The call of a request with these fields.
+    /// Starts the call of a request with these fields.
     pub fn begin(call: Call, headers: &Headers) -> Question {
         let mut wire = vec![0; HEADER_BYTES];
         match &call.form {
@@ -57,10 +57,10 @@ impl Question {
         Question { call, wire, json: Vec::new(), body_bytes: 0, lines_at }
     }
 
-    /// More of the request's body.
+    /// Adds a piece of the request body.
     ///
     /// # Errors
-    /// Returns an error if it is over its limit.
+    /// Returns an error if the body exceeds its limit.
     pub fn body(&mut self, data: &[u8]) -> Result<(), Unfit> {
         let before = self.body_bytes;
         self.body_bytes += data.len();
@@ -80,10 +80,10 @@ impl Question {
         Ok(())
     }
 
-    /// The frame of the call, which goes by the number `id`.
+    /// Returns the frame of the call, with the number `id`.
     ///
     /// # Errors
-    /// Returns an error if the body is not what the method takes.
+    /// Returns an error if the body does not match the method.
     pub fn end(mut self, id: u64) -> Result<Vec<u8>, Unfit> {
         match &self.call.form {
             Form::Map => self.end_map(),
@@ -97,9 +97,9 @@ impl Question {
                     lines::parameters(&self.json, &mut self.wire).map_err(Unfit::Unsayable)?
                 };
                 if count != expected {
-                    // What is too much would be read as attachments, which name the service that is called.
+                    // Surplus parameters would be read as attachments, which name the called service.
                     return Err(Unfit::Unsayable(
-                        "the number of parameters in the body is not that of the method",
+                        "the body has another number of parameters than the method",
                     ));
                 }
                 self.wire.extend_from_slice(b"{}\n");
@@ -114,7 +114,7 @@ impl Question {
         Ok(self.wire)
     }
 
-    /// Writes what is behind the body in the map, and the attachments.
+    /// Writes the end of the map after the body, and the attachments.
     fn end_map(&mut self) {
         if self.body_bytes > 0 {
             hessian::end_chunks(&mut self.wire);
@@ -128,7 +128,7 @@ impl Question {
     }
 }
 
-/// Writes each field once; what comes several times is one list, as elsewhere in HTTP (RFC 9110 §5.3).
+/// Writes each field once; repeated fields become one list, as elsewhere in HTTP (RFC 9110 §5.3).
 fn write_fields(headers: &Headers, out: &mut Vec<u8>) {
     for (at, (name, value)) in headers.iter().enumerate() {
         let is_same = |(other, _): &(&[u8], &[u8])| other.eq_ignore_ascii_case(name);
@@ -150,7 +150,7 @@ fn write_fields(headers: &Headers, out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes as text: those of UTF-8, or else each a character of ISO 8859-1.
+/// Decodes bytes as UTF-8, or else as ISO 8859-1.
 fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
@@ -195,7 +195,7 @@ mod tests {
             });
             assert_eq!(found.map(|frame| String::from_utf8_lossy(&frame).into_owned()), expected, "{body}");
         };
-        let count = Err(Unfit::Unsayable("the number of parameters in the body is not that of the method"));
+        let count = Err(Unfit::Unsayable("the body has another number of parameters than the method"));
         check(lines("", false), "", Ok(""));
         check(lines("", true), "", Ok(""));
         check(lines("I", true), "1", Ok("1\n"));

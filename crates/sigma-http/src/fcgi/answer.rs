@@ -1,4 +1,4 @@
-//! The head of an answer in the form of CGI (RFC 3875 §6).
+//! The response head in the form of CGI (RFC 3875 §6).
 
 use crate::h1::bytes::{is_token, is_value};
 use crate::h1::{HeadLimits, ParseError};
@@ -6,10 +6,10 @@ use crate::{BodyLength, HeaderId, Method, ResponseHead, Version};
 
 use ParseError::Invalid;
 
-/// Where a head ends that `text` begins with, its empty line included; None if more has to come. Nothing ends before
-/// `from`, where the last look ended.
+/// Returns the end of the head at the start of `text`, including its empty line; None if it is incomplete. The search
+/// continues at `from`, where the last one ended.
 pub fn head_end(text: &[u8], from: usize) -> Option<usize> {
-    // The end of the last line may have been there already.
+    // The end of the last line may already be there.
     let mut at = from.saturating_sub(2);
     loop {
         at += memchr::memchr(b'\n', &text[at..])? + 1;
@@ -21,15 +21,15 @@ pub fn head_end(text: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Reads the head that `text` is, up to and with its empty line, into `head`, and says how long the body is. Lines may
-/// end in a line feed alone, as those of most applications do.
+/// Parses the head `text`, including its empty line, into `head`, and returns the length of the body. Lines may end
+/// in LF alone, as most applications write them.
 ///
-/// The status is that of `Status`; without one it is 302 beside a `Location`, or else 200. A `Location` that is a path
-/// alone is passed on as well, and is not looked up by the gateway itself (RFC 3875 §6.2.2): the client comes back
-/// with it, through routes and rules like everybody. Fields of a connection are left out, as an application has none.
+/// The status comes from `Status`; without it, it is 302 with a `Location`, otherwise 200. A `Location` with only a
+/// path is forwarded too, and the gateway does not resolve it (RFC 3875 §6.2.2): the client comes back with it,
+/// through routes and rules. Connection fields are left out, as an application has no connection.
 ///
 /// # Errors
-/// Returns an error if the head must not be forwarded or is over `limits`.
+/// Returns an error if the head must not be forwarded or exceeds `limits`.
 pub fn parse_head(
     text: &[u8],
     limits: &HeadLimits,
@@ -72,7 +72,7 @@ pub fn parse_head(
     Ok(length.map_or(BodyLength::Streamed, BodyLength::Known))
 }
 
-/// The length of the body behind a head that declares it so, in the answer to a request of `method`.
+/// Returns the body length after a head with this declared length, in a response to `method`.
 pub fn body_length(declared: BodyLength, status: u16, method: Method) -> BodyLength {
     if method == Method::Head || matches!(status, 204 | 304) { BodyLength::None } else { declared }
 }
@@ -89,7 +89,8 @@ fn field(line: &[u8]) -> Result<(&[u8], &[u8]), ParseError> {
     Ok((name, value))
 }
 
-/// Three digits, and a reason if any. What is no final answer is none: nobody has asked for another protocol.
+/// Parses three digits, and an optional reason. Only final statuses are valid: the request did not ask for another
+/// protocol.
 fn status_code(value: &[u8]) -> Result<u16, ParseError> {
     let (digits, reason) = value.split_at(value.len().min(3));
     let code = decimal(digits).ok().filter(|code| (200..=999).contains(code));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_are_refused() {
+    fn invalid_heads_are_rejected() {
         let check = |text: &str, expected: ParseError| {
             let found = parse_head(text.as_bytes(), &LIMITS, &mut ResponseHead::default());
             assert_eq!(found, Err(expected), "{text:?}");

@@ -1,13 +1,13 @@
-//! FastCGI 1.0, the side of a web server: requests to records, and records to answers in the form of CGI
-//! (RFC 3875).
+//! The web server side of FastCGI 1.0: requests become records, and records become responses in the form of CGI (RFC
+//! 3875).
 //!
 //! | file | role |
 //! |---|---|
-//! | `params` | what an application is told of a request |
-//! | `records` | the records that an application sends |
-//! | `answer` | the head of its answer |
+//! | `params` | request parameters for an application |
+//! | `records` | records from an application |
+//! | `answer` | the head of its response |
 //!
-//! One request at a time is on a connection, under the number 1: PHP's process manager knows nothing else.
+//! A connection has one request at a time, with the number 1: PHP's process manager supports nothing else.
 
 mod answer;
 mod params;
@@ -17,11 +17,11 @@ pub use answer::{body_length, head_end, parse_head};
 pub use params::{Params, TooLong};
 pub use records::{EndKind, Piece, Records};
 
-/// Bytes of content in one record. A multiple of eight, below what two bytes can tell.
+/// The largest content of one record in bytes. A multiple of eight that fits two bytes.
 pub const CONTENT_MAX: usize = 65_528;
 
 const VERSION: u8 = 1;
-/// The number that every request goes by.
+/// The number of every request.
 const REQUEST: u16 = 1;
 const HEADER_BYTES: usize = 8;
 
@@ -37,15 +37,15 @@ mod kind {
     pub(super) const UNKNOWN_TYPE: u8 = 11;
 }
 
-/// Writes the record that begins a request. With `keep` the application is asked to leave the connection open.
+/// Writes the record that starts a request. `keep` asks the application to leave the connection open.
 pub fn begin(keep: bool, out: &mut Vec<u8>) {
-    /// The application answers requests; it neither authorises nor filters.
+    /// The role of an application that responds; it neither authorises nor filters.
     const RESPONDER: u8 = 1;
     header(kind::BEGIN_REQUEST, 8, out);
     out.extend_from_slice(&[0, RESPONDER, u8::from(keep), 0, 0, 0, 0, 0]);
 }
 
-/// Writes what stands before `length` bytes of the request's body, at most [`CONTENT_MAX`]; 0 ends the body.
+/// Writes the header before `length` bytes of the request body, at most [`CONTENT_MAX`]; 0 ends the body.
 pub fn body(length: usize, out: &mut Vec<u8>) {
     header(kind::STDIN, length, out);
 }

@@ -1,17 +1,17 @@
-//! What an application is told of a request: names and values.
+//! Parameters of a request for an application: names and values.
 
 use std::ops::Range;
 
 use super::{CONTENT_MAX, header, kind};
 use crate::{HeaderId, Headers};
 
-/// A name and its value that do not fit into one record.
+/// A name and its value exceed one record.
 ///
-/// The protocol lets them go on in the next one; PHP does not, and drops the request.
+/// The protocol lets them continue in the next record; PHP does not, and drops the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Names and values, each name once.
+/// Names and values; each name occurs once.
 #[derive(Debug, Clone, Default)]
 pub struct Params {
     arena: Vec<u8>,
@@ -21,24 +21,24 @@ pub struct Params {
 #[derive(Debug, Clone)]
 struct Pair {
     name: Range<usize>,
-    /// None for a name that is not told.
+    /// None for a hidden name.
     value: Option<Range<usize>>,
 }
 
 impl Params {
-    /// Empties it, keeping its memory.
+    /// Removes all, keeping the memory.
     pub fn clear(&mut self) {
         self.arena.clear();
         self.pairs.clear();
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let value = self.pairs[self.position(name)?].value.clone();
         value.map(|value| &self.arena[value])
     }
 
-    /// Names and values in order.
+    /// Returns names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.pairs.iter().filter_map(|pair| {
             let value = pair.value.clone()?;
@@ -56,13 +56,13 @@ impl Params {
         start..self.arena.len()
     }
 
-    /// Gives `name` this value, whatever it had.
+    /// Sets the value of `name`.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         let value = self.keep(&[value]);
         self.put(name, Some(value));
     }
 
-    /// Tells nothing under `name`, whatever is said later by default.
+    /// Hides `name`; later defaults do not set it.
     pub fn hide(&mut self, name: &[u8]) {
         self.put(name, None);
     }
@@ -77,19 +77,20 @@ impl Params {
         }
     }
 
-    /// Gives `name` this value, unless it has one.
+    /// Sets the value of `name`, unless it has one.
     pub fn set_default(&mut self, name: &[u8], value: &[u8]) {
         if self.position(name).is_none() {
             self.set(name, value);
         }
     }
 
-    /// Adds the fields of a request as `HTTP_…` (RFC 3875 §4.1.18). What has a value already keeps it. Fields of one
-    /// name are joined.
+    /// Adds the fields of a request as `HTTP_…` (RFC 3875 §4.1.18). Existing values stay. Fields of one name are
+    /// joined.
     ///
-    /// Applications cannot tell `-` from `_` in these names, and PHP takes `.` and other signs for `_` too: a field
-    /// whose name has any of those could pass for another one, so it is left out. So is `Proxy`, whose variable many
-    /// programs take for a setting of their own (CVE-2016-5385), and what has variables of its own.
+    /// Applications cannot distinguish `-` from `_` in these names, and PHP also reads `.` and other characters as
+    /// `_`. A field with such a character could pass for another one, so it is left out. So is `Proxy`, whose
+    /// variable many programs read as a setting of their own (CVE-2016-5385), and so are fields with variables of
+    /// their own.
     pub fn add_fields(&mut self, headers: &Headers) {
         let given = self.pairs.len();
         let mut variable = Vec::new();
@@ -113,10 +114,10 @@ impl Params {
         }
     }
 
-    /// Writes them as records, the empty one that ends them included. No pair goes over the end of a record.
+    /// Writes them as records, including the empty record at the end. No pair crosses the end of a record.
     ///
     /// # Errors
-    /// Returns an error if a pair fits into none.
+    /// Returns an error if a pair exceeds a record.
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), TooLong> {
         let mut content = Vec::new();
         for (name, value) in self.iter() {
@@ -146,7 +147,7 @@ fn record(content: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(content);
 }
 
-/// A length in one byte, or in four with the highest bit set.
+/// Writes a length in one byte, or in four with the highest bit set.
 fn length(length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
         Ok(short) if short < 0x80 => out.push(short),
@@ -154,7 +155,7 @@ fn length(length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether the name of a field stands for one variable that no other name stands for.
+/// Returns true if no other field name maps to the same variable.
 fn is_plain(name: &[u8]) -> bool {
     name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-') && !name.eq_ignore_ascii_case(b"proxy")
 }
@@ -165,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// The pairs in records of parameters, as an application reads them that takes each record by itself.
+    /// Reads the pairs as an application does that parses each record separately.
     fn read(mut wire: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut pairs = Vec::new();
         loop {
@@ -218,7 +219,7 @@ mod tests {
             assert_eq!(params.get(b"HTTP_X_USER"), Some(&b"jack"[..]));
         };
         check(&[("Host", "a"), ("x-Trace-2", "1")], &[("HTTP_HOST", "a"), ("HTTP_X_TRACE_2", "1")]);
-        // What could pass for another one.
+        // Names that could pass for another one.
         for twin in
             ["X_Trace", "X.Trace", "X[Trace", "X~Trace", "Proxy", "proxy", "PROXY", "x-user", "X-USER"]
         {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_goes_over_the_end_of_a_record() {
+    fn no_pair_crosses_the_end_of_a_record() {
         let mut params = Params::default();
         let long = vec![b'x'; CONTENT_MAX - 6];
         params.set(b"A", b"1");
@@ -269,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_pairs_are_read_back(
             lengths in proptest::collection::vec((1..300usize, 0..40_000usize), 0..12),
         ) {
             let mut params = Params::default();

@@ -1,33 +1,33 @@
-//! The records that an application sends.
+//! Records from an application.
 
 use super::{HEADER_BYTES, REQUEST, VERSION, kind};
 use crate::Chunk;
 
-/// A part of an answer.
+/// A part of a response.
 #[derive(Debug)]
 pub enum Piece {
-    /// Bytes of the answer, at least one.
+    /// Bytes of the response, at least one
     Stdout(Chunk),
-    /// No more of the answer will come.
+    /// The end of the response
     StdoutEnd,
-    /// Bytes for the log, at least one.
+    /// Bytes for the log, at least one
     Stderr(Chunk),
-    /// The request is over.
+    /// The end of the request
     End(EndKind),
 }
 
-/// Why a request is over.
+/// The reason for the end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndKind {
-    /// It was answered.
+    /// The request was served.
     Complete,
-    /// The application lacks something that it needs to answer.
+    /// The application lacks a resource that it needs.
     Overloaded,
-    /// It does not do what it was asked for: another role, or several requests at a time.
+    /// The application does not support the role, or several requests at a time.
     Refused,
 }
 
-/// Takes the pieces of one answer out of the bytes of its connection. Records may come in any pieces.
+/// Reads the pieces of one response from the bytes of its connection. Records may be split in any way.
 #[derive(Debug, Default)]
 pub struct Records {
     state: State,
@@ -35,12 +35,12 @@ pub struct Records {
 
 #[derive(Debug, Clone, Copy, Default)]
 enum State {
-    /// The header of a record is next.
+    /// The header of a record follows.
     #[default]
     Header,
-    /// So much of a record is to come, and so much behind it that means nothing.
+    /// The remaining content of a record, and the padding after it.
     Content { of: Content, left: usize, padding: usize },
-    /// The request is over, and so is the last record if that was there as a whole.
+    /// The request has ended; `is_whole` says whether its last record was complete.
     Over { is_whole: bool },
 }
 
@@ -49,12 +49,12 @@ enum Content {
     Stdout,
     Stderr,
     End,
-    /// It is about the connection, and nothing was asked of it.
+    /// An unrequested record about the connection.
     Nothing,
 }
 
 impl Records {
-    /// The next piece in `input`, or `None` if it takes more bytes. After [`Piece::End`] come no others.
+    /// Returns the next piece in `input`, or `None` if it needs more bytes. No pieces follow [`Piece::End`].
     ///
     /// # Errors
     /// Returns an error, which is the broken rule; the connection cannot be used further.
@@ -108,13 +108,13 @@ impl Records {
         }
     }
 
-    /// Whether the request is over, and no part of its last record is still to come.
+    /// Returns true if the request has ended with a complete record.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over { is_whole: true })
     }
 }
 
-/// Removes `left` bytes from the front of `input`, as far as they are there; whether all were.
+/// Removes up to `left` bytes from the front of `input`; returns true once all are removed.
 fn skip(input: &mut Chunk, left: &mut usize) -> bool {
     let there = input.len().min(*left);
     if there > 0 {
@@ -124,7 +124,7 @@ fn skip(input: &mut Chunk, left: &mut usize) -> bool {
     *left == 0
 }
 
-/// What a record has, and the lengths of that and of its padding.
+/// Returns the type of a record, and the lengths of content and padding.
 fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'static str> {
     let [version, of, number_high, number_low, high, low, padding, _] = *fields;
     if version != VERSION {
@@ -136,7 +136,7 @@ fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'stati
         (kind::STDOUT, REQUEST) => Content::Stdout,
         (kind::STDERR, REQUEST) => Content::Stderr,
         (kind::END_REQUEST, REQUEST) => Content::End,
-        // About the connection; some applications tell unasked.
+        // About the connection; some applications send it without a request.
         (kind::GET_VALUES_RESULT | kind::UNKNOWN_TYPE, 0) => Content::Nothing,
         (kind::STDOUT | kind::STDERR | kind::END_REQUEST, _) => {
             return Err("a record of a request that was not asked");
@@ -149,7 +149,7 @@ fn parse(fields: &[u8; HEADER_BYTES]) -> Result<(Content, usize, usize), &'stati
     Ok((content, length, usize::from(padding)))
 }
 
-/// The status of the protocol in the end of a request. That of the application is a matter of its own.
+/// Returns the protocol status at the end of a request. The application's own status is ignored.
 fn ending(body: &[u8]) -> Result<EndKind, &'static str> {
     match body.get(4) {
         Some(0) => Ok(EndKind::Complete),
@@ -177,10 +177,10 @@ mod tests {
         record(3, 1, &[0, 0, 0, 9, status, 0, 0, 0], 0)
     }
 
-    /// The answer, the log, and how it ended.
+    /// The response, the log, and the end.
     type All = (Vec<u8>, Vec<u8>, Option<EndKind>);
 
-    /// All that is read of `wire` in steps.
+    /// Reads all pieces of `wire` in steps.
     fn read(wire: &[u8], step: usize) -> Result<All, &'static str> {
         let (mut records, mut input) = (Records::default(), Chunk::empty());
         let (mut out, mut log, mut ended) = (Vec::new(), Vec::new(), None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_record_that_is_cut_is_not_the_end_of_all() {
+    fn a_truncated_last_record_is_not_the_end() {
         let wire = record(3, 1, &[0; 8], 3);
         for (there, expected) in [(16, false), (18, false), (19, true)] {
             let (mut records, mut input) = (Records::default(), Chunk::copy_of(&wire[..there]));
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_nothing_made_up(
+        fn nothing_is_lost_or_invented(
             contents in proptest::collection::vec((any::<bool>(), 0..70usize, any::<u8>()), 0..20),
             step in 1..100usize,
         ) {

@@ -1,24 +1,24 @@
-//! Bodies to frames, for both directions.
+//! Frames from the bytes of a body, in both directions.
 
 use super::chunked::ChunkedDecoder;
 use crate::{BodyLength, Chunk, Frame};
 
-/// Takes the frames of one message out of the bytes of its connection.
+/// Reads the frames of one message from the bytes of its connection.
 #[derive(Debug, Default)]
 pub enum BodyReader {
-    /// The message is over.
+    /// The message has ended.
     #[default]
     Done,
-    /// This many bytes are still to come.
+    /// The remaining number of bytes.
     Known(u64),
     /// Chunked coding.
     Chunked(Box<ChunkedDecoder>),
-    /// All that comes until the stream ends.
+    /// All bytes until the stream ends.
     UntilClose,
 }
 
 impl BodyReader {
-    /// A reader for a request's body of `length`.
+    /// Returns a reader for a request body of `length`.
     pub fn new(length: BodyLength) -> BodyReader {
         match length {
             BodyLength::None | BodyLength::Known(0) => BodyReader::Done,
@@ -28,7 +28,7 @@ impl BodyReader {
         }
     }
 
-    /// A reader for the body of a response. Its trailers are read as its head is.
+    /// Returns a reader for a response body. Its trailers are parsed with the same tolerance as its head.
     pub fn of_response(length: BodyLength) -> BodyReader {
         match length {
             BodyLength::Streamed => BodyReader::Chunked(Box::new(ChunkedDecoder::of_response())),
@@ -36,12 +36,12 @@ impl BodyReader {
         }
     }
 
-    /// Whether all of the message was read.
+    /// Returns true at the end of the message.
     pub fn is_done(&self) -> bool {
         matches!(self, BodyReader::Done)
     }
 
-    /// Whether `input` has everything that is missing of the message.
+    /// Returns true if `input` has the rest of the message.
     pub fn completes_with(&self, input: &[u8]) -> bool {
         match self {
             BodyReader::Done => true,
@@ -51,8 +51,8 @@ impl BodyReader {
         }
     }
 
-    /// The next frame in `input`, or `None` if it takes more bytes. Bytes behind the message stay
-    /// in `input`. After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
+    /// Returns the next frame in `input`, or `None` if it needs more bytes. Bytes after the message stay in `input`.
+    /// After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
     ///
     /// # Errors
     /// Returns an error, which is the broken rule; the connection cannot be used further.
@@ -79,10 +79,10 @@ impl BodyReader {
         }
     }
 
-    /// The stream ended: fine for a body that lasts until then, and for a finished message.
+    /// Handles the end of the stream, which is valid for a body until close and after the message.
     ///
     /// # Errors
-    /// Returns an error if the message is cut short.
+    /// Returns an error if the message is truncated.
     pub fn end_of_stream(&mut self) -> Result<Frame, &'static str> {
         match self {
             BodyReader::Done | BodyReader::UntilClose => {
@@ -98,7 +98,7 @@ impl BodyReader {
 fn next_chunked(decoder: &mut ChunkedDecoder, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
     if !decoder.is_done() && !input.is_empty() {
         let decoded = decoder.decode(input)?;
-        // Bytes behind the message are rare (pipelining); then they are set apart.
+        // Bytes after the message are rare (pipelining); they are split off.
         let mut data = if decoded.consumed == input.len() {
             std::mem::take(input)
         } else {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_and_what_follows() {
+    fn bodies_end_before_the_next_message() {
         check(BodyLength::None, b"GET", b"", b"GET");
         check(BodyLength::Known(3), b"abcGET", b"abc", b"GET");
         check(BodyLength::UntilClose, b"abc", b"abc", b"");
@@ -161,13 +161,13 @@ mod tests {
         check(BodyLength::UntilClose, b"abc", usize::MAX);
         check(BodyLength::Streamed, b"1\r\na\r\n0\r\n\r\nGET", 11);
         check(BodyLength::Streamed, b"0\r\nA: b\r\n\r\n", 11);
-        // What breaks a rule is found by whoever reads it.
+        // Broken rules are found by reading.
         check(BodyLength::Streamed, b"0\r\nA b\r\n\r\n", usize::MAX);
         check(BodyLength::Streamed, b"x", usize::MAX);
     }
 
     #[test]
-    fn cut_short() {
+    fn truncated_bodies_are_errors() {
         assert!(BodyReader::new(BodyLength::Known(1)).end_of_stream().is_err());
         assert!(BodyReader::new(BodyLength::Streamed).end_of_stream().is_err());
     }

@@ -1,4 +1,4 @@
-//! Which bytes may stand where in an HTTP/1 message.
+//! The allowed bytes in each part of an HTTP/1 message.
 
 use crate::swar::{find_control, is_visible_without_hash};
 
@@ -36,7 +36,7 @@ const fn classes() -> [u8; 256] {
         {
             class |= TOKEN;
         }
-        // RFC 3986 §3.2.2 without userinfo; brackets and colon are placed by `is_authority`.
+        // RFC 3986 §3.2.2 without userinfo; `is_authority` checks brackets and colons.
         if alnum
             || matches!(
                 b,
@@ -70,43 +70,43 @@ fn all(bytes: &[u8], class: u8) -> bool {
     bytes.iter().all(|b| CLASSES[usize::from(*b)] & class != 0)
 }
 
-/// A non-empty token (RFC 9110 §5.6.2).
+/// Returns true for a non-empty token (RFC 9110 §5.6.2).
 #[inline]
 pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// Length of the token at the front of `bytes`.
+/// Returns the length of the token at the front of `bytes`.
 #[inline]
 pub(super) fn token_len(bytes: &[u8]) -> usize {
     bytes.iter().position(|b| CLASSES[usize::from(*b)] & TOKEN == 0).unwrap_or(bytes.len())
 }
 
-/// Bytes that a field value may consist of: visible, space, tab and obs-text (RFC 9110 §5.5).
+/// Returns true if a field value may have these bytes: visible, space, tab and obs-text (RFC 9110 §5.5).
 #[inline]
 pub fn is_value(bytes: &[u8]) -> bool {
     find_control(bytes, 0) == bytes.len()
 }
 
-/// Bytes that a request target may consist of.
+/// Returns true if a request target may have these bytes.
 ///
-/// RFC 3986 allows less, but clients in the field send `|`, `"`, `{` and the like raw. None of those
-/// is ambiguous to a parser; space, controls, `#` and non-ASCII are.
+/// RFC 3986 allows fewer, but clients in the field send `|`, `"`, `{` and the like raw. These are unambiguous to
+/// parsers; space, controls, `#` and non-ASCII are not.
 #[inline]
 pub fn is_target(bytes: &[u8]) -> bool {
     !bytes.is_empty() && is_visible_without_hash(bytes)
 }
 
-/// At most 65535; empty stands for the default (RFC 3986 §3.2.3).
+/// Checks a port: at most 65535; empty for the default (RFC 3986 §3.2.3).
 fn is_port(digits: &[u8]) -> bool {
-    // More than 65535 of anything is too many; what is over stays over.
+    // A value over 65535 stays over it.
     let value = digits.iter().try_fold(0u32, |n, digit| {
         digit.is_ascii_digit().then(|| (n * 10 + u32::from(digit - b'0')).min(u32::from(u16::MAX) + 1))
     });
     value.is_some_and(|value| value <= u32::from(u16::MAX))
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port` (RFC 3986 §3.2 without userinfo, which HTTP forbids).
+/// Checks `host`, `host:port`, `[v6]` or `[v6]:port` (RFC 3986 §3.2 without userinfo, which HTTP forbids).
 pub fn is_authority(bytes: &[u8]) -> bool {
     let (host, rest) = if bytes.first() == Some(&b'[') {
         let Some(close) = memchr::memchr(b']', bytes) else { return false };

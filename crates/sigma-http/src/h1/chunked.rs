@@ -4,23 +4,22 @@ use super::parse::{HeadLimits, parse_trailers};
 use super::tolerance::Tolerance;
 use crate::Headers;
 
-/// Longest chunk extensions in bytes, white space around them included; nobody uses them but
-/// attackers who hide work in them.
+/// The longest chunk extension in bytes, including white space around it; only attackers send longer ones, to hide
+/// work.
 const EXTENSION_MAX: u16 = 256;
-/// Digits of a chunk size behind its leading zeros; 16 would overflow no u64, and no chunk is that
-/// large.
+/// Digits of a chunk size after its leading zeros; 16 would not overflow u64, and no chunk is that large.
 const SIZE_DIGITS_MAX: u8 = 15;
-/// Leading zeros of a chunk size: some senders pad to a fixed width, nobody further than this.
+/// Leading zeros of a chunk size: some senders pad to a fixed width, never further than this.
 const ZEROS_MAX: u8 = 64;
-/// Bytes of trailers.
+/// The limit of trailers in bytes.
 const TRAILERS_MAX: usize = 16 * 1024;
-/// Number of trailer fields.
+/// The limit of trailer fields.
 const TRAILER_FIELDS_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
-    /// White space behind the size, which only an extension or the end of the line may follow.
+    /// White space after the size; only an extension or the end of the line may follow.
     SizeSpace,
     Extension,
     SizeLf,
@@ -31,7 +30,7 @@ enum State {
     Done,
 }
 
-/// Turns a chunked body back into its payload.
+/// Decodes a chunked body.
 #[derive(Debug, Clone)]
 pub struct ChunkedDecoder {
     state: State,
@@ -40,7 +39,7 @@ pub struct ChunkedDecoder {
     digits: u8,
     extension: u16,
     trailer_bytes: Vec<u8>,
-    /// Trailers of responses are mended as their heads are.
+    /// Trailers of responses are repaired like their heads.
     is_response: bool,
 }
 
@@ -68,17 +67,17 @@ impl Default for ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// A decoder for the body of a response. The default one is for requests.
+    /// Returns a decoder for the body of a response. The default one is for requests.
     pub fn of_response() -> ChunkedDecoder {
         ChunkedDecoder { is_response: true, ..ChunkedDecoder::default() }
     }
 
-    /// Whether the whole message was seen.
+    /// Returns true at the end of the message.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Whether `input` has everything that is missing of the message.
+    /// Returns true if `input` has the rest of the message.
     pub(super) fn completes_with(&self, input: &[u8]) -> bool {
         if self.is_done() {
             return true;
@@ -88,8 +87,8 @@ impl ChunkedDecoder {
         decoded.is_ok() && trial.is_done() && trial.take_trailers().is_ok()
     }
 
-    /// Decodes the next piece of the message in place: the payload is moved to the front of
-    /// `data`. Bytes beyond `consumed` belong to what follows the message.
+    /// Decodes the next piece of the message in place: the payload moves to the front of `data`. Bytes after
+    /// `consumed` follow the message.
     ///
     /// # Errors
     /// Returns an error, which is the broken rule; the connection cannot be used further.
@@ -124,7 +123,7 @@ impl ChunkedDecoder {
         self.state = match (self.state, byte) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.size_digit(byte),
             (State::Size, _) if self.digits == 0 && self.zeros == 0 => return Err("a chunk size is missing"),
-            // RFC 9112 §7.1.1 asks to read what it forbids to send: white space around extensions.
+            // RFC 9112 §7.1.1 requires recipients to accept white space around extensions.
             (State::Size | State::SizeSpace, b' ' | b'\t') => {
                 self.count_extension()?;
                 State::SizeSpace
@@ -189,7 +188,7 @@ impl ChunkedDecoder {
         Ok(())
     }
 
-    /// The trailer fields, once the message is done; `None` if it had none.
+    /// Returns the trailer fields, once the message is complete; `None` without trailers.
     ///
     /// # Errors
     /// Returns the broken rule.
@@ -291,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Trailers of responses are read as their heads are. Trailers of requests are strict.
+    /// Trailers of responses are parsed like their heads. Trailers of requests are strict.
     #[test]
     fn trailers_of_old_origins() {
         let check = |trailers: &str, expected: Option<&str>| {
@@ -315,7 +314,7 @@ mod tests {
         check("C: d\r\nA\t \t:b", Some("b"));
         check("A: b\r\n  c", Some("b c"));
         check("A:\r\n\tb\r\n c", Some("b c"));
-        // No field to fold into, no name, and what belongs into the head.
+        // A folded first line, a missing name, and fields that belong into the head.
         check(" A: b", None);
         check(" : b", None);
         check("A B : c", None);

@@ -1,13 +1,12 @@
-//! Heads to bytes.
+//! Encoding of heads.
 
 use super::Framing;
 use super::framing::frame_request;
 use crate::head::reason_phrase;
 use crate::{BodyLength, Headers, RequestHead, ResponseHead};
 
-/// Writes a request head whole. `rewritten` is what the upstream is asked for in place of the
-/// head's own target. The fields that frame the message are made from `length` and `upgrade`, the
-/// protocol that is asked for; what the head says of them is not believed.
+/// Writes a whole request head. `rewritten` replaces the head's own target. The framing fields are made from `length`
+/// and `upgrade`, the requested protocol; framing fields of the head are ignored.
 pub fn request_head(
     head: &mut RequestHead,
     rewritten: Option<&[u8]>,
@@ -32,8 +31,8 @@ pub fn request_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the status line and the fields of a head that [`super::frame_response`] has framed; the
-/// caller adds its own fields and the empty line.
+/// Writes the status line and the fields of a head after [`super::frame_response`]; the caller adds its own fields
+/// and the empty line.
 pub fn response_head(head: &ResponseHead, out: &mut Vec<u8>) {
     if head.status == 200 {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -116,9 +115,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever fields a head has, a reader of what is written finds the body that was declared.
+        /// With any fields in a head, a reader of the output finds the declared body.
         #[test]
-        fn requests_declare_the_body_that_follows(fields in fields(), length in lengths(), upgrades: bool) {
+        fn requests_declare_their_body(fields in fields(), length in lengths(), upgrades: bool) {
             let mut head = RequestHead::default();
             parse_request(b"POST /a HTTP/1.1\r\nHost: h\r\n\r\n", &LIMITS, &mut head).expect("a head");
             add(&mut head.headers, &fields);
@@ -134,9 +133,9 @@ mod tests {
             prop_assert_eq!(again.headers.get(HeaderId::Upgrade), upgrade);
         }
 
-        /// As for requests; an answer that has no body says nothing that could be read as one.
+        /// As for requests; a response without a body has no fields that declare one.
         #[test]
-        fn answers_declare_the_body_that_follows(
+        fn answers_declare_their_body(
             fields in fields(), length in lengths(), to_head: bool,
             status in proptest::sample::select(&[103u16, 200, 204, 206, 304, 404, 500][..]),
         ) {

@@ -1,13 +1,13 @@
-//! Where a message ends (RFC 9112 §6) and whether the connection lives on (§9.3).
+//! The end of a message (RFC 9112 §6) and the persistence of the connection (§9.3).
 
 use crate::header::Several;
 use crate::{BodyLength, HeaderId, Headers, Method, RequestHead, ResponseHead, Version};
 
-/// The length of a request's body.
+/// Returns the length of a request body.
 ///
 /// # Errors
-/// Returns the broken rule. Everything that two recipients could read differently is refused: a length
-/// besides a coding, more than one length, a coding other than exactly `chunked`.
+/// Returns the broken rule. Ambiguous framing is rejected: a length together with a coding, more than one length, a
+/// coding other than exactly `chunked`.
 pub fn request_body(head: &RequestHead) -> Result<BodyLength, &'static str> {
     let headers = &head.headers;
     if headers.has(HeaderId::TransferEncoding) {
@@ -19,13 +19,13 @@ pub fn request_body(head: &RequestHead) -> Result<BodyLength, &'static str> {
     content_length(headers).map(|length| length.map_or(BodyLength::None, BodyLength::Known))
 }
 
-/// The length of a response's body to a request of `method`.
+/// Returns the length of a response body for a request of `method`.
 ///
 /// # Errors
-/// Returns an error if [`request_body`] would.
+/// Returns an error in the same cases as [`request_body`].
 pub fn response_body(head: &ResponseHead, method: Method) -> Result<BodyLength, &'static str> {
     let headers = &head.headers;
-    // Checked even where no body follows: an answer with both is not to be trusted at all.
+    // It is checked even without a body: a response with both is not trustworthy.
     let declared = if headers.has(HeaderId::TransferEncoding) {
         if head.version == Version::Http10 {
             return Err("Transfer-Encoding in an HTTP/1.0 response");
@@ -38,8 +38,8 @@ pub fn response_body(head: &ResponseHead, method: Method) -> Result<BodyLength, 
     Ok(if bodiless { BodyLength::None } else { declared })
 }
 
-/// Makes the framing fields of a request say what its body's `length` is, whatever they said
-/// before: a head never declares a body that does not follow it.
+/// Replaces the framing fields of a request with ones for `length`, so that the head declares exactly the body that
+/// follows.
 pub fn frame_request(headers: &mut Headers, length: BodyLength) {
     headers.remove_connection_fields();
     match length {
@@ -50,19 +50,18 @@ pub fn frame_request(headers: &mut Headers, length: BodyLength) {
     }
 }
 
-/// As [`frame_request`], for the answer to a request whose method was HEAD or not. Returns the
-/// length of what may follow: some answers have no body whatever their length is said to be
-/// (RFC 9112 §6.3).
+/// As [`frame_request`], for the response to a request; `to_head` is set for HEAD. Returns the length of the body
+/// that may follow: some responses have no body, whatever length they declare (RFC 9112 §6.3).
 pub fn frame_response(head: &mut ResponseHead, length: BodyLength, to_head: bool) -> BodyLength {
     let headers = &mut head.headers;
     headers.remove_connection_fields();
     if head.status == 204 || (100..200).contains(&head.status) {
-        // RFC 9110 §8.6: a length here could only be misread.
+        // RFC 9110 §8.6: a length here would be ambiguous.
         headers.remove(HeaderId::ContentLength);
         return BodyLength::None;
     }
     if to_head || head.status == 304 {
-        // It tells the length that the body would have. A field that could be read in two ways is removed.
+        // It states the length that the body would have. An ambiguous field is removed.
         match length {
             BodyLength::Known(n) => declare(headers, n),
             _ if content_length(headers).is_err() => headers.remove(HeaderId::ContentLength),
@@ -78,14 +77,14 @@ pub fn frame_response(head: &mut ResponseHead, length: BodyLength, to_head: bool
     length
 }
 
-/// A field that says so already keeps its place.
+/// A correct field keeps its position.
 fn declare(headers: &mut Headers, length: u64) {
     if content_length(headers) != Ok(Some(length)) {
         headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
     }
 }
 
-/// Whether the sender of a head keeps the connection open after the message (RFC 9112 §9.3).
+/// Returns true if the sender of a head keeps the connection open after the message (RFC 9112 §9.3).
 pub fn connection_persists(version: Version, headers: &Headers) -> bool {
     if !headers.has(HeaderId::Connection) {
         return version != Version::Http10;
@@ -116,7 +115,7 @@ fn content_length(headers: &Headers) -> Result<Option<u64>, &'static str> {
 }
 
 fn decimal(text: &[u8]) -> Option<u64> {
-    /// Digits that no number of them is too large for.
+    /// The number of digits that never overflows.
     const SAFE_DIGITS: usize = 19;
     let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
     if text.is_empty() {

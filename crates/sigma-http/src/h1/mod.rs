@@ -1,18 +1,17 @@
-//! HTTP/1 on the wire (RFC 9112), strictly.
+//! HTTP/1 on the wire (RFC 9112), parsed strictly.
 //!
 //! | file | role |
 //! |---|---|
-//! | `bytes` | which bytes may stand where |
-//! | `parse` | bytes to heads |
-//! | `tolerance` | what is taken beyond the strict grammar where a setting says so |
-//! | `framing` | where a message ends |
+//! | `bytes` | allowed bytes in each part |
+//! | `parse` | parsing of heads |
+//! | `tolerance` | deviations from the strict grammar that a setting allows |
+//! | `framing` | the end of a message |
 //! | `chunked` | the chunked coding, in place |
-//! | `body` | bytes to frames |
-//! | `output` | frames to bytes |
-//! | `encode` | heads to bytes |
+//! | `body` | frames from bytes |
+//! | `output` | bytes from frames |
+//! | `encode` | encoding of heads |
 //!
-//! An ambiguous message is refused rather than repaired: two parsers that repair differently are
-//! how requests are smuggled.
+//! An ambiguous message is rejected instead of repaired: request smuggling needs two parsers that repair differently.
 
 pub mod body;
 pub mod bytes;

@@ -1,4 +1,4 @@
-//! Bytes on their way out of one connection.
+//! The output queue of one connection.
 
 use std::io::IoSlice;
 
@@ -7,16 +7,16 @@ use sigma_buffer::small;
 use super::encode;
 use crate::{BodyLength, Chunk, Frame};
 
-/// Bodies up to this size are copied behind their head, so that both leave in one plain write.
+/// Bodies up to this size are copied after their head, so that both leave in one plain write.
 const COALESCE_BYTES: usize = 4 * 1024;
 
-/// Small pieces of body are taken up to this size while a slow peer keeps them waiting.
+/// Small pieces of body are copied up to this size while a slow peer delays them.
 const FRONT_BYTES: usize = 16 * 1024;
 
-/// How a body is framed on the wire.
+/// The framing of a body on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// As it is: the head declared the length, or the end of the stream ends it.
+    /// Unchanged: the head declares the length, or the end of the stream ends it.
     #[default]
     Plain,
     /// Chunked coding.
@@ -24,7 +24,7 @@ pub enum Framing {
 }
 
 impl From<BodyLength> for Framing {
-    /// As HTTP/1.1 frames what its sender cannot tell the length of.
+    /// Returns HTTP/1.1's framing for a body of unknown length.
     fn from(length: BodyLength) -> Framing {
         match length {
             BodyLength::Streamed | BodyLength::UntilClose => Framing::Chunked,
@@ -33,7 +33,7 @@ impl From<BodyLength> for Framing {
     }
 }
 
-/// An output queue of bounded size: at most one piece of body waits in it.
+/// An output queue of bounded size, with at most one piece of body.
 ///
 /// The bytes leave in the order `front`, `body`, `back`. An empty queue owns no memory.
 #[derive(Debug, Default)]
@@ -41,36 +41,36 @@ pub struct Output {
     front: Vec<u8>,
     /// Bytes of `front` that were written.
     written: usize,
-    /// Bytes written since the connection began.
+    /// Bytes written since the start of the connection.
     total: u64,
     body: Chunk,
     back: Vec<u8>,
-    /// How the current body is framed.
+    /// The framing of the current body.
     pub framing: Framing,
 }
 
 impl Output {
-    /// Whether nothing waits.
+    /// Returns true if the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.front.is_empty() && self.body.is_empty() && self.back.is_empty()
     }
 
-    /// Whether another frame may be pushed.
+    /// Returns true if another frame may be pushed.
     pub fn has_room(&self) -> bool {
         self.body.is_empty() && self.back.is_empty() && self.front.len() - self.written < FRONT_BYTES
     }
 
-    /// Memory that it holds.
+    /// Returns the memory of the queue in bytes.
     pub fn memory(&self) -> usize {
         self.front.capacity() + self.body.memory() + self.back.capacity()
     }
 
-    /// Bytes written since the connection began.
+    /// Returns the bytes written since the start of the connection.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The buffer that heads are encoded into. To be used only while [`Output::has_room`].
+    /// Returns the buffer for encoded heads. Use it only while [`Output::has_room`].
     pub fn front(&mut self) -> &mut Vec<u8> {
         if self.front.capacity() == 0 {
             self.front = small::take();
@@ -90,7 +90,7 @@ impl Output {
             }
             (Frame::End, Framing::Chunked) => encode::last_chunk(None, self.end()),
             (Frame::Trailers(trailers), Framing::Chunked) => encode::last_chunk(Some(&trailers), self.end()),
-            // A plain body has no place for trailers; dropping them is what RFC 9110 §6.5.1 asks for.
+            // A plain body cannot have trailers; RFC 9110 §6.5.1 allows to drop them.
             (Frame::End | Frame::Trailers(_), Framing::Plain) => {}
         }
     }
@@ -103,17 +103,17 @@ impl Output {
         }
     }
 
-    /// Where bytes behind everything queued go.
+    /// Returns the buffer after all queued bytes.
     fn end(&mut self) -> &mut Vec<u8> {
         if self.body.is_empty() && self.back.is_empty() { self.front() } else { &mut self.back }
     }
 
-    /// The pieces to write, in order.
+    /// Returns the pieces to write, in order.
     pub fn slices(&self) -> [IoSlice<'_>; 3] {
         [IoSlice::new(&self.front[self.written..]), IoSlice::new(&self.body), IoSlice::new(&self.back)]
     }
 
-    /// The bytes to write, if they are one piece.
+    /// Returns the bytes to write, if they are one piece.
     pub fn single(&self) -> Option<&[u8]> {
         if self.body.is_empty() && self.back.is_empty() {
             return Some(&self.front[self.written..]);
@@ -121,7 +121,7 @@ impl Output {
         (self.front.is_empty() && self.back.is_empty()).then_some(&self.body[..])
     }
 
-    /// Takes note that the first `n` bytes were written.
+    /// Removes the first `n` bytes, which were written.
     pub fn advance(&mut self, mut n: usize) {
         self.total += n as u64;
         let front = n.min(self.front.len() - self.written);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leaves_in_order_whatever_the_step() {
+    fn bytes_leave_in_order_for_any_step() {
         let big = vec![b'x'; COALESCE_BYTES + 1];
         for step in [1, 3, 5000] {
             let mut out = Output { framing: Framing::Chunked, ..Output::default() };

@@ -1,4 +1,4 @@
-//! Bytes to heads.
+//! Parsing of heads.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::header::{Several, is_varied};
 use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
-/// Limits of a head.
+/// The limits of a head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLimits {
     /// Bytes of the first line.
@@ -17,25 +17,25 @@ pub struct HeadLimits {
     pub head_bytes: usize,
     /// Number of fields.
     pub fields: usize,
-    /// Forms that are taken beyond the strict grammar.
+    /// Accepted deviations from the strict grammar.
     pub tolerance: Tolerance,
 }
 
-/// Why a head was refused.
+/// The reason for a rejected head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// It breaks the grammar; the text names the rule.
+    /// The grammar is broken; the text names the rule.
     Invalid(&'static str),
-    /// The request line is over its limit.
+    /// The request line exceeds its limit.
     LineTooLong,
-    /// The head, or the number of its fields, is over its limit.
+    /// The head, or the number of its fields, exceeds its limit.
     HeadTooLarge,
 }
 
 use ParseError::Invalid;
 
 impl ParseError {
-    /// The fault of a client that sends such a head.
+    /// Returns the fault of a client that sends such a head.
     pub fn of_request(self) -> Fault {
         match self {
             Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
@@ -48,7 +48,7 @@ impl ParseError {
         }
     }
 
-    /// The fault of a node that sends such a head.
+    /// Returns the fault of a node that sends such a head.
     pub fn of_response(self) -> Fault {
         match self {
             Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
@@ -59,20 +59,20 @@ impl ParseError {
     }
 }
 
-/// Finds the end of a head that arrives in pieces, looking at every byte once.
+/// Finds the end of a head that arrives in pieces; it reads every byte once.
 ///
-/// The parser itself starts over on every call; a client that sends single bytes would make that
-/// quadratic, so after a first incomplete parse this says when another is worth it.
+/// The parser starts over on every call, which is quadratic for single bytes. So after a first incomplete parse this
+/// type decides when another is useful.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HeadScanner {
-    /// Small, as every idle connection has one; no head comes near the 4 GiB that it can tell.
+    /// Small, as every idle connection has one; no head reaches 4 GiB.
     scanned: u32,
     line_start: u32,
 }
 
 impl HeadScanner {
-    /// Whether `bytes` (which starts where the head does and only ever grows) hold a whole head,
-    /// or something the parser will refuse already.
+    /// Returns true if `bytes` (which start with the head and only grow) have a whole head, or an error that the
+    /// parser finds.
     pub fn ready(&mut self, bytes: &[u8]) -> bool {
         let (mut scanned, mut line_start) = (self.scanned as usize, self.line_start as usize);
         while let Some(at) = memchr::memchr(b'\n', &bytes[scanned..]).map(|i| i + scanned) {
@@ -90,12 +90,11 @@ impl HeadScanner {
 
 /// Parses a request head at the front of `bytes` into `head`.
 ///
-/// Returns its length, or `None` if more bytes are needed. One empty line before it is skipped
-/// (RFC 9112 §2.2). Host rules (RFC 9112 §3.2) are checked here, framing in
-/// [`super::framing`].
+/// Returns its length, or `None` if more bytes are needed. One empty line before it is skipped (RFC 9112 §2.2). Host
+/// rules (RFC 9112 §3.2) are checked here, framing in [`super::framing`].
 ///
 /// # Errors
-/// Returns an error if the head must not be forwarded or is over `limits`.
+/// Returns an error if the head must not be forwarded or exceeds `limits`.
 pub fn parse_request(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -123,7 +122,7 @@ pub fn parse_request(
 /// Parses a response head at the front of `bytes` into `head`; see [`parse_request`].
 ///
 /// # Errors
-/// Returns an error if the head must not be forwarded or is over `limits`.
+/// Returns an error if the head must not be forwarded or exceeds `limits`.
 pub fn parse_response(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -132,7 +131,7 @@ pub fn parse_response(
     let parsed = match parse_strict_response(bytes, limits, head) {
         Err(error) => match limits.tolerance.mended_response(bytes) {
             Some((mended, len)) => parse_strict_response(&mended, limits, head)?.map(|_| len),
-            // It may still become a head that can be mended.
+            // It may still become a head that can be repaired.
             None if limits.tolerance.bare_lf && error == BARE_LF && bytes.len() <= limits.head_bytes => None,
             None => return Err(error),
         },
@@ -146,7 +145,7 @@ pub fn parse_response(
 
 const BARE_LF: ParseError = Invalid("a line ends in a bare LF");
 
-/// One Content-Length of several that say the same.
+/// Merges equal Content-Length fields into one.
 fn merge_equal_lengths(headers: &mut Headers) {
     let lengths: Vec<&[u8]> = headers.get_all(HeaderId::ContentLength).collect();
     if let [first, rest @ ..] = &lengths[..]
@@ -164,7 +163,7 @@ fn parse_strict_response(
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, ParseError> {
     let Some(line) = next_line(bytes, 0)? else {
-        // Not HTTP at all is refused at once rather than at the head limit.
+        // Bytes that are not HTTP are rejected at once, before the head limit.
         let probe = bytes.len().min(7);
         if bytes[..probe] != b"HTTP/1."[..probe] {
             return Err(Invalid("the status line does not start with HTTP/1."));
@@ -185,7 +184,7 @@ fn parse_strict_response(
 /// Parses trailer fields, ended by an empty line, into `headers`.
 ///
 /// # Errors
-/// Returns an error if [`parse_request`] would.
+/// Returns an error in the same cases as [`parse_request`].
 pub fn parse_trailers(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -198,9 +197,9 @@ pub fn parse_trailers(
 }
 
 struct Line {
-    /// Without its CRLF.
+    /// The line without its CRLF.
     text: Range<usize>,
-    /// Where the next line starts.
+    /// The start of the next line.
     next: usize,
 }
 
@@ -216,8 +215,8 @@ fn incomplete<T>(have: usize, limit: usize, error: ParseError) -> Result<Option<
     if have > limit { Err(error) } else { Ok(None) }
 }
 
-/// Parses field lines from `start` to the empty line, in one pass. Loads the head into the arena only
-/// once it is complete, so an incomplete parse copies nothing.
+/// Parses field lines from `start` to the empty line, in one pass. Copies the head into the arena only once it is
+/// complete, so an incomplete parse copies nothing.
 fn parse_fields(
     bytes: &[u8],
     start: usize,
@@ -233,9 +232,9 @@ fn parse_fields(
         Ok(_) => ParseError::HeadTooLarge,
         Err(error) => error,
     };
-    // The lines that were told have no bytes behind them.
+    // The registered lines have no bytes yet.
     headers.clear();
-    // A line that is not whole yet breaks the grammar too; a head is judged when it is complete.
+    // An incomplete line breaks the grammar too; so a head is judged when it is complete.
     match end_of_head(bytes, start)? {
         None => Ok(None),
         Some(end) if end > limits.head_bytes => Err(ParseError::HeadTooLarge),
@@ -243,7 +242,7 @@ fn parse_fields(
     }
 }
 
-/// Where the head ends whose field lines begin at `start`, if it is complete.
+/// Returns the end of the head whose field lines begin at `start`, if it is complete.
 fn end_of_head(bytes: &[u8], start: usize) -> Result<Option<usize>, ParseError> {
     let mut at = start;
     while let Some(line) = next_line(bytes, at)? {
@@ -255,7 +254,7 @@ fn end_of_head(bytes: &[u8], start: usize) -> Result<Option<usize>, ParseError> 
     Ok(None)
 }
 
-/// Parses field lines until the empty one and returns where that ends.
+/// Parses field lines until the empty one and returns its end.
 fn parse_lines(
     bytes: &[u8],
     start: usize,
@@ -292,7 +291,7 @@ fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, 
     Ok(cr + 2)
 }
 
-/// The field name at `at`: its meaning and whether it has an underscore or a dot, and where its colon is.
+/// Parses the field name at `at`: its id, whether it has an underscore or a dot, and the position of its colon.
 fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), ParseError> {
     let broken = || Err(broken_name(bytes, at));
     let Some(colon) = find_near(b':', bytes, at) else { return broken() };
@@ -306,7 +305,7 @@ fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), Pars
     }
 }
 
-/// Why what stands at `at` is no field name.
+/// Returns the reason why the bytes at `at` are not a field name.
 fn broken_name(bytes: &[u8], at: usize) -> ParseError {
     let name_len = token_len(&bytes[at..]);
     match bytes.get(at + name_len) {
@@ -387,7 +386,7 @@ fn classify_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(
     head.form = TargetForm::Absolute;
     head.authority = range(scheme_len, scheme_len + authority_len);
     head.target = match &rest[authority_len..] {
-        // The empty path is `/` (RFC 9110 §4.2.3), and nobody behind has to know that it was empty.
+        // The empty path is `/` (RFC 9110 §4.2.3); later code need not know the difference.
         query if query.first() == Some(&b'?') => head.headers.keep(&[b"/", query].concat()),
         _ => range(scheme_len + authority_len, target.len()),
     };
@@ -406,7 +405,7 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
     if !(100..=999).contains(&status) {
         return Err(Invalid("the status code is not three digits from 100"));
     }
-    // The reason may be left out together with its space; servers in the field do both.
+    // The reason may be missing together with its space; servers in the field do both.
     let reason = match text.get(12) {
         None => line.end..line.end,
         Some(b' ') => line.start + 13..line.end,
@@ -418,7 +417,7 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
     Ok((version, status, reason.start as u32..reason.end as u32))
 }
 
-/// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
+/// Checks RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
 fn check_host(head: &RequestHead, tolerance: Tolerance) -> Result<(), ParseError> {
     match head.headers.only(HeaderId::Host) {
         Ok(None) if head.version == Version::Http10 => Ok(()),

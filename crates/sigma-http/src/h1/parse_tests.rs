@@ -1,4 +1,4 @@
-//! Heads that must be read, and heads that must be refused.
+//! Valid heads, and heads that must be rejected.
 
 use super::*;
 use crate::BodyLength;
@@ -47,7 +47,7 @@ fn target_forms() {
 }
 
 #[test]
-fn every_prefix_is_incomplete_or_refused_early() {
+fn every_prefix_is_incomplete_or_rejected_early() {
     let wire = "GET /index.html HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n";
     for cut in 0..wire.len() {
         assert!(matches!(request(&wire[..cut]), Ok(None)), "cut at {cut}");
@@ -61,7 +61,7 @@ fn every_prefix_is_incomplete_or_refused_early() {
 }
 
 #[test]
-fn refused_requests() {
+fn invalid_requests_are_rejected() {
     let host = "Host: x\r\n";
     let cases = [
         ("GET /\r\n\r\n".to_owned(), "HTTP/0.9"),
@@ -166,7 +166,7 @@ fn responses() {
     }
 }
 
-/// Forms of old origins that RFC 9112 lets a proxy take, each with what becomes of it.
+/// Forms of old origins that RFC 9112 allows a proxy to accept, each with its result.
 #[test]
 fn responses_of_old_origins() {
     let check = |wire: &str, name: &str, expected: Option<&str>| {
@@ -186,7 +186,7 @@ fn responses_of_old_origins() {
     check("HTTP/1.1 200 OK\r\nA: b\r\n\tX: c\r\n\r\n", "a", Some("b X: c"));
     check("HTTP/1.0 200\r\nA:\r\n b\r\n\r\n", "a", Some("b"));
     check("HTTP/1.1 200 \r\nA: b\r\n\r\n", "a", Some("b"));
-    // No name, no field to fold into, or a name that is not a token even without the space.
+    // A missing name, a fold without a field, or a name that is not a token even without the space.
     check("HTTP/1.1 200 OK\r\n : b\r\n\r\n", "", None);
     check("HTTP/1.1 200 OK\r\n A: b\r\n\r\n", "a", None);
     check("HTTP/1.1 200 OK\r\nA B : c\r\n\r\n", "a b", None);

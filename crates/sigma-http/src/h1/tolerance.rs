@@ -1,18 +1,18 @@
-//! Forms that strict parsing refuses, and that some peers in the field send: taken only where a setting says
-//! so, and turned at once into what nobody behind can misread.
+//! Deviations from the strict grammar by peers in the field. A setting accepts them, and they are converted at once
+//! to an unambiguous form.
 
-/// Forms that are taken beyond the strict grammar. None by default.
+/// Accepted deviations from the strict grammar. None by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tolerance {
-    /// A `%` in the path of a target that no two hexadecimal digits follow; it becomes `%25`.
+    /// A `%` in the path of a target without two hexadecimal digits after it; it becomes `%25`.
     pub lone_percent: bool,
-    /// UTF-8 in a target as it is; it becomes percent-encoded.
+    /// Raw UTF-8 in a target; it becomes percent-encoded.
     pub raw_utf8: bool,
     /// A Host field without a value.
     pub empty_host: bool,
-    /// Lines in the head of a node's answer that end in LF alone.
+    /// Lines in a node's response head that end in LF alone.
     pub bare_lf: bool,
-    /// A node's Content-Length that is said several times, each time the same.
+    /// A repeated Content-Length of a node, each time with the same value.
     pub equal_lengths: bool,
 }
 
@@ -26,8 +26,7 @@ impl Tolerance {
         equal_lengths: false,
     };
 
-    /// The target as the strict grammar has it; None if there is nothing to mend, or nothing that
-    /// may be.
+    /// Returns the target in the strict grammar; None if no repair is needed or allowed.
     pub(crate) fn mended_target(self, target: &[u8]) -> Option<Vec<u8>> {
         if !(self.lone_percent || self.raw_utf8) {
             return None;
@@ -52,11 +51,11 @@ impl Tolerance {
         (out != target).then_some(out)
     }
 
-    /// The response head at the front of `bytes` in the strict grammar, and how many of `bytes` it is; None if
-    /// it is not whole, or needs no mending.
+    /// Returns the response head at the front of `bytes` in the strict grammar, and its original length; None if it
+    /// is incomplete, or needs no repair.
     ///
-    /// White space before the colon of a field is removed and a folded line becomes a part of the one before it, as
-    /// RFC 9112 §5.1 and §5.2 demand of a proxy. Lines that end in LF alone are taken where a setting says so.
+    /// White space before the colon of a field is removed, and a folded line is joined to the line before it, as RFC
+    /// 9112 §5.1 and §5.2 require of a proxy. Lines that end in LF alone are accepted if a setting allows it.
     pub(crate) fn mended_response(self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         self.mended_lines(bytes, 0)
     }
@@ -66,7 +65,7 @@ impl Tolerance {
         self.mended_lines(bytes, 1).map(|(mended, _)| mended)
     }
 
-    /// `lines` have come before: none, or the status line.
+    /// Repairs lines; `lines` is the number of lines before them: none, or the status line.
     fn mended_lines(self, bytes: &[u8], mut lines: usize) -> Option<(Vec<u8>, usize)> {
         let (mut out, mut at, mut is_mended) = (Vec::new(), 0, false);
         while let Some(lf) = memchr::memchr(b'\n', &bytes[at..]).map(|i| i + at) {
@@ -79,7 +78,7 @@ impl Tolerance {
                 }
                 None => return None,
             };
-            // The status line is no field: what follows it cannot be folded into it.
+            // The status line is not a field: no line can be folded into it.
             match text {
                 [b' ' | b'\t', ..] if lines > 1 => {
                     is_mended = true;
@@ -100,7 +99,7 @@ impl Tolerance {
     }
 }
 
-/// Appends a field line without the white space before its colon. Returns whether there was any.
+/// Appends a field line without the white space before its colon. Returns true if there was any.
 fn push_field(line: &[u8], out: &mut Vec<u8>) -> bool {
     let colon = memchr::memchr(b':', line).unwrap_or_default();
     let name = trimmed_end(&line[..colon]);
@@ -125,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_mended_as_far_as_it_is_allowed() {
+    fn targets_are_repaired_as_far_as_allowed() {
         let all = Tolerance { lone_percent: true, raw_utf8: true, ..Tolerance::NONE };
         let check = |tolerance: Tolerance, target: &[u8], expected: Option<&str>| {
             let mended = tolerance.mended_target(target);
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_mended_once_the_head_is_whole() {
+    fn responses_are_repaired_once_the_head_is_complete() {
         let lf = Tolerance { bare_lf: true, ..Tolerance::NONE };
         let check = |tolerance: Tolerance, bytes: &[u8], expected: Option<(&[u8], usize)>| {
             let mended = tolerance.mended_response(bytes);
@@ -157,7 +156,7 @@ mod tests {
         check(Tolerance::NONE, b"H\r\nA: b \r\n \tc \r\n\r\n", Some((b"H\r\nA: b c\r\n\r\n", 18)));
         check(Tolerance::NONE, b"H\r\nA:\r\n b\r\n\tc\r\n\r\n", Some((b"H\r\nA: b c\r\n\r\n", 17)));
         check(lf, b"H\nA : b\n c\n\n", Some((b"H\r\nA: b c\r\n\r\n", 12)));
-        // Nothing to mend, or nothing that may be.
+        // No repair is needed or allowed.
         check(Tolerance::NONE, b"H\r\nA: b : c\r\n\r\n", None);
         check(Tolerance::NONE, b"H\r\n A: b\r\n\r\n", None);
         check(Tolerance::NONE, b"H\r\n : b\r\n\r\n", None);

@@ -1,4 +1,4 @@
-//! Shares of a connection and its streams in the budget of their thread.
+//! Memory accounts of a connection and its streams in the budget of their thread.
 
 use sigma_buffer::held::{Account, EXCHANGE_BYTES};
 
@@ -7,15 +7,15 @@ use super::frame::ErrorCode;
 use super::stream::{Fate, StreamKey};
 use crate::{Fault, FaultKind};
 
-/// The fault of an exchange that gives way when the budget is short.
+/// The fault of an exchange that is ended because the budget is short.
 pub const REVOKED: Fault =
     Fault::new(FaultKind::MemoryLimit, "the exchange made no progress while memory for clients was short");
 
-/// Bytes that a stream moves before its account notes them, unless something waits.
+/// Bytes that a stream moves before its account records them, unless bytes wait.
 const NOTED_BYTES: u64 = 16 * 1024;
 
 impl Role {
-    /// The account of a connection; connections to nodes count nothing themselves.
+    /// Opens the account of a connection; connections to nodes count nothing themselves.
     pub(super) fn account(self) -> Account {
         match self {
             Role::Client => Account::default(),
@@ -37,20 +37,19 @@ impl Codec {
         self.streams.get(key).account = account;
     }
 
-    /// Counts what waits of a body to be sent.
+    /// Counts the waiting bytes of a body to be sent.
     pub(super) fn count_piece(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
         let held = if stream.piece.is_empty() { 0 } else { stream.piece.memory() };
         let moved = stream.moved();
-        // Little bodies that leave at once are not worth an entry.
+        // Small bodies that leave at once are not worth an entry.
         if held != 0 || stream.piece_held != 0 || moved - stream.moved_noted >= NOTED_BYTES {
             stream.account.update(stream.piece_held, held, moved);
             (stream.piece_held, stream.moved_noted) = (held, moved);
         }
     }
 
-    /// Counts what waits for the socket, and a head of which pieces are missing. To be called when bytes have come and
-    /// gone.
+    /// Counts the bytes that wait for the socket, and an incomplete head. Call it after bytes have arrived and left.
     pub fn count_output(&mut self) {
         let held = self.out.memory() + self.block.capacity();
         if held != self.output_held {
@@ -59,14 +58,14 @@ impl Codec {
         }
     }
 
-    /// The exchange of a stream holds `bytes` of bodies from now on.
+    /// Sets the bytes of bodies that the exchange of a stream holds.
     pub fn hold(&mut self, key: StreamKey, bytes: usize) {
         let stream = self.streams.get(key);
         stream.account.change(stream.bodies_held, bytes);
         stream.bodies_held = bytes;
     }
 
-    /// Ends the streams whose accounts were revoked, or all of the connection if its own was.
+    /// Ends the streams with revoked accounts, or the connection if its own account was revoked.
     pub fn end_revoked(&mut self) {
         if self.account.is_revoked() {
             self.fail(

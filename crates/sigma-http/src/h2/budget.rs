@@ -1,25 +1,23 @@
-//! What a peer may cost without getting anything done.
+//! The cost budget of a peer for useless frames.
 //!
-//! Frames that carry no part of a message, streams that are taken back, heads that break a rule: each is
-//! cheap to send and costs the receiver. They are *glitches*. All of a connection are paid from one
-//! budget: two rates say what its kinds cost, and a peer that uses up half of one has half of the other
-//! left. It is over when both together are used up.
+//! Frames without a part of a message, streams that are cancelled, invalid heads: each is cheap to send and costs the
+//! receiver. They are *glitches*. All of a connection are paid from one budget with two rates. A peer that uses up
+//! half of one rate has half of the other left. The budget is empty when both parts together are used up.
 
-/// Bytes written for which a peer may send one more control frame: one that reads much has many
-/// windows to update.
+/// Bytes written that allow the peer one more control frame: a peer that reads much updates many windows.
 const BYTES_PER_CONTROL: u64 = 1024;
 
-/// Control frames that a peer may send for each DATA frame that it was sent, and for each stream that it was asked
-/// to serve. Some peers open two windows for each message and measure the connection with a PING.
+/// Control frames that a peer may send for each DATA frame sent to it, and for each stream that it is asked to serve.
+/// Some peers open two windows for each message and measure the connection with a PING.
 const CONTROLS_PER_FRAME: u64 = 4;
 
-/// How often a peer may send what costs it nothing.
+/// The rates of frames that cost the sender nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct FloodLimits {
-    /// Streams taken back, or that had to be, per minute. `u32::MAX`: they are paid for as control frames. That is
-    /// right for a server, which cannot begin streams.
+    /// Streams that the peer cancels, or forces this side to reset, per minute. `u32::MAX`: they count as control
+    /// frames. That is right for a server, which cannot begin streams.
     pub resets_per_minute: u32,
-    /// Frames that carry no part of a message, per second, besides what the bytes and frames written allow.
+    /// Frames without a part of a message, per second, in addition to the allowance for written bytes and frames.
     pub controls_per_second: u32,
 }
 
@@ -28,11 +26,11 @@ impl FloodLimits {
     pub const NONE: FloodLimits = FloodLimits { resets_per_minute: u32::MAX, controls_per_second: u32::MAX };
 }
 
-/// What a peer was sent so far, for which it may send control frames.
+/// The amount sent to a peer, which allows it control frames.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sent {
     pub(super) bytes: u64,
-    /// DATA frames, and requests.
+    /// DATA frames, and requests
     pub(super) frames: u64,
 }
 
@@ -43,28 +41,28 @@ impl Sent {
     }
 }
 
-/// What a peer did that costs it nothing.
+/// An action of a peer that costs it nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glitch {
-    /// It took back a stream that was not over.
+    /// It cancelled a stream before the end.
     Reset,
-    /// It broke a rule that costs it the stream.
+    /// It broke a rule of a stream.
     StreamError,
-    /// Its head was over a limit or against a rule, and was answered.
+    /// Its head exceeded a limit or broke a rule, and got a response.
     Head,
-    /// A stream beyond the number that it may have.
+    /// A stream beyond the allowed number.
     Refused,
-    /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, or a type that nobody knows.
+    /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, or an unknown type.
     Control,
-    /// WINDOW_UPDATE.
+    /// WINDOW_UPDATE
     Window,
-    /// A DATA frame or a piece of a head without a byte, or padding alone.
+    /// A DATA frame or a piece of a head without a byte, or with padding alone.
     Empty,
     /// Another piece of a head.
     Continuation,
 }
 
-/// Kinds of glitches.
+/// The number of kinds.
 pub const GLITCHES: usize = 8;
 
 impl Glitch {
@@ -80,7 +78,7 @@ impl Glitch {
         Glitch::Continuation,
     ];
 
-    /// The name of the kind, as metrics show it.
+    /// Returns the name of the kind in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Glitch::Reset => "reset",
@@ -99,7 +97,7 @@ impl Glitch {
     }
 }
 
-/// A count within a period of time.
+/// A count within a period.
 #[derive(Debug, Default)]
 struct Spent {
     began_ms: u64,
@@ -107,7 +105,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Counts one; returns whether it began a new period.
+    /// Adds one; returns true at the start of a new period.
     fn add(&mut self, now_ms: u64, period_ms: u64) -> bool {
         let fresh = now_ms.saturating_sub(self.began_ms) >= period_ms;
         if fresh {
@@ -117,7 +115,7 @@ impl Spent {
         fresh
     }
 
-    /// The count, as long as its period lasts.
+    /// Returns the count within the current period.
     fn within(&self, now_ms: u64, period_ms: u64) -> u64 {
         if now_ms.saturating_sub(self.began_ms) < period_ms { self.count } else { 0 }
     }
@@ -129,7 +127,7 @@ pub(super) struct Budget {
     limits: FloodLimits,
     resets: Spent,
     controls: Spent,
-    /// What was sent when the period of `controls` began.
+    /// The amount sent at the start of the period of `controls`.
     sent: Sent,
     glitches: [u32; GLITCHES],
 }
@@ -148,7 +146,7 @@ impl Budget {
         }
     }
 
-    /// Pays for a glitch. Returns whether something is left.
+    /// Pays for a glitch. Returns true if some budget is left.
     #[must_use]
     pub(super) fn pays(&mut self, glitch: Glitch, now_ms: u64, sent: Sent) -> bool {
         self.glitches[glitch as usize] = self.glitches[glitch as usize].saturating_add(1);
@@ -166,7 +164,7 @@ impl Budget {
         resets * controls_max + controls * resets_max <= resets_max * controls_max
     }
 
-    /// How many of each kind there were since this was asked last.
+    /// Returns the number of each kind since the last call.
     pub(super) fn take(&mut self) -> [u32; GLITCHES] {
         std::mem::take(&mut self.glitches)
     }
@@ -179,7 +177,7 @@ mod tests {
     const NOTHING: Sent = Sent { bytes: 0, frames: 0 };
 
     #[test]
-    fn a_budget_starts_over_and_grows_with_what_is_written() {
+    fn a_budget_is_renewed_and_grows_with_output() {
         let mut budget = Budget::new(FloodLimits { resets_per_minute: 4, controls_per_second: 2 });
         let much = Sent { bytes: 2 * BYTES_PER_CONTROL, frames: 0 };
         assert!(budget.pays(Glitch::Control, 5_000, NOTHING) && budget.pays(Glitch::Window, 5_100, NOTHING));
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_of_a_server_are_paid_as_control_frames() {
+    fn resets_of_a_server_count_as_control_frames() {
         let mut budget = Budget::new(FloodLimits { resets_per_minute: u32::MAX, controls_per_second: 2 });
         let resets = |budget: &mut Budget, now_ms| budget.pays(Glitch::Reset, now_ms, NOTHING);
         assert!(resets(&mut budget, 1_000) && resets(&mut budget, 1_000) && !resets(&mut budget, 1_000));
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_kind_has_used_the_others_lack() {
+    fn kinds_share_one_budget() {
         let mut budget = Budget::new(FloodLimits { resets_per_minute: 4, controls_per_second: 2 });
         let pays = |budget: &mut Budget, glitch, now_ms| budget.pays(glitch, now_ms, NOTHING);
         assert!(pays(&mut budget, Glitch::Reset, 1_000) && pays(&mut budget, Glitch::Refused, 1_000));

@@ -1,7 +1,7 @@
-//! One connection, as either of its sides sees it: bytes in, events out, bytes out.
+//! One connection from the view of either side: bytes in, events out, bytes out.
 //!
-//! Nothing is read, written or waited for here. Whoever drives it feeds [`Codec::receive`] with what the
-//! peer sent, writes [`Codec::output`], and wakes the exchanges of [`Codec::take_woken`].
+//! This code does no I/O and does not wait. The driver passes bytes of the peer to [`Codec::receive`], writes
+//! [`Codec::output`], and wakes the exchanges of [`Codec::take_woken`].
 
 use std::collections::VecDeque;
 
@@ -20,36 +20,34 @@ use super::stream::{End, Fate, StreamKey, Streams};
 use crate::h1::HeadLimits;
 use crate::{BodyLength, Fault, Frame, RequestHead, ResponseHead};
 
-/// The table of fields that each side may have: what everybody begins with (RFC 9113 §6.5.2).
+/// The default size of each side's header table (RFC 9113 §6.5.2).
 const TABLE_BYTES: u32 = 4_096;
 
-/// Streams that this side takes back, whose last frames may be on their way.
+/// The number of recent resets by this side, whose streams may still get frames.
 const RECENT_RESETS: usize = 128;
 
-/// Streams that a server takes at a time as long as it has said nothing: what it should take at least (RFC 9113
-/// §6.5.2).
+/// The number of concurrent streams before the server's SETTINGS: the recommended minimum (RFC 9113 §6.5.2).
 const UNTOLD_STREAMS: u32 = 100;
 
-/// What the PING asks that tells when a client knows that it has to go.
+/// The payload of the PING that shows when a client has seen the first GOAWAY.
 pub(super) const LEAVING: [u8; 8] = *b"leaving!";
 
-/// Which side of a connection this is.
+/// The side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It asks.
+    /// Sends requests
     Client,
-    /// It answers.
+    /// Sends responses
     Server,
 }
 
-/// What one side of a connection announces, and holds its peer to.
+/// The settings that one side announces and enforces.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// The side.
     pub role: Role,
-    /// Streams that a client may have at a time.
+    /// Concurrent streams of a client.
     pub streams: u32,
-    /// Streams that a client may have taken back while their exchanges are not over yet.
+    /// Streams that a client has cancelled while their exchanges still run.
     pub pending_resets: usize,
     /// Bytes that the peer may send ahead, per stream.
     pub stream_window: u32,
@@ -57,39 +55,39 @@ pub struct Config {
     pub connection_window: u32,
     /// Largest frame that the peer may send.
     pub frame_bytes: u32,
-    /// Largest list of fields.
+    /// The largest list of fields.
     pub header_list_bytes: u32,
-    /// A head as it is forwarded.
+    /// The limits of a forwarded head.
     pub head: HeadLimits,
-    /// What the peer may cost.
+    /// The limits of useless frames.
     pub flood: FloodLimits,
 }
 
-/// A request that has begun.
+/// A new request.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Its stream, to be released by whoever takes it.
+    /// Its stream; the receiver must release it.
     pub key: StreamKey,
-    /// Its head; what is wrong with it is in `length`.
+    /// Its head; errors in it are in `length`.
     pub head: RequestHead,
-    /// How the body is framed for everybody behind, or why the request is refused.
+    /// The framing of the body, or the reason for the rejection.
     pub length: Result<BodyLength, Fault>,
-    /// Which one of its connection it is, from 1.
+    /// The number of the request on its connection, from 1.
     pub number: u32,
 }
 
-/// What a stream has for its exchange.
+/// The input of a stream for its exchange.
 #[derive(Debug)]
 pub enum Arrival {
     /// The next frame.
     Frame(Frame),
-    /// The message ended before its time.
+    /// The message ended early.
     Cut(Fate),
-    /// Nothing yet.
+    /// Nothing yet
     Nothing,
 }
 
-/// What the peer has announced.
+/// The announced settings of the peer.
 #[derive(Debug)]
 pub(super) struct PeerSettings {
     pub(super) initial_window: u32,
@@ -98,13 +96,13 @@ pub(super) struct PeerSettings {
     pub(super) extended_connect: bool,
 }
 
-/// How far the end of a connection has come.
+/// The progress of a graceful end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) enum Leaving {
     No,
-    /// The peer was told not to begin streams, but not which ones were its last.
+    /// The peer has the first GOAWAY, without its last stream.
     Announced,
-    /// It knows its last stream.
+    /// The peer has the second GOAWAY, with its last stream.
     Told,
 }
 
@@ -119,22 +117,22 @@ pub struct Codec {
     pub(super) incoming: VecDeque<Incoming>,
     pub(super) woken: Vec<u32>,
     pub(super) reading: Reading,
-    /// A head of which pieces are missing.
+    /// An incomplete head.
     pub(super) block: Vec<u8>,
     /// Bytes that the peer may still send on the connection.
     pub(super) recv_window: i64,
     pub(super) unannounced: u32,
     pub(super) peer: PeerSettings,
-    /// The peer has announced nothing yet.
+    /// No SETTINGS of the peer have arrived.
     pub(super) first_settings: bool,
-    /// The peer knows this side's settings.
+    /// The peer has acknowledged this side's settings.
     pub(super) settled: bool,
     pub(super) last_peer_stream: u32,
     pub(super) next_stream: u32,
     pub(super) begun: u32,
     pub(super) recent_resets: VecDeque<u32>,
     pub(super) out: Output,
-    /// What the connection holds besides its streams.
+    /// The memory account of the connection, without its streams.
     pub(super) account: Account,
     /// Bytes of `out` and `block` in the account.
     pub(super) output_held: usize,
@@ -142,16 +140,16 @@ pub struct Codec {
     pub(super) now_ms: u64,
     pub(super) failed: Option<(ErrorCode, &'static str)>,
     pub(super) leaving: Leaving,
-    /// The peer takes no further streams.
+    /// The peer accepts no further streams.
     pub(super) peer_leaves: bool,
-    /// Streams that the node has reset since it sent a head last.
+    /// Streams that the node has reset since its last head.
     pub(super) resets_in_a_row: u32,
-    /// DATA frames written, and streams that this side began.
+    /// DATA frames written, and streams opened by this side.
     pub(super) frames_sent: u64,
 }
 
 impl Codec {
-    /// A connection on which nothing was sent yet; what its side says first is in its output.
+    /// Returns a connection before its first byte; its output begins with this side's preface.
     pub fn new(config: Config) -> Codec {
         let config = Config {
             frame_bytes: config.frame_bytes.clamp(DEFAULT_FRAME_BYTES, MAX_FRAME_BYTES),
@@ -201,7 +199,7 @@ impl Codec {
         connection
     }
 
-    /// Says what this side wants to be sent.
+    /// Writes this side's preface and SETTINGS.
     fn introduce(&mut self) {
         let config = &self.config;
         let out = self.out.control();
@@ -230,51 +228,50 @@ impl Codec {
         }
     }
 
-    /// The next request that has begun.
+    /// Returns the next new request.
     pub fn next_incoming(&mut self) -> Option<Incoming> {
         while let Some(incoming) = self.incoming.pop_front() {
             if self.streams.peek(incoming.key).fate.is_none() {
                 return Some(incoming);
             }
-            // It was taken back before anybody looked at it.
+            // It was cancelled before it was read.
             self.release(incoming.key);
             heads::recycle_request(incoming.head);
         }
         None
     }
 
-    /// Whether there are such streams as [`Codec::take_woken`] tells.
+    /// Returns true if [`Codec::take_woken`] has streams.
     pub fn has_woken(&self) -> bool {
         !self.woken.is_empty()
     }
 
-    /// Streams for which something has happened since this was asked last. `wake` gets their slots, some of
-    /// them more than once.
+    /// Returns the streams with events since the last call. `wake` gets their slots, some of them more than once.
     pub fn take_woken(&mut self, wake: impl FnMut(usize)) {
         self.woken.drain(..).map(|slot| slot as usize).for_each(wake);
     }
 
-    /// The glitches of the peer since this was asked last, in the order of [`super::Glitch::ALL`].
+    /// Returns the glitches of the peer since the last call, in the order of [`super::Glitch::ALL`].
     pub fn take_glitches(&mut self) -> [u32; GLITCHES] {
         self.budget.take()
     }
 
-    /// Whether the peer has begun a head and not ended it.
+    /// Returns true if the peer has begun a head and not ended it.
     pub fn is_head_open(&self) -> bool {
         self.reading.is_in_head()
     }
 
-    /// Streams that are open, or whose exchanges are not over.
+    /// Returns the number of streams that are open, or whose exchanges still run.
     pub fn held(&self) -> usize {
         self.streams.held()
     }
 
-    /// Streams begun so far.
+    /// Returns the number of streams begun so far.
     pub fn begun(&self) -> u32 {
         self.begun
     }
 
-    /// Whether a stream more may be opened here.
+    /// Returns true if another stream may be opened.
     pub fn may_open(&self) -> bool {
         self.failed.is_none()
             && !self.peer_leaves
@@ -283,22 +280,22 @@ impl Codec {
             && self.next_stream <= MAX_31_BITS
     }
 
-    /// Streams that the peer takes at a time.
+    /// Returns the number of concurrent streams that the peer accepts.
     pub fn streams_max(&self) -> u32 {
         self.peer.streams
     }
 
-    /// Whether the peer was told that it has to go.
+    /// Returns true if a GOAWAY was sent.
     pub fn is_leaving(&self) -> bool {
         self.leaving != Leaving::No
     }
 
-    /// Whether the peer has said in SETTINGS how much it takes.
+    /// Returns true if the SETTINGS of the peer have arrived.
     pub fn is_greeted(&self) -> bool {
         !self.first_settings
     }
 
-    /// Whether no stream can be opened here any more.
+    /// Returns true if no stream can be opened any more.
     pub fn is_spent(&self) -> bool {
         self.failed.is_some()
             || self.peer_leaves
@@ -306,23 +303,23 @@ impl Codec {
             || self.next_stream > MAX_31_BITS
     }
 
-    /// Whether the peer understands an extended CONNECT (RFC 8441).
+    /// Returns true if the peer supports extended CONNECT (RFC 8441).
     pub fn takes_extended_connect(&self) -> bool {
         self.peer.extended_connect
     }
 
-    /// Why the connection failed; it is over when its output has left.
+    /// Returns the reason why the connection failed; it ends once its output is written.
     pub fn failure(&self) -> Option<(ErrorCode, &'static str)> {
         self.failed
     }
 
-    /// Whether the peer was told its last stream, and none of them is left.
+    /// Returns true if the peer knows its last stream and no stream is left.
     pub fn is_done(&self) -> bool {
         self.leaving == Leaving::Told && self.streams.held() == 0
     }
 
-    /// Tells the peer to begin no further streams: first that, and which ones were its last when it must
-    /// know (RFC 9113 §6.8).
+    /// Starts a graceful end: a first GOAWAY, then one with the last stream once the peer has seen the first (RFC
+    /// 9113 §6.8).
     pub fn leave(&mut self) {
         if self.failed.is_some() || self.leaving != Leaving::No {
             return;
@@ -340,7 +337,7 @@ impl Codec {
         }
     }
 
-    /// Ends the connection with all its streams, for a fault of the peer or of its driver.
+    /// Ends the connection with all its streams, after a fault of the peer or of the driver.
     pub fn fail(&mut self, code: ErrorCode, reason: &'static str) {
         if self.failed.is_some() {
             return;
@@ -351,7 +348,7 @@ impl Codec {
         self.lose();
     }
 
-    /// The transport is gone.
+    /// Handles a lost transport.
     pub fn lose(&mut self) {
         self.failed.get_or_insert((ErrorCode::NO_ERROR, "the connection ended"));
         self.reading = Reading::Over;
@@ -360,10 +357,10 @@ impl Codec {
         }
     }
 
-    /// A stream ends before its time.
+    /// Ends a stream early.
     pub(super) fn end_early(&mut self, slot: u32, fate: Fate) {
         let stream = self.streams.at(slot);
-        // An answer that was complete before stays complete.
+        // A complete response stays complete.
         if self.config.role == Role::Server || !stream.remote_ended {
             stream.fate.get_or_insert(fate);
         }
@@ -376,7 +373,7 @@ impl Codec {
         self.streams.bury(slot);
     }
 
-    /// This side takes a stream back.
+    /// Resets a stream.
     pub(super) fn reset_slot(&mut self, slot: u32, code: ErrorCode, fate: Fate) {
         let stream = self.streams.at(slot);
         if !stream.alive {
@@ -395,7 +392,7 @@ impl Codec {
         self.recent_resets.push_back(id);
     }
 
-    /// Both sides have said their last: nothing comes for this stream any more.
+    /// Ends a stream once both sides have ended their messages.
     pub(super) fn end_if_both(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
         if stream.alive && stream.remote_ended && stream.local_ended() {
@@ -404,12 +401,12 @@ impl Codec {
     }
 }
 
-/// Streams as their exchanges use them.
+/// Streams, as their exchanges use them.
 impl Codec {
-    /// The next head of an answer.
+    /// Returns the next response head.
     ///
     /// # Errors
-    /// Returns an error if the stream ended before one came.
+    /// Returns an error if the stream ended before one arrived.
     pub fn take_head(&mut self, key: StreamKey) -> Result<Option<ResponseHead>, Fate> {
         let stream = self.streams.get(key);
         match (stream.heads.pop_front(), stream.fate) {
@@ -419,25 +416,26 @@ impl Codec {
         }
     }
 
-    /// Whether [`Codec::take_head`] has something to say.
+    /// Returns true if [`Codec::take_head`] has a result.
     pub fn has_head(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);
         !stream.heads.is_empty() || stream.fate.is_some()
     }
 
-    /// Whether the peer's message has ended, but for what has arrived already and was not taken.
+    /// Returns true if the peer's message has ended and all of it was taken.
     pub fn is_input_complete(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);
         stream.remote_ended && stream.data.is_empty() && stream.trailers.is_none()
     }
 
-    /// Whether the peer's message has come whole, whatever of it was taken.
+    /// Returns true if the peer's message has arrived completely, taken or not.
     pub fn has_come_whole(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);
         stream.remote_ended && stream.fate.is_none()
     }
 
-    /// The next frame of the peer's message. Whoever asks has passed on the last one: its window is given back.
+    /// Returns the next frame of the peer's message. The caller has forwarded the previous frame: its window is given
+    /// back.
     pub fn take_frame(&mut self, key: StreamKey) -> Arrival {
         self.release_taken(key.slot);
         let stream = self.streams.get(key);
@@ -457,27 +455,27 @@ impl Codec {
         Arrival::Frame(stream.trailers.take().map_or(Frame::End, Frame::Trailers))
     }
 
-    /// Why the stream ended before its time, if it did.
+    /// Returns the reason why the stream ended early, if it did.
     pub fn fate(&self, key: StreamKey) -> Option<Fate> {
         self.streams.peek(key).fate
     }
 
-    /// Whether another frame may be queued.
+    /// Returns true if another frame may be queued.
     pub fn has_room(&self, key: StreamKey) -> bool {
         self.streams.peek(key).piece.is_empty()
     }
 
-    /// Whether nothing of the stream waits for its window or its turn.
+    /// Returns true if no bytes of the stream wait for its window or its turn.
     pub fn is_flushed(&self, key: StreamKey) -> bool {
         !self.streams.peek(key).has_output()
     }
 
-    /// Bytes of the body that have left for the connection.
+    /// Returns the bytes of the body that the connection has taken.
     pub fn taken(&self, key: StreamKey) -> u64 {
         self.streams.peek(key).taken
     }
 
-    /// Queues a frame; to be called only while there is room. An end may follow a piece at once.
+    /// Queues a frame; call it only while there is room. An end may follow a piece at once.
     pub fn queue(&mut self, key: StreamKey, frame: Frame) {
         let stream = self.streams.get(key);
         if !stream.alive {
@@ -491,12 +489,12 @@ impl Codec {
         }
     }
 
-    /// Takes a stream back.
+    /// Cancels a stream.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
         self.reset_slot(key.slot, code, Fate::Cancelled);
     }
 
-    /// The exchange is over, and asks nothing of its stream any more.
+    /// Releases the stream of a finished exchange.
     pub fn release(&mut self, key: StreamKey) {
         self.release_taken(key.slot);
         let role = self.config.role;
@@ -519,7 +517,7 @@ impl Codec {
         self.streams.let_go(key.slot);
     }
 
-    /// Gives back the window of what a stream has handed on.
+    /// Gives back the window of bytes that a stream has forwarded.
     pub(super) fn release_taken(&mut self, slot: u32) {
         let stream = self.streams.at(slot);
         let bytes = std::mem::take(&mut stream.unreleased);
@@ -531,7 +529,7 @@ impl Codec {
         self.credit(bytes);
     }
 
-    /// Gives back a stream's window, if the peer has use for it.
+    /// Gives back a stream's window, if the peer can use it.
     pub(super) fn credit_stream(&mut self, slot: u32, bytes: u32) {
         let window = self.config.stream_window;
         let stream = self.streams.at(slot);
@@ -547,11 +545,11 @@ impl Codec {
         }
     }
 
-    /// Gives back the connection's window of bytes that nobody holds any more.
+    /// Gives back the connection's window for bytes that are no longer held.
     pub(super) fn credit(&mut self, bytes: u32) {
         self.unannounced += bytes;
         let half = self.unannounced >= self.config.connection_window / 2;
-        // Streams that nobody reads may hold the other half: then half of the window never comes together.
+        // Unread streams may hold the other half: then half of the window never comes together.
         let scarce = self.recv_window < i64::from(self.config.frame_bytes) && self.unannounced > 0;
         if (half || scarce) && self.failed.is_none() {
             let announced = std::mem::take(&mut self.unannounced);

@@ -1,4 +1,4 @@
-//! From decoded fields to heads, as they come, without another map in between.
+//! Decoded fields to heads, one by one, without a map in between.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use crate::{Headers, PseudoFields, RequestHead, ResponseHead, Version};
 
 use ParseError::Invalid;
 
-/// Bytes that a field counts beyond its name and value (RFC 9113 §6.5.2).
+/// Overhead of a field in addition to its name and value (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// A list that decodes to so many times its limit is an attack, and costs the connection.
+/// A list that decodes to this multiple of its limit is an attack and ends the connection.
 const BOMB_FACTOR: usize = 8;
 
-/// Limits of trailer fields, as in the chunked coding.
+/// The limits of trailer fields, as in the chunked coding.
 const TRAILER_LIMITS: HeadLimits =
     HeadLimits { line_bytes: 0, head_bytes: 8 * 1024, fields: 64, tolerance: Tolerance::NONE };
 
@@ -30,8 +30,8 @@ pub(super) trait Take {
     fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError>;
 }
 
-/// The fields of one block on their way into `T`, held to the limit of their list. The first fault counts;
-/// what follows it is only measured, as the whole block has to be decoded.
+/// The fields of one block on their way into `T`, within the limit of their list. The first fault counts; later
+/// fields are only measured, as the whole block must be decoded.
 pub(super) struct FieldList<T> {
     into: T,
     bytes: usize,
@@ -54,18 +54,18 @@ impl<T: Take> FieldList<T> {
         self.error = if fits { self.into.take(field).err() } else { Some(ParseError::HeadTooLarge) };
     }
 
-    /// Whether it decodes to so much more than it may that nothing of it is worth an answer.
+    /// Returns true if the list exceeds its limit so far that it deserves no response.
     pub(super) fn is_bomb(&self) -> bool {
         self.bytes > self.limit.saturating_mul(BOMB_FACTOR)
     }
 
-    /// What has taken the fields, if nothing is wrong with any of them.
+    /// Returns the result, if all fields are valid.
     pub(super) fn end(self) -> Result<T, ParseError> {
         self.error.map_or(Ok(self.into), Err)
     }
 }
 
-/// The pseudo-fields of a request, kept until the first field that is none.
+/// The pseudo-fields of a request, kept until the first regular field.
 #[derive(Debug, Default)]
 pub(super) struct Pseudo {
     bytes: Vec<u8>,
@@ -100,7 +100,7 @@ impl Pseudo {
         Ok(())
     }
 
-    /// Begins the head that they belong to.
+    /// Starts the head with these pseudo-fields.
     fn begin(&self, head: &mut RequestHead, limits: &HeadLimits) -> Result<Assembly, ParseError> {
         let of = |range: &Option<Range<usize>>| range.clone().map(|range| &self.bytes[range]);
         let fields = PseudoFields {
@@ -147,7 +147,7 @@ impl<'a> RequestFields<'a> {
         RequestFields { head, pseudo, limits, assembly: None, priority: Priority::default() }
     }
 
-    /// The head is complete, or not what it should be.
+    /// Completes the head, or returns its fault.
     pub(super) fn end(mut self) -> Result<(), ParseError> {
         let assembly = match self.assembly.take() {
             Some(assembly) => assembly,
@@ -189,7 +189,7 @@ impl<'a> ResponseFields<'a> {
         ResponseFields { head, limits, assembly: None }
     }
 
-    /// The head is complete, or not what it should be.
+    /// Completes the head, or returns its fault.
     pub(super) fn end(self) -> Result<(), ParseError> {
         self.assembly.map(|_| ()).ok_or(NO_STATUS)
     }
@@ -231,7 +231,7 @@ impl TrailerFields {
         TrailerFields { headers: Headers::default(), assembly: Assembly::of_fields(&TRAILER_LIMITS) }
     }
 
-    /// The trailers, if they are what they should be.
+    /// Returns the trailers, or their fault.
     pub(super) fn end(self) -> Result<Headers, ParseError> {
         self.headers.check_trailers()?;
         Ok(self.headers)

@@ -1,125 +1,125 @@
-//! Frames as bytes (RFC 9113 §4 and §6).
+//! Encoding of frames (RFC 9113 §4 and §6).
 
-/// Bytes of a frame's header.
+/// The size of a frame header.
 pub const HEADER_BYTES: usize = 9;
 
-/// Largest window (RFC 9113 §6.9.1), and largest stream identifier.
+/// The largest window (RFC 9113 §6.9.1), and the largest stream identifier.
 pub const MAX_31_BITS: u32 = (1 << 31) - 1;
 
 /// The window of a connection, and of a stream before any SETTINGS.
 pub const DEFAULT_WINDOW: u32 = 65_535;
 
-/// The largest frame that everybody takes.
+/// The largest frame that every peer accepts.
 pub const DEFAULT_FRAME_BYTES: u32 = 16_384;
 
-/// The largest frame that anybody may announce.
+/// The largest frame that a peer may announce.
 pub const MAX_FRAME_BYTES: u32 = (1 << 24) - 1;
 
-/// What a client sends first (RFC 9113 §3.4).
+/// The connection preface of a client (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Frame types.
 pub mod kind {
-    /// Bytes of a body.
+    /// Bytes of a body
     pub const DATA: u8 = 0x0;
-    /// The beginning of a head, or of trailers.
+    /// The beginning of a head, or of trailers
     pub const HEADERS: u8 = 0x1;
-    /// Priorities of RFC 7540, which nobody obeys any more.
+    /// Priorities of RFC 7540, which are obsolete
     pub const PRIORITY: u8 = 0x2;
-    /// A stream is over.
+    /// The end of a stream
     pub const RST_STREAM: u8 = 0x3;
-    /// How the sender wants to be talked to.
+    /// The settings of the sender
     pub const SETTINGS: u8 = 0x4;
-    /// A promise of an answer that nobody asked for.
+    /// A promise of a server push
     pub const PUSH_PROMISE: u8 = 0x5;
-    /// A question whether the other side is there.
+    /// A ping
     pub const PING: u8 = 0x6;
-    /// No further streams.
+    /// The end of new streams
     pub const GOAWAY: u8 = 0x7;
-    /// Room for more bytes.
+    /// Flow-control window for more bytes
     pub const WINDOW_UPDATE: u8 = 0x8;
-    /// More of a head.
+    /// More of a head
     pub const CONTINUATION: u8 = 0x9;
-    /// Priorities of RFC 9218.
+    /// Priorities of RFC 9218
     pub const PRIORITY_UPDATE: u8 = 0x10;
 }
 
 /// Flags.
 pub mod flag {
-    /// SETTINGS and PING: an answer to the peer's.
+    /// SETTINGS and PING: acknowledges the peer's frame
     pub const ACK: u8 = 0x1;
-    /// HEADERS and DATA: the message ends here.
+    /// HEADERS and DATA: the message ends here
     pub const END_STREAM: u8 = 0x1;
-    /// HEADERS and CONTINUATION: the head ends here.
+    /// HEADERS and CONTINUATION: the head ends here
     pub const END_HEADERS: u8 = 0x4;
-    /// HEADERS and DATA: the payload has padding.
+    /// HEADERS and DATA: the payload has padding
     pub const PADDED: u8 = 0x8;
-    /// HEADERS: the payload begins with a priority.
+    /// HEADERS: the payload begins with a priority
     pub const PRIORITY: u8 = 0x20;
 }
 
 /// Identifiers of settings.
 pub mod setting {
-    /// Largest table of fields.
+    /// Size of the header table
     pub const HEADER_TABLE_SIZE: u16 = 0x1;
-    /// Whether promises are wanted.
+    /// Server push is allowed
     pub const ENABLE_PUSH: u16 = 0x2;
-    /// Most streams that the receiver may have open.
+    /// Concurrent streams
     pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
-    /// The window that streams begin with.
+    /// The initial window of streams
     pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
-    /// Largest payload of a frame.
+    /// The largest payload of a frame
     pub const MAX_FRAME_SIZE: u16 = 0x5;
-    /// Largest list of fields, as advice.
+    /// The largest list of fields, as advice
     pub const MAX_HEADER_LIST_SIZE: u16 = 0x6;
-    /// Whether an extended CONNECT is understood (RFC 8441).
+    /// Extended CONNECT is supported (RFC 8441)
     pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
-    /// Whether the priorities of RFC 7540 are left alone (RFC 9218 §2.1).
+    /// Priorities of RFC 7540 are ignored (RFC 9218 §2.1)
     pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
-/// Why a stream or a connection ended (RFC 9113 §7); any number may come.
+/// The reason for the end of a stream or a connection (RFC 9113 §7); any number is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
-    /// Nothing is wrong.
+    /// No error
     pub const NO_ERROR: ErrorCode = ErrorCode(0x0);
-    /// The peer broke a rule that has no code of its own.
+    /// A broken rule without its own code
     pub const PROTOCOL_ERROR: ErrorCode = ErrorCode(0x1);
-    /// This side failed.
+    /// An internal error
     pub const INTERNAL_ERROR: ErrorCode = ErrorCode(0x2);
-    /// More bytes than the window has.
+    /// More bytes than the window
     pub const FLOW_CONTROL_ERROR: ErrorCode = ErrorCode(0x3);
-    /// A frame for a stream that has ended.
+    /// A frame for a stream that has ended
     pub const STREAM_CLOSED: ErrorCode = ErrorCode(0x5);
-    /// A frame of a wrong size.
+    /// A frame of a wrong size
     pub const FRAME_SIZE_ERROR: ErrorCode = ErrorCode(0x6);
-    /// Nothing was done with the request.
+    /// The request was not processed
     pub const REFUSED_STREAM: ErrorCode = ErrorCode(0x7);
-    /// The answer is not wanted any more.
+    /// The response is no longer wanted
     pub const CANCEL: ErrorCode = ErrorCode(0x8);
-    /// The fields cannot be decoded.
+    /// The fields cannot be decoded
     pub const COMPRESSION_ERROR: ErrorCode = ErrorCode(0x9);
-    /// The peer costs too much.
+    /// The peer causes too much load
     pub const ENHANCE_YOUR_CALM: ErrorCode = ErrorCode(0xb);
 }
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of the payload.
+    /// The size of the payload.
     pub length: u32,
-    /// One of [`kind`], or a type that nobody knows.
+    /// One of [`kind`], or an unknown type.
     pub kind: u8,
-    /// Of [`flag`].
+    /// Flags of [`flag`].
     pub flags: u8,
     /// The stream; 0 for the connection.
     pub stream: u32,
 }
 
 impl FrameHeader {
-    /// The header that `bytes` begin with, if they are long enough.
+    /// Parses the header at the start of `bytes`, if they are long enough.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<FrameHeader> {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3, ..] = *bytes else { return None };
@@ -127,18 +127,18 @@ impl FrameHeader {
             length: u32::from_be_bytes([0, l0, l1, l2]),
             kind,
             flags,
-            // The highest bit means nothing (§4.1).
+            // The highest bit is reserved (§4.1).
             stream: u32::from_be_bytes([s0, s1, s2, s3]) & MAX_31_BITS,
         })
     }
 
-    /// Whether a flag is set.
+    /// Returns true if a flag is set.
     #[inline]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// The bytes of the header.
+    /// Returns the bytes of the header.
     #[inline]
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let [_, l0, l1, l2] = self.length.to_be_bytes();
@@ -179,7 +179,7 @@ pub fn write_go_away(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode) {
     write(out, kind::GOAWAY, 0, 0, &[&last_stream.to_be_bytes(), &code.0.to_be_bytes()]);
 }
 
-/// The settings in the payload of a SETTINGS frame, whose length must be a multiple of six.
+/// Returns the settings in the payload of a SETTINGS frame, whose length must be a multiple of six.
 pub fn settings_in(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> + '_ {
     payload.chunks_exact(6).map(|entry| {
         let id = u16::from_be_bytes([entry[0], entry[1]]);
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_there_and_back() {
+    fn headers_survive_a_round_trip() {
         let header = FrameHeader { length: 0x0001_0203, kind: kind::DATA, flags: 9, stream: 0x7fff_fffe };
         assert_eq!(FrameHeader::parse(&header.bytes()), Some(header));
         assert_eq!(FrameHeader::parse(&header.bytes()[..8]), None);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_as_bytes() {
+    fn frames_are_encoded() {
         let mut out = Vec::new();
         write_settings(&mut out, &[(setting::ENABLE_PUSH, 0), (setting::INITIAL_WINDOW_SIZE, 70_000)]);
         assert_eq!(&out[..9], [0, 0, 12, 4, 0, 0, 0, 0, 0]);

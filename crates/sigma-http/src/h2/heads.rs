@@ -1,13 +1,13 @@
-//! Heads between decoding and their exchange, on recycled memory.
+//! Heads between decoder and exchange, in recycled memory.
 
 use std::cell::RefCell;
 
 use crate::{RequestHead, ResponseHead};
 
-/// Heads of a kind that a thread keeps for reuse.
+/// The number of heads of a kind that a thread keeps for reuse.
 const FREE_LIST_MAX: usize = 64;
 
-/// Largest head that is kept for reuse.
+/// The largest head that is kept for reuse.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
@@ -15,7 +15,7 @@ thread_local! {
     static RESPONSES: RefCell<Vec<ResponseHead>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A head with whatever its last user left in it.
+/// Returns a recycled head, with the fields of its last use.
 pub(super) fn take_request() -> RequestHead {
     REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
@@ -25,10 +25,10 @@ pub(super) fn take_response() -> ResponseHead {
     RESPONSES.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-/// Keeps the memory of a head that is of no use any more.
+/// Keeps the memory of an unused head.
 pub fn recycle_request(head: RequestHead) {
     if head.headers.memory() <= KEPT_BYTES_MAX {
-        // When a thread ends the list may be gone; then the head is simply freed.
+        // At the end of a thread the list may be gone; then the head is freed.
         let _ = REQUESTS.try_with(|free| keep(&mut free.borrow_mut(), head));
     }
 }

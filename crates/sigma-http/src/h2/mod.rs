@@ -1,25 +1,24 @@
 //! HTTP/2 (RFC 9113) as a pure state machine, for both roles.
 //!
-//! Bytes of the peer go in, streams with heads and frames come out, and the other way round. The messages are
-//! those of every other version: fields go from the wire into [`crate::Headers`] and back with no other map in
-//! between.
+//! Bytes of the peer go in and streams with heads and frames come out, and vice versa. Messages have the same types
+//! as in every other version: fields go from the wire into [`crate::Headers`] and back, without another map.
 //!
 //! | file | role |
 //! |---|---|
-//! | `connection` | one connection: what it is held to, its streams as exchanges use them |
-//! | `receive` | what comes in: heads, bodies, and frames that carry neither |
-//! | `reading` | how far the peer's bytes have been read |
-//! | `send` | what leaves, and in which order |
-//! | `output` | bytes on their way out, and whose turn it is |
+//! | `connection` | one connection: its settings, and its streams for exchanges |
+//! | `receive` | incoming heads, bodies and control frames |
+//! | `reading` | the read position in the peer's bytes |
+//! | `send` | outgoing frames and their order |
+//! | `output` | the output queue and its turns |
 //! | `stream` | the streams of a connection |
-//! | `accounts` | what a connection holds of the memory for clients |
-//! | `fields` | from decoded fields to heads |
-//! | `heads` | heads on recycled memory |
-//! | `budget` | what a peer may cost without getting anything done |
-//! | `stalled` | streams that are not read, on a connection that others share |
+//! | `accounts` | memory accounts of a connection |
+//! | `fields` | decoded fields to heads |
+//! | `heads` | heads in recycled memory |
+//! | `budget` | the cost budget for useless frames |
+//! | `stalled` | unread streams on a shared connection |
 //! | `priority` | priorities of RFC 9218 |
-//! | `frame` | frames as bytes |
-//! | `hpack` | fields as bytes (RFC 7541) |
+//! | `frame` | encoding of frames |
+//! | `hpack` | encoding of fields (RFC 7541) |
 
 mod accounts;
 mod budget;

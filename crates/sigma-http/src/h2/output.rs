@@ -1,4 +1,4 @@
-//! Bytes on their way out, and whose turn it is to add to them.
+//! The output queue, and the turns of streams.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ use super::priority::{LEVELS, Priority};
 use super::stream::StreamKey;
 use crate::Chunk;
 
-/// Bytes that may wait for the socket before bodies have to wait with their streams, where priorities and
-/// the end of a stream can still decide over them.
+/// Bytes that may wait for the socket. Above this, bodies wait with their streams, where priorities and the end of a
+/// stream still apply.
 pub(super) const OUT_BYTES: usize = 64 * 1024;
 
-/// Frames that a piece of a body may leave in at once.
+/// The number of frames for one piece of a body.
 const FRAMES_MAX: usize = 4;
 
-/// Most slices that wait for the socket at a time: what is in front of a body, its frames, what is behind it.
+/// The largest number of slices for the socket: before a body, its frames, and after it.
 pub const SLICES_MAX: usize = 2 * FRAMES_MAX + 2;
 
-/// A large piece of a body in frames: its bytes leave from where they are, without a copy.
+/// A large piece of a body in frames: its bytes are written without a copy.
 #[derive(Debug)]
 struct Body {
     chunk: Chunk,
-    /// Bytes of each frame but for the last.
+    /// The size of each frame but the last.
     frame_bytes: usize,
     heads: [[u8; HEADER_BYTES]; FRAMES_MAX],
     frames: usize,
-    /// Bytes that were written, those of the frames' headers included.
+    /// The bytes written, including frame headers.
     written: usize,
 }
 
@@ -36,7 +36,7 @@ impl Body {
         self.chunk.len() + self.frames * HEADER_BYTES - self.written
     }
 
-    /// What is left of it, in order.
+    /// Returns the rest of it, in order.
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let heads = self.heads[..self.frames].iter().map(|head| &head[..]);
         let parts = heads.zip(self.chunk.chunks(self.frame_bytes)).flat_map(|(head, data)| [head, data]);
@@ -49,7 +49,7 @@ impl Body {
     }
 }
 
-/// Bytes on their way out, and the streams that have more.
+/// The output, and the streams that have more.
 ///
 /// They leave in the order `front`, `body`, `back`.
 #[derive(Debug)]
@@ -57,16 +57,16 @@ pub(super) struct Output {
     front: Vec<u8>,
     /// Bytes of `front` that were written.
     at: usize,
-    /// Boxed, so that connections without large bodies do not pay its size.
+    /// Boxed, so that connections without large bodies stay small.
     body: Option<Box<Body>>,
     back: Vec<u8>,
-    /// Bytes written since the connection began.
+    /// Bytes written since the start of the connection.
     written: u64,
-    /// Bytes that the peer takes on the connection.
+    /// Bytes that the peer accepts on the connection.
     pub(super) window: i64,
     /// The streams with something to send, by urgency.
     ready: [VecDeque<StreamKey>; LEVELS],
-    /// Which of `ready` are not empty, a bit each.
+    /// The non-empty queues of `ready`, a bit each.
     urgent: u8,
 }
 
@@ -84,7 +84,7 @@ impl Output {
         }
     }
 
-    /// Where frames that wait for nothing are written.
+    /// Returns the buffer for frames that need not wait.
     pub(super) fn control(&mut self) -> &mut Vec<u8> {
         let end = if self.body.is_some() { &mut self.back } else { &mut self.front };
         if end.capacity() == 0 {
@@ -93,18 +93,18 @@ impl Output {
         end
     }
 
-    /// Bytes written since the connection began.
+    /// Returns the bytes written since the start of the connection.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Bytes that wait for the socket.
+    /// Returns the bytes that wait for the socket.
     pub(super) fn waiting(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.waiting());
         self.front.len() - self.at + body + self.back.len()
     }
 
-    /// Memory of what waits for the socket.
+    /// Returns the memory of the waiting bytes.
     pub(super) fn memory(&self) -> usize {
         match self.waiting() {
             0 => 0,
@@ -115,18 +115,18 @@ impl Output {
         }
     }
 
-    /// Whether bodies may leave: nothing large is on its way yet.
+    /// Returns true if bodies may leave: no large piece is waiting.
     pub(super) fn has_room(&self) -> bool {
         self.body.is_none() && self.front.len() - self.at < OUT_BYTES
     }
 
-    /// Most bytes of a body that leave without a copy in frames of a size.
+    /// Returns the largest piece of a body that leaves without a copy, for this frame size.
     pub(super) fn most(frame_bytes: usize) -> usize {
         FRAMES_MAX * frame_bytes
     }
 
-    /// Lets a large piece of a body leave in frames of at most `frame_bytes`, the last with `flags`. To be called
-    /// while there is room, with no more than [`Output::most`].
+    /// Queues a large piece of a body in frames of at most `frame_bytes`, the last with `flags`. Call it while there
+    /// is room, with at most [`Output::most`] bytes.
     pub(super) fn push_body(&mut self, chunk: Chunk, frame_bytes: usize, stream: u32, flags: u8) {
         let frames = chunk.len().div_ceil(frame_bytes);
         let mut heads = [[0; HEADER_BYTES]; FRAMES_MAX];
@@ -137,10 +137,10 @@ impl Output {
         self.body = Some(Box::new(Body { chunk, frame_bytes, heads, frames, written: 0 }));
     }
 
-    /// Puts a stream into the queue of its urgency; with `next` it goes on where it was.
+    /// Adds a stream to the queue of its urgency; with `next` it keeps its turn.
     pub(super) fn enqueue(&mut self, key: StreamKey, priority: Priority, next: bool) {
         let level = usize::from(priority.urgency);
-        // One that is of no use in pieces goes on until it is done.
+        // A stream that is not incremental keeps its turn until it is done.
         if next && !priority.incremental {
             self.ready[level].push_front(key);
         } else {
@@ -149,7 +149,7 @@ impl Output {
         self.urgent |= 1 << level;
     }
 
-    /// The stream whose turn it is.
+    /// Returns the stream whose turn it is.
     pub(super) fn dequeue(&mut self) -> Option<StreamKey> {
         let level = self.urgent.trailing_zeros() as usize;
         let queue = self.ready.get_mut(level)?;
@@ -160,12 +160,12 @@ impl Output {
         key
     }
 
-    /// Whether a stream waits for its turn.
+    /// Returns true if a stream waits for its turn.
     pub(super) fn has_ready(&self) -> bool {
         self.urgent != 0
     }
 
-    /// What waits for the socket, in order.
+    /// Returns the waiting bytes, in order.
     pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let whole = |bytes: &'_ [u8]| !bytes.is_empty();
         let front = Some(&self.front[self.at..]).filter(|bytes| whole(bytes));
@@ -173,7 +173,7 @@ impl Output {
         front.into_iter().chain(self.body.iter().flat_map(|body| body.slices())).chain(back)
     }
 
-    /// Takes note that the first `n` bytes were written.
+    /// Removes the first `n` bytes, which were written.
     pub(super) fn advance(&mut self, n: usize) {
         self.written += n as u64;
         let mut rest = n;

@@ -1,15 +1,15 @@
 //! Priorities of RFC 9218.
 
-/// How urgent an answer is, and whether it is of use in pieces.
+/// The urgency of a response, and whether it is useful in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Priority {
-    /// 0 to 7; the lower the sooner.
+    /// 0 to 7; lower is more urgent.
     pub urgency: u8,
-    /// Whether it shares the connection with others of its urgency, rather than going one after another.
+    /// It shares the connection with others of its urgency, instead of going one after another.
     pub incremental: bool,
 }
 
-/// Most levels of urgency.
+/// The number of urgency levels.
 pub(super) const LEVELS: usize = 8;
 
 impl Default for Priority {
@@ -20,19 +20,18 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads the value of a Priority field, or of a PRIORITY_UPDATE frame: a dictionary of structured
-    /// fields, of which `u` and `i` mean something. What is not understood leaves the default, as it
-    /// should (RFC 9218 §4.1, §4.2).
+    /// Parses the value of a Priority field, or of a PRIORITY_UPDATE frame: a dictionary of structured fields with
+    /// the members `u` and `i`. Invalid members leave the default (RFC 9218 §4.1, §4.2).
     pub fn parse(value: &[u8]) -> Priority {
         Priority::default().updated(value)
     }
 
-    /// With what a server says in its answer, which stands before what the client asked for (RFC 9218 §8).
+    /// Applies the priority of a server's response, which overrides the client's (RFC 9218 §8).
     pub fn updated(self, value: &[u8]) -> Priority {
         let mut priority = self;
         for member in value.split(|byte| *byte == b',') {
             let member = member.trim_ascii();
-            // Parameters of a member mean nothing here.
+            // Parameters of a member are ignored.
             let member = member.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
             match member {
                 [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_the_field() {
+    fn priority_values_are_parsed() {
         for (value, urgency, incremental) in [
             ("", 3, false),
             ("u=0", 0, false),

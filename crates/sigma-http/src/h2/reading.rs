@@ -1,21 +1,21 @@
-//! How far the peer's bytes have been read.
+//! The read position in the peer's bytes.
 
 use super::stream::StreamKey;
 
-/// Where in the peer's bytes this side is.
+/// The read position in the peer's bytes.
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// Before the end of the client's preface.
+    /// Before the end of the client's preface
     Preface,
-    /// Before the first frame, which is SETTINGS.
+    /// Before the first frame, which is SETTINGS
     FirstSettings,
-    /// Between frames, or in one that is not complete.
+    /// Between frames, or in an incomplete one
     Frame { in_head: bool },
-    /// In a DATA frame.
+    /// In a DATA frame
     Data(Data),
-    /// Between the pieces of a head.
+    /// Between the pieces of a head
     Block(Block),
-    /// Nothing is read any more.
+    /// The end of reading
     Over,
 }
 
@@ -28,18 +28,18 @@ impl Reading {
 /// The rest of a DATA frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data {
-    /// The stream that takes it; None if nobody does.
+    /// The stream of the frame; None if the bytes are discarded.
     pub(super) key: Option<StreamKey>,
     /// Bytes of the payload that are left, padding included.
     pub(super) left: u32,
-    /// Bytes of padding at the end; None if its length has not come yet.
+    /// Bytes of padding at the end; None before its length has arrived.
     pub(super) padding: Option<u32>,
     pub(super) ends: bool,
-    /// Whether a byte of a body was in it.
+    /// It had a byte of a body.
     pub(super) useful: bool,
 }
 
-/// A head of which pieces are missing.
+/// An incomplete head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) stream: u32,

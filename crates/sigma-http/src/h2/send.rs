@@ -1,4 +1,4 @@
-//! What leaves: heads and control frames at once, bodies as windows and priorities allow.
+//! Outgoing frames: heads and control frames at once, bodies as windows and priorities allow.
 
 use std::io::IoSlice;
 
@@ -10,25 +10,25 @@ use super::priority::Priority;
 use super::stream::{End, StreamKey};
 use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
 
-/// Bytes that may wait for the socket before nothing more is read from a peer that does not read either.
+/// Bytes that may wait for the socket before a peer that does not read is not read from either.
 const OUT_MAX: usize = 256 * 1024;
 
-/// Most bytes of a stream in one turn while others wait, so that none keeps them waiting for long.
+/// The largest turn of a stream in bytes while others wait, so that they do not wait for long.
 const TURN_BYTES: usize = 16 * 1024;
 
-/// Pieces of a body from this size on are not copied.
+/// Pieces of a body of this size or more are not copied.
 const LARGE_BYTES: usize = 8 * 1024;
 
 /// The request line of HTTP/2.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestLine<'l> {
-    /// `http` or `https`.
+    /// `http` or `https`
     pub scheme: &'l [u8],
     /// Path and query.
     pub target: &'l [u8],
 }
 
-/// Fields of the connection, which have no place in this version (RFC 9113 §8.2.2).
+/// Returns true for connection fields, which this version does not have (RFC 9113 §8.2.2).
 fn is_of_connection(id: HeaderId) -> bool {
     matches!(
         id,
@@ -42,7 +42,7 @@ fn is_of_connection(id: HeaderId) -> bool {
 }
 
 impl Codec {
-    /// Sends the head of a request; `length` says whether a body follows. None if no stream can be opened.
+    /// Sends the head of a request; `length` says whether a body follows. Returns None if no stream can be opened.
     pub fn open(
         &mut self,
         head: &RequestHead,
@@ -74,21 +74,21 @@ impl Codec {
                     encoder.encode(id, name, value, out);
                 }
             }
-            // The gateway passes trailers on to every version, and gRPC asks for them.
+            // The gateway forwards trailers in every version, and gRPC needs them.
             encoder.encode(HeaderId::Te, b"te", b"trailers", out);
         });
         Some(key)
     }
 
-    /// Sends an interim head of an answer.
+    /// Sends an interim response head.
     pub fn send_interim(&mut self, key: StreamKey, status: u16, headers: &Headers) {
         if self.streams.get(key).alive {
             self.write_answer(key.id, false, status, headers, b"");
         }
     }
 
-    /// Sends the final head of an answer, with `date` if it has none. `length` is that of the body that
-    /// follows; with `ended` there is none.
+    /// Sends the final response head, with `date` if it lacks one. `length` is the length of the body that follows;
+    /// with `ended` there is no body.
     pub fn send_answer(
         &mut self,
         key: StreamKey,
@@ -126,7 +126,7 @@ impl Codec {
         });
     }
 
-    /// Writes a HEADERS frame, and as many CONTINUATION frames as the peer's largest frame makes necessary.
+    /// Writes a HEADERS frame, and CONTINUATION frames as the peer's frame size requires.
     fn write_block(
         &mut self,
         stream: u32,
@@ -154,13 +154,13 @@ impl Codec {
         }
     }
 
-    /// Sends what a stream has queued, as far as nothing keeps it waiting; the rest follows by itself.
+    /// Sends the queued frames of a stream as far as possible; the rest follows later.
     pub fn flush(&mut self, key: StreamKey) {
         let stream = self.streams.get(key);
         if !stream.alive || stream.queued || !stream.has_output() {
             return;
         }
-        // Whoever waits already has its turn first.
+        // Streams that wait for their turn go first.
         if !self.out.has_ready() {
             while self.out.has_room() && self.may_send(key.slot) {
                 self.send_some(key.slot);
@@ -169,13 +169,13 @@ impl Codec {
         self.enqueue_if_ready(key.slot, false);
         let stream = self.streams.get(key);
         if stream.send_window <= 0 {
-            // How long it waits is the peer's to decide.
+            // The peer decides how long it waits.
             stream.piece.shrink();
         }
         self.count_piece(key.slot);
     }
 
-    /// Whether a stream has something that may leave now.
+    /// Returns true if a stream can send now.
     fn may_send(&mut self, slot: u32) -> bool {
         let window = self.out.window;
         let stream = self.streams.at(slot);
@@ -183,8 +183,8 @@ impl Codec {
         stream.alive && stream.has_output() && open
     }
 
-    /// Puts a stream into its queue, if it waits for its turn alone. One that waits for its own window comes
-    /// back with that; one that waits for the connection's stays in its place.
+    /// Adds a stream to its queue if it only waits for its turn. A stream that waits for its own window comes back
+    /// with the window; one that waits for the connection's window keeps its place.
     pub(super) fn enqueue_if_ready(&mut self, slot: u32, next: bool) {
         let stream = self.streams.at(slot);
         let own = stream.piece.is_empty() || stream.send_window > 0;
@@ -195,7 +195,7 @@ impl Codec {
         }
     }
 
-    /// Sends a piece of a body, and the end of the message if that is all.
+    /// Sends a piece of a body, and the end of the message if it is the last.
     fn send_some(&mut self, slot: u32) {
         let frame_bytes = TURN_BYTES.min(self.peer.frame_bytes as usize);
         let most = if self.out.has_ready() { frame_bytes } else { Output::most(frame_bytes) } as i64;
@@ -208,7 +208,7 @@ impl Codec {
             if let Some(left) = &mut stream.left {
                 *left = left.saturating_sub(bytes as u64);
             }
-            // A body that has its declared length ends with its last byte, not in a frame of its own.
+            // A body of declared length ends with its last byte, not in a separate frame.
             let ended = all
                 && match stream.end {
                     End::Open => stream.left == Some(0),
@@ -248,7 +248,7 @@ impl Codec {
         self.end_if_both(slot);
     }
 
-    /// Has bodies leave, as far as there is room for them.
+    /// Sends bodies, as far as there is room for them.
     fn fill(&mut self) {
         while self.out.has_room() {
             let Some(key) = self.out.dequeue() else { break };
@@ -259,7 +259,7 @@ impl Codec {
             if !self.may_send(slot) {
                 let stream = self.streams.at(slot);
                 if stream.alive && stream.has_output() && stream.send_window > 0 {
-                    // The connection's window is used up: it keeps its place, as all others do.
+                    // The connection's window is used up: the stream keeps its place, as all others do.
                     let priority = stream.priority;
                     self.out.enqueue(key, Priority { incremental: false, ..priority }, true);
                     break;
@@ -279,13 +279,13 @@ impl Codec {
         }
     }
 
-    /// The bytes to write next, in one piece; empty if there are none.
+    /// Returns the bytes to write next, in one piece; empty if there are no bytes.
     pub fn output(&mut self) -> &[u8] {
         self.fill();
         self.out.slices().next().unwrap_or_default()
     }
 
-    /// All bytes to write, in as many pieces as there are; returns their number.
+    /// Fills in all bytes to write, in pieces; returns their number.
     pub fn slices<'s>(&'s mut self, slices: &mut [IoSlice<'s>; SLICES_MAX]) -> usize {
         self.fill();
         let mut count = 0;
@@ -296,29 +296,29 @@ impl Codec {
         count
     }
 
-    /// Takes note that the first `n` bytes of the output were written.
+    /// Removes the first `n` bytes of the output, which were written.
     pub fn advance(&mut self, n: usize) {
         self.out.advance(n);
     }
 
-    /// Whether something waits to be written, or would if it were asked for.
+    /// Returns true if there are bytes to write, now or on demand.
     pub fn has_output(&self) -> bool {
         self.out.waiting() > 0 || (self.out.has_ready() && self.out.window > 0)
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn bytes_written(&self) -> u64 {
         self.out.written()
     }
 
-    /// Whether the peer may be read from: one that does not read what it causes to be sent is not.
+    /// Returns true if the peer may be read from: a peer that does not read its own responses is not read.
     pub fn may_receive(&self) -> bool {
         self.out.waiting() < OUT_MAX && self.failed.is_none()
     }
 
-    /// A stream changes its priority.
+    /// Changes the priority of a stream.
     pub(super) fn prioritize(&mut self, slot: u32, priority: Priority) {
-        // One that waits moves on with its next frame.
+        // A waiting stream moves with its next frame.
         self.streams.at(slot).priority = priority;
     }
 }

@@ -1,6 +1,6 @@
-//! Streams that are not read, on a connection that others share.
+//! Unread streams on a shared connection.
 //!
-//! Bytes of a message that nobody takes stay in the connection's window. A few such streams use it up, and the peer can
+//! Unread bytes of a message stay in the connection's window. A few such streams use it up, and then the peer can
 //! send nothing to the others.
 
 use super::connection::Codec;
@@ -8,11 +8,11 @@ use super::frame::ErrorCode;
 use super::stream::Fate;
 use crate::{Fault, FaultKind};
 
-/// The connection is starved while less than this part of its window is free.
+/// The connection is starved while less than this fraction of its window is free.
 const LEAST_FREE_PART: i64 = 8;
 
 impl Codec {
-    /// Whether bytes that are not taken use up the connection's window while another stream waits for its own.
+    /// Returns true if unread bytes use up the connection's window while another stream waits for bytes.
     pub fn is_starved(&self) -> bool {
         let free = self.recv_window + i64::from(self.unannounced);
         free < i64::from(self.config.connection_window) / LEAST_FREE_PART
@@ -20,18 +20,18 @@ impl Codec {
             && self.streams.is_any_waiting()
     }
 
-    /// Marks the streams that hold bytes; the mark goes when the next of them is taken.
+    /// Marks the streams with unread bytes; reading from a stream removes its mark.
     pub fn mark_stalled(&mut self) {
         self.streams.mark_stalled();
     }
 
-    /// Begins no further streams on this connection.
+    /// Opens no further streams on this connection.
     pub fn retire(&mut self) {
         self.peer_leaves = true;
     }
 
-    /// Ends the marked streams, and gives back their part of the window. A stream of which all was taken goes on: its
-    /// last bytes are with its exchange. Returns how many have ended.
+    /// Ends the marked streams, and gives back their part of the window. A stream without unread bytes continues: its
+    /// exchange has its last bytes. Returns the number of ended streams.
     pub fn end_stalled(&mut self) -> usize {
         let mut ended = 0;
         for slot in self.streams.stalled_slots() {

@@ -9,37 +9,37 @@ use super::frame::ErrorCode;
 use super::priority::Priority;
 use crate::{Chunk, Fault, Headers, ResponseHead};
 
-/// Why a stream ended before its time.
+/// The reason why a stream ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The peer took it back.
+    /// The peer reset it.
     Reset(ErrorCode),
-    /// This side took it back.
+    /// This side reset it.
     Cancelled,
     /// The peer broke a rule of the message on it.
     Broken(Fault),
-    /// The peer leaves, and did nothing with it (RFC 9113 §6.8).
+    /// The peer leaves, and did not process it (RFC 9113 §6.8).
     Unprocessed,
     /// The connection ended.
     Lost,
 }
 
 impl Fate {
-    /// The rule that the peer broke, if that is why.
+    /// Returns the rule that the peer broke, if that is the reason.
     pub fn broken(self) -> Option<Fault> {
         if let Fate::Broken(fault) = self { Some(fault) } else { None }
     }
 }
 
-/// How the outgoing message of a stream ends.
+/// The end of the outgoing message of a stream.
 #[derive(Debug, Default)]
 pub(super) enum End {
-    /// More is to come.
+    /// More follows.
     #[default]
     Open,
-    /// With this, behind what waits.
+    /// This end follows the waiting bytes.
     Queued(Option<Box<Headers>>),
-    /// It has ended.
+    /// It was sent.
     Sent,
 }
 
@@ -51,69 +51,69 @@ pub struct StreamKey {
 }
 
 impl StreamKey {
-    /// The place in the connection's slab; those of released streams are given again.
+    /// Returns the position in the connection's slab; slots of released streams are reused.
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 
-    /// The stream's identifier.
+    /// Returns the stream's identifier.
     pub fn id(self) -> u32 {
         self.id
     }
 }
 
-/// One stream. Its slot keeps the memory of its queues for the next one.
+/// One stream. Its slot keeps the memory of its queues for the next stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) id: u32,
     /// An exchange holds a key to it.
     pub(super) held: bool,
-    /// The peer may still send, and this side may too, or one of both.
+    /// One or both sides may still send.
     pub(super) alive: bool,
-    /// Why it ended early.
+    /// The reason why it ended early.
     pub(super) fate: Option<Fate>,
-    /// What its exchange holds.
+    /// The memory account of its exchange.
     pub(super) account: Account,
-    /// Bytes of bodies that the exchange has in memory.
+    /// Bytes of bodies that the exchange holds.
     pub(super) bodies_held: usize,
 
-    // What comes in.
+    // Input
     pub(super) heads: VecDeque<ResponseHead>,
-    /// The head that is no interim one has come.
+    /// The final head has arrived.
     pub(super) head_done: bool,
-    /// The answer has no body whatever its length is said to be: it is one to HEAD.
+    /// The response is one to HEAD: it has no body, whatever length it declares.
     pub(super) to_head: bool,
     pub(super) data: VecDeque<Chunk>,
     /// Memory of `data`.
     pub(super) data_held: usize,
-    /// Bytes of the body that have come.
+    /// Bytes of the body that have arrived.
     pub(super) received: u64,
     pub(super) trailers: Option<Box<Headers>>,
     pub(super) remote_ended: bool,
-    /// Bytes that a declared length still expects.
+    /// Bytes of the declared length that are missing.
     pub(super) expected: Option<u64>,
     /// Bytes that the peer may still send.
     pub(super) recv_window: i64,
-    /// Bytes handed on, whose window is given back when more is asked for.
+    /// Forwarded bytes, whose window is given back with the next read.
     pub(super) unreleased: u32,
-    /// Bytes given back that the peer was not told of yet.
+    /// Bytes given back that are not announced to the peer yet.
     pub(super) unannounced: u32,
-    /// It has held bytes since it was marked, and none was taken.
+    /// It has had unread bytes since it was marked.
     pub(super) is_stalled: bool,
-    /// What the peer sent broke a rule; it was answered, and is told with the end of the stream.
+    /// The peer's message broke a rule. It got a response, and the end of the stream reports the fault.
     pub(super) malformed: bool,
 
-    // What goes out.
+    // Output
     pub(super) send_window: i64,
     pub(super) piece: Chunk,
-    /// Memory of `piece` in the account: counted once it has to wait.
+    /// Memory of `piece` in the account: counted once it waits.
     pub(super) piece_held: usize,
-    /// Bytes moved when the account last noted them.
+    /// Bytes moved at the last entry in the account.
     pub(super) moved_noted: u64,
     pub(super) end: End,
-    /// Bytes that a declared length has left.
+    /// The rest of the declared length.
     pub(super) left: Option<u64>,
-    /// Bytes of the body that have left.
+    /// Bytes of the body that were sent.
     pub(super) taken: u64,
     /// It waits in a queue for its turn to send.
     pub(super) queued: bool,
@@ -121,7 +121,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Makes a recycled one a fresh one.
+    /// Resets a recycled stream.
     fn begin(&mut self, id: u32, recv_window: u32, send_window: u32) {
         let heads = std::mem::take(&mut self.heads);
         let data = std::mem::take(&mut self.data);
@@ -137,7 +137,7 @@ impl Stream {
         };
     }
 
-    /// Bytes of bodies that were moved in both directions.
+    /// Returns the bytes of bodies moved in both directions.
     pub(super) fn moved(&self) -> u64 {
         self.received + self.taken
     }
@@ -146,12 +146,12 @@ impl Stream {
         matches!(self.end, End::Sent)
     }
 
-    /// Whether something waits to be sent.
+    /// Returns true if it has something to send.
     pub(super) fn has_output(&self) -> bool {
         !self.piece.is_empty() || matches!(self.end, End::Queued(_))
     }
 
-    /// Takes what has come and nobody will ask for; returns its bytes.
+    /// Drops unread input; returns its size.
     pub(super) fn discard_input(&mut self) -> u32 {
         self.heads.clear();
         self.trailers = None;
@@ -161,7 +161,7 @@ impl Stream {
         bytes
     }
 
-    /// Drops what waits to be sent.
+    /// Drops the waiting output.
     pub(super) fn discard_output(&mut self) {
         self.piece = Chunk::empty();
         self.account.shrink(std::mem::take(&mut self.piece_held));
@@ -169,7 +169,7 @@ impl Stream {
     }
 }
 
-/// Hashes stream identifiers: small numbers that come in order.
+/// Hashes stream identifiers: small increasing numbers.
 #[derive(Default)]
 pub(super) struct IdHasher(u64);
 
@@ -183,7 +183,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u32(&mut self, id: u32) {
-        // The table takes its place from low bits and its tag from high ones.
+        // The table uses low bits for the position and high bits for the tag.
         self.0 = (self.0 ^ u64::from(id >> 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }
@@ -193,22 +193,22 @@ impl Hasher for IdHasher {
 pub(super) struct Streams {
     slots: Vec<Stream>,
     free: Vec<u32>,
-    /// The slots of those that are alive.
+    /// The slots of live streams.
     by_id: HashMap<u32, u32, BuildHasherDefault<IdHasher>>,
 }
 
 impl Streams {
-    /// Streams that are alive.
+    /// Returns the number of live streams.
     pub(super) fn alive(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Streams that are alive or held.
+    /// Returns the number of streams that are alive or held.
     pub(super) fn held(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Begins a stream that is held by whoever asked for it.
+    /// Opens a stream that its requester holds.
     pub(super) fn begin(&mut self, id: u32, recv_window: u32, send_window: u32) -> StreamKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Stream::default());
@@ -219,28 +219,28 @@ impl Streams {
         StreamKey { slot, id }
     }
 
-    /// The stream with this identifier, if it is alive.
+    /// Returns the stream with this identifier, if it is alive.
     #[inline]
     pub(super) fn find(&self, id: u32) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
 
-    /// Whether the stream of a key is alive; the key may be that of a stream which is gone.
+    /// Returns true if the stream of a key is alive; the stream may be gone.
     #[inline]
     pub(super) fn is_alive(&self, key: StreamKey) -> bool {
         self.slots.get(key.slot as usize).is_some_and(|stream| stream.id == key.id && stream.alive)
     }
 
-    /// The stream in a slot.
+    /// Returns the stream in a slot.
     #[inline]
     pub(super) fn at(&mut self, slot: u32) -> &mut Stream {
         &mut self.slots[slot as usize]
     }
 
-    /// The stream that a key was made for.
+    /// Returns the stream of a key.
     ///
     /// # Panics
-    /// If it was released.
+    /// Panics if the stream was released.
     #[inline]
     pub(super) fn get(&mut self, key: StreamKey) -> &mut Stream {
         let stream = &mut self.slots[key.slot as usize];
@@ -248,13 +248,13 @@ impl Streams {
         stream
     }
 
-    /// As [`Streams::get`], to look.
+    /// As [`Streams::get`], read-only.
     #[inline]
     pub(super) fn peek(&self, key: StreamKey) -> &Stream {
         &self.slots[key.slot as usize]
     }
 
-    /// Whether a stream that is alive has nothing to take, and expects more.
+    /// Returns true if a live stream has no input to read and expects more.
     pub(super) fn is_any_waiting(&self) -> bool {
         self.by_id.values().any(|slot| {
             let stream = &self.slots[*slot as usize];
@@ -273,12 +273,12 @@ impl Streams {
         slots.filter(|(_, stream)| stream.held && stream.is_stalled).map(|(slot, _)| slot).collect()
     }
 
-    /// The slots of all that are alive.
+    /// Returns the slots of all live streams.
     pub(super) fn alive_slots(&self) -> Vec<u32> {
         self.by_id.values().copied().collect()
     }
 
-    /// No frame is for it any more.
+    /// Marks a stream as not alive: no more frames for it.
     pub(super) fn bury(&mut self, slot: u32) {
         let stream = &mut self.slots[slot as usize];
         if std::mem::take(&mut stream.alive) {
@@ -287,7 +287,7 @@ impl Streams {
         self.recycle(slot);
     }
 
-    /// Nobody holds it any more.
+    /// Marks a stream as not held.
     pub(super) fn let_go(&mut self, slot: u32) {
         self.slots[slot as usize].held = false;
         self.recycle(slot);
@@ -303,7 +303,7 @@ impl Streams {
         stream.discard_output();
         stream.account = Account::default();
         self.free.push(slot);
-        // A burst does not stay resident.
+        // Memory of a burst is freed.
         if self.free.len() == self.slots.len() && self.slots.len() > KEPT_SLOTS {
             self.slots = Vec::new();
             self.free = Vec::new();
@@ -312,7 +312,7 @@ impl Streams {
     }
 }
 
-/// Slots that an idle connection keeps.
+/// The number of slots that an idle connection keeps.
 const KEPT_SLOTS: usize = 16;
 
 #[cfg(test)]
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_given_again_when_it_is_neither_alive_nor_held() {
+    fn a_slot_is_reused_when_it_is_neither_alive_nor_held() {
         let mut streams = Streams::default();
         let first = streams.begin(1, 10, 20);
         streams.get(first).taken = 7;

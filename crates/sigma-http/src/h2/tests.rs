@@ -1,4 +1,4 @@
-//! Both roles against each other, and each against frames that no codec of ours writes.
+//! Both roles against each other, and each against frames that our codecs never write.
 
 use super::frame::{ErrorCode, FrameHeader, HEADER_BYTES, PREFACE, flag, kind, setting};
 use super::*;
@@ -17,9 +17,9 @@ const CONFIG: Config = Config {
     flood: FloodLimits { resets_per_minute: 10, controls_per_second: 20 },
 };
 
-/// `GET /` of `h`.
+/// `GET /` for `h`
 const GET: &[u8] = b"\x82\x86\x84\x41\x01h";
-/// `POST /` of `h`.
+/// `POST /` for `h`
 const POST: &[u8] = b"\x83\x86\x84\x41\x01h";
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A server whose client has said hello.
+/// Returns a server after the client's preface.
 fn server(config: Config) -> Codec {
     let mut codec = Codec::new(config);
     feed(&mut codec, &[PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat());
@@ -37,7 +37,7 @@ fn server(config: Config) -> Codec {
     codec
 }
 
-/// A client that has opened streams for GET, and whose server has said hello.
+/// Returns a client with open streams for GET, after the server's SETTINGS.
 fn client(streams: u32) -> (Codec, Vec<StreamKey>) {
     let mut codec = Codec::new(Config { role: Role::Client, flood: FloodLimits::NONE, ..CONFIG });
     feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
@@ -64,7 +64,7 @@ fn feed(codec: &mut Codec, bytes: &[u8]) {
     assert!(input.is_empty(), "{} bytes are left", input.len());
 }
 
-/// All that a codec has to say.
+/// Returns all output of a codec.
 fn drain(codec: &mut Codec) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -88,7 +88,7 @@ fn frames(codec: &mut Codec) -> Vec<(FrameHeader, Vec<u8>)> {
     all
 }
 
-/// Kinds and streams of frames, in order.
+/// Returns kinds and streams of frames, in order.
 fn sent(codec: &mut Codec) -> Vec<(u8, u32)> {
     frames(codec).iter().map(|(header, _)| (header.kind, header.stream)).collect()
 }
@@ -97,7 +97,7 @@ fn failure(codec: &Codec) -> Option<ErrorCode> {
     codec.failure().map(|(code, _)| code)
 }
 
-/// The code of the stream's RST_STREAM, if one was sent.
+/// Returns the code of the stream's RST_STREAM, if one was sent.
 fn reset_of(codec: &mut Codec, stream: u32) -> Option<u32> {
     let is_reset =
         |(header, _): &&(FrameHeader, Vec<u8>)| (header.kind, header.stream) == (kind::RST_STREAM, stream);
@@ -111,7 +111,7 @@ fn exchange(from: &mut Codec, to: &mut Codec) {
         let mut input = Chunk::copy_of(piece);
         to.receive(&mut input, 1_000);
         assert!(input.is_empty() || failure(to).is_none());
-        // What is not complete comes again with the next piece.
+        // An incomplete frame comes again with the next piece.
         assert!(input.is_empty(), "a piece ends within a frame");
     }
 }
@@ -160,7 +160,7 @@ fn a_request_and_its_answer() {
     assert_eq!((client.failure(), server.failure()), (None, None));
 }
 
-/// The bytes of a conversation mean the same in whatever pieces they come.
+/// A conversation gives the same result in any pieces.
 #[test]
 fn pieces_of_any_size() {
     let trailers = frame(kind::HEADERS, flag::END_STREAM, 1, b"\x00\x01t");
@@ -207,7 +207,7 @@ fn windows_hold_both_sides() {
     let mut codec = server(CONFIG);
     feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS, 1, POST));
     let key = codec.next_incoming().expect("a request").key;
-    // What comes in is announced in halves of the window.
+    // Input is acknowledged in halves of the window.
     for _ in 0..3 {
         feed(&mut codec, &frame(kind::DATA, 0, 1, &[b'x'; 250]));
         assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::Data(_))));
@@ -219,7 +219,7 @@ fn windows_hold_both_sides() {
     assert!(matches!(codec.take_frame(key), Arrival::Cut(Fate::Broken(_))));
     codec.release(key);
 
-    // What leaves waits for the windows, and goes on with them; a smaller one may be less than nothing.
+    // Output waits for the windows, and continues with them; a reduced window may be negative.
     feed(&mut codec, &frame(kind::HEADERS, 5, 3, GET));
     let key = codec.next_incoming().expect("a request").key;
     codec.send_answer(key, 200, &Headers::default(), b"", BodyLength::Known(70_000), false);
@@ -243,7 +243,7 @@ fn windows_hold_both_sides() {
     assert!(codec.is_flushed(key));
 }
 
-/// A body in frames of one byte takes the memory of a body.
+/// A body in frames of one byte needs the memory of one body.
 #[test]
 fn small_pieces_share_a_buffer() {
     let mut codec = server(CONFIG);
@@ -256,7 +256,7 @@ fn small_pieces_share_a_buffer() {
 }
 
 #[test]
-fn the_urgent_come_first() {
+fn urgent_streams_go_first() {
     let mut codec = server(Config { streams: 10, ..CONFIG });
     let ask = |codec: &mut Codec, stream: u32, priority: &[u8]| {
         let field = [GET, b"\x00\x08priority", &[priority.len() as u8], priority].concat();
@@ -268,7 +268,7 @@ fn the_urgent_come_first() {
     feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000u32.to_be_bytes()));
     let first = ask(&mut codec, 1, b"u=5");
     drain(&mut codec);
-    // It fills what may wait for the socket; the others come in turn from here on.
+    // It fills the output limit; the others take turns from here on.
     codec.queue(first, data(&[b'a'; 65_535]));
     codec.flush(first);
     let keys: Vec<StreamKey> =
@@ -286,13 +286,13 @@ fn the_urgent_come_first() {
         let data = sent.iter().filter(|(header, _)| header.kind == kind::DATA && header.stream != 1);
         data.map(|(header, _)| header.stream).collect::<Vec<_>>()
     };
-    // 11 was in its place when it became urgent, and moves on with its next turn.
+    // 11 kept its place when it became urgent, and moves with its next turn.
     assert_eq!(turns(&mut codec), [7, 7, 7, 9, 9, 9, 3, 5, 3, 5, 3, 5, 11, 11, 11]);
 }
 
-/// A node knows what its answers are good for.
+/// A node knows the priority of its responses.
 #[test]
-fn an_answer_may_say_how_urgent_it_is() {
+fn an_answer_may_set_its_priority() {
     let mut codec = server(CONFIG);
     let mut keys = Vec::new();
     for (stream, priority) in [(1, &b"u=6, i"[..]), (3, b"u=2")] {
@@ -328,7 +328,7 @@ fn an_answer_may_say_how_urgent_it_is() {
 }
 
 #[test]
-fn a_head_beyond_a_frame_goes_on_in_others() {
+fn a_large_head_continues_in_further_frames() {
     let (mut codec, mut server) = (client(0).0, Codec::new(Config { header_list_bytes: 100_000, ..CONFIG }));
     server.config.head = HeadLimits { head_bytes: 100_000, ..CONFIG.head };
     let mut head = request("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -364,7 +364,7 @@ fn a_server_leaves_in_two_steps() {
 }
 
 #[test]
-fn a_node_that_leaves_did_nothing_with_later_streams() {
+fn a_node_that_leaves_did_not_process_later_streams() {
     let (mut codec, keys) = client(3);
     feed(&mut codec, &frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]));
     let fates: Vec<_> = keys.iter().map(|key| codec.fate(*key)).collect();
@@ -376,7 +376,7 @@ fn a_node_that_leaves_did_nothing_with_later_streams() {
     assert_eq!(codec.fate(keys[1]), Some(Fate::Lost));
 }
 
-/// A server may have said all before it says that it needs no more of the request.
+/// A server may have sent all before it says that it needs no more of the request.
 #[test]
 fn a_complete_answer_stays_complete() {
     let (mut codec, _) = client(0);
@@ -437,7 +437,7 @@ fn answers_that_break_a_rule() {
 }
 
 #[test]
-fn requests_that_break_a_rule_are_answered_and_then_reset() {
+fn invalid_requests_get_a_response_and_then_a_reset() {
     let block = |block: &[u8]| frame(kind::HEADERS, 5, 1, block);
     for (bytes, kind) in [
         (block(b"\x86\x84\x41\x01h"), FaultKind::BadRequest),
@@ -473,7 +473,7 @@ fn trailers_of_a_request_have_no_pseudo_fields() {
     assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::PROTOCOL_ERROR.0));
 }
 
-/// What costs a peer nothing ends its connection, and is counted.
+/// Useless frames of a peer end its connection, and are counted.
 #[test]
 fn floods() {
     let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
@@ -502,9 +502,9 @@ fn floods() {
             Glitch::Continuation,
         ),
         (&|n| [head(n), frame(kind::RST_STREAM, 0, 2 * n + 1, &[0; 4])].concat(), 10, Glitch::Reset),
-        // 160 entries are ten.
+        // 160 entries count as ten.
         (&|_| frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0].repeat(160)), 2, Glitch::Control),
-        // What is sent for a stream that was reset.
+        // Frames for a stream that was reset.
         (
             &|n| {
                 let reset = [head(0), frame(kind::WINDOW_UPDATE, 0, 1, &[0; 4])].concat();
@@ -521,18 +521,18 @@ fn floods() {
             9,
             Glitch::Head,
         ),
-        // The peer makes this side take back its streams.
+        // The peer makes this side reset its streams.
         (&|n| [head(n), frame(kind::WINDOW_UPDATE, 0, 2 * n + 1, &[0; 4])].concat(), 6, Glitch::StreamError),
     ];
     for (flood, allowed, glitch) in all {
         let mut codec = server(CONFIG);
-        // The hello counts.
+        // The preface counts.
         codec.receive(&mut Chunk::empty(), 3_000);
         let mut rounds = 0;
         while codec.failure().is_none() && rounds < 100 {
             let mut input = Chunk::copy_of(&flood(rounds));
             codec.receive(&mut input, 3_000);
-            // Whoever drives it releases at once what was taken back.
+            // The driver releases cancelled streams at once.
             assert!(codec.next_incoming().is_none_or(|incoming| glitch == Glitch::Empty || {
                 codec.release(incoming.key);
                 true
@@ -546,7 +546,7 @@ fn floods() {
     }
 }
 
-/// A client whose node pays for what it sends.
+/// Returns a client with a frame budget for its node.
 fn guarded_client() -> (Codec, StreamKey) {
     let flood = FloodLimits { resets_per_minute: u32::MAX, controls_per_second: 20 };
     let mut codec = Codec::new(Config { role: Role::Client, flood, ..CONFIG });
@@ -569,7 +569,7 @@ fn floods_of_a_node_end_the_connection() {
             if n == 0 { frame(kind::HEADERS, 4, 1, b"\x88") } else { frame(kind::DATA, 8, 1, &[3, 0, 0, 0]) }
         },
         &|n| if n == 0 { frame(kind::HEADERS, 0, 1, b"\x88") } else { frame(kind::CONTINUATION, 0, 1, &[]) },
-        // Heads for a stream that is over.
+        // Heads for a stream that has ended.
         &|n| {
             frame(
                 if n == 0 { kind::RST_STREAM } else { kind::HEADERS },
@@ -610,7 +610,7 @@ fn frames_of_honest_nodes_are_within_the_budget() {
             frame(kind::HEADERS, 4, id, b"\x88"),
             frame(kind::DATA, 0, id, &[]),
             frame(kind::DATA, 8, id, &[2, 0, 0, 0][..3]),
-            // A client that has gone: what follows is for a stream that was reset.
+            // A client that has gone: the frames are for a stream that was reset.
             frame(kind::DATA, 1, id, &[]),
         ];
         for (at, bytes) in answer.iter().enumerate() {
@@ -633,16 +633,16 @@ fn a_connection_whose_streams_are_reset_is_retired() {
     assert!(!codec.is_spent(), "two may be bad luck");
     feed(&mut codec, &reset(2, 8));
     assert!(codec.is_spent() && !codec.may_open());
-    // The one that is open goes on.
+    // The open stream continues.
     feed(&mut codec, &frame(kind::HEADERS, 5, 7, b"\x88"));
     assert!(codec.failure().is_none());
-    // A head in between says that the node serves.
+    // A head in between shows that the node serves requests.
     let (mut codec, _) = client(4);
     (0..2).for_each(|n| feed(&mut codec, &reset(n, 2)));
     feed(&mut codec, &frame(kind::HEADERS, 4, 5, b"\x88"));
     feed(&mut codec, &reset(3, 2));
     assert!(!codec.is_spent());
-    // One call for calm is enough, before a head and behind one.
+    // One ENHANCE_YOUR_CALM is enough, before a head and after one.
     for begins in [false, true] {
         let (mut codec, _) = client(1);
         if begins {
@@ -654,7 +654,7 @@ fn a_connection_whose_streams_are_reset_is_retired() {
 }
 
 #[test]
-fn streams_that_are_not_read_end_when_others_wait() {
+fn unread_streams_end_when_others_wait() {
     let config = Config { role: Role::Client, stream_window: 200_000, connection_window: 200_000, ..CONFIG };
     let mut codec = Codec::new(config);
     feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
@@ -667,7 +667,7 @@ fn streams_that_are_not_read_end_when_others_wait() {
     let other = open(&mut codec, &head, BodyLength::None);
     assert!(codec.is_starved());
     codec.mark_stalled();
-    // A stream that was read goes on.
+    // A stream that was read continues.
     assert!(matches!(codec.take_frame(stalled), Arrival::Frame(Frame::Data(_))));
     assert_eq!(codec.end_stalled(), 0);
     codec.mark_stalled();
@@ -690,7 +690,7 @@ fn streams_are_counted() {
     }
     let keys: Vec<StreamKey> = std::iter::from_fn(|| codec.next_incoming()).map(|it| it.key).collect();
     assert_eq!((keys.len(), reset_of(&mut codec, 9)), (4, Some(ErrorCode::REFUSED_STREAM.0)));
-    // Streams taken back make room for others, as long as their exchanges end too.
+    // Cancelled streams make room for others, as long as their exchanges end too.
     for n in 0..4 {
         feed(&mut codec, &frame(kind::RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8]));
         let mut input = Chunk::copy_of(&frame(kind::HEADERS, 4, 2 * n + 11, POST));
@@ -701,7 +701,7 @@ fn streams_are_counted() {
 }
 
 #[test]
-fn bombs_and_heads_without_end() {
+fn decompression_bombs_and_endless_heads() {
     let mut codec = server(CONFIG);
     let mut block = [GET, b"\x40\x01a\x7f\x81\x1e", &[b'x'; 4_000]].concat();
     block.extend([0xbe; 200]);
@@ -716,9 +716,9 @@ fn bombs_and_heads_without_end() {
     assert_eq!(failure(&codec), Some(ErrorCode::ENHANCE_YOUR_CALM));
 }
 
-/// A peer that asks and does not read is not read from either.
+/// A peer that sends requests and does not read is not read from either.
 #[test]
-fn what_nobody_reads_has_a_bound() {
+fn unread_output_is_bounded() {
     let mut codec = server(Config { flood: FloodLimits::NONE, ..CONFIG });
     let mut asked = 0;
     while codec.may_receive() && asked < 100_000 {
@@ -810,7 +810,7 @@ fn a_stream_without_room_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_revoked_stream_is_reset_and_its_exchange_told() {
+fn a_revoked_stream_is_reset_and_its_exchange_gets_a_fault() {
     use sigma_buffer::held;
     let mut codec = server(CONFIG);
     feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, GET));

@@ -1,13 +1,14 @@
-//! Properties of the frames of a WebSocket: a function for the target in `fuzz/`, which panics where one is violated.
+//! Properties of WebSocket frames: a function for the target in `fuzz/`, which panics on a violation.
 
 use super::messages::{Kind, Reader, Said, Violation};
 use super::{Follower, Sender};
 
-/// All that was said, and why no more is read.
+/// All messages, and the reason for the end.
 type All = (Vec<Said>, Option<Violation>);
 
-/// A byte for the longest message, a byte for the length of pieces, and the bytes of a client. They are read the same in any
-/// pieces, and as a second reader reads it; a follower does not lose its place in it; nothing is longer than it may be.
+/// Input: a byte for the longest message, a byte for the size of pieces, and the bytes of a client. The result does
+/// not depend on the pieces and equals the result of a second reader. A follower does not lose its place, and no
+/// message exceeds its limit.
 pub fn websocket(input: &[u8]) {
     let [limit, piece, frames @ ..] = input else { return };
     let (limit, piece) = (usize::from(*limit), usize::from(*piece).max(1));
@@ -48,7 +49,7 @@ fn in_pieces(limit: usize, frames: &[u8], piece: usize) -> All {
     (all, None)
 }
 
-/// A follower comes to the same places in any pieces, and loses its place only where a reader does as well.
+/// A follower reaches the same positions in any pieces, and loses its place only where a reader fails too.
 fn follows(frames: &[u8], piece: usize, is_read: bool) {
     let mut followers = [1, piece].map(|piece| {
         let mut follower = Follower::new(Sender::Client);
@@ -61,7 +62,7 @@ fn follows(frames: &[u8], piece: usize, is_read: bool) {
     assert!(!is_read || !first.is_lost(), "frames that are read are frames to a follower");
 }
 
-/// Reads the frames by RFC 6455 §5.2 in one go, from a slice that has all of them.
+/// Parses the frames by RFC 6455 §5.2 at once, from a slice with all of them.
 fn whole(limit: usize, mut rest: &[u8]) -> All {
     let (mut all, mut message): (Vec<Said>, Option<(Kind, Vec<u8>)>) = (Vec::new(), None);
     loop {
@@ -85,7 +86,7 @@ struct Frame<'f> {
     rest: &'f [u8],
 }
 
-/// The next frame; None if it is not whole.
+/// Returns the next frame; None if it is incomplete.
 fn frame(bytes: &[u8], room: usize, is_within: bool) -> Result<Option<Frame<'_>>, Violation> {
     let [first, second, ..] = *bytes else { return Ok(None) };
     if second < 0x80 {

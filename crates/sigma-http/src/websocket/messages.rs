@@ -1,4 +1,4 @@
-//! Messages of a WebSocket (RFC 6455 §5), for whoever ends one: what a client says, and the frames of a server.
+//! Messages of a WebSocket (RFC 6455 §5) for an endpoint: messages of a client, and frames of a server.
 
 use std::str::from_utf8;
 
@@ -11,44 +11,44 @@ const BINARY: u8 = 0x02;
 const PING: u8 = 0x09;
 const PONG: u8 = 0x0a;
 
-/// Longest head of a client's frame, with its mask.
+/// The longest head of a client's frame, with its mask.
 const MASKED_HEAD_BYTES: usize = 14;
 
-/// Bytes of a message: text, or anything.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// UTF-8.
+    /// UTF-8
     Text,
-    /// Anything.
+    /// Any bytes
     Binary,
 }
 
-/// What a client has said, once it is there as a whole.
+/// A complete message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// A message; what says that it is text is UTF-8.
+    /// A message; text is valid UTF-8
     Message(Kind, Vec<u8>),
-    /// It wants to hear this back in a [`pong`].
+    /// A ping, which wants this payload in a [`pong`]
     Ping(Vec<u8>),
-    /// It answers a ping, or nobody.
+    /// A pong, requested or not
     Pong(Vec<u8>),
-    /// Good-bye, with the code if there is one. Nothing follows.
+    /// A close frame, with the code if it has one. No message follows.
     Close(Option<u16>),
 }
 
-/// Why a client is not listened to any more.
+/// The reason why a client is not read any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
-    /// These are no frames as a client sends them.
+    /// The frames are invalid for a client
     Protocol,
-    /// Text that is no UTF-8.
+    /// Text that is not UTF-8
     Text,
-    /// The message is longer than it may be.
+    /// A message over the limit
     TooLong,
 }
 
 impl Violation {
-    /// The code of the close frame that tells it (RFC 6455 §7.4.1).
+    /// Returns the code of the close frame that reports it (RFC 6455 §7.4.1).
     pub fn code(self) -> u16 {
         match self {
             Violation::Protocol => 1002,
@@ -58,42 +58,42 @@ impl Violation {
     }
 }
 
-/// A frame that is under way.
+/// The current frame.
 #[derive(Debug)]
 struct Frame {
     opcode: u8,
     is_final: bool,
     left: u64,
     mask: [u8; 4],
-    /// How many bytes of the payload have come, by which the mask turns.
+    /// The bytes of the payload so far, which determine the mask position.
     come: usize,
 }
 
-/// Reads what a client says, in pieces of any cut. It holds one message and one control frame at the most.
+/// Reads messages of a client, in any pieces. It holds at most one message and one control frame.
 #[derive(Debug)]
 pub struct Reader {
-    /// Most bytes of a message, of however many frames.
+    /// The limit of a message in bytes, over all its frames.
     limit: usize,
     head: [u8; MASKED_HEAD_BYTES],
     have: usize,
     frame: Option<Frame>,
-    /// The message that is under way.
+    /// The current message.
     message: Option<(Kind, Vec<u8>)>,
     control: Vec<u8>,
 }
 
 impl Reader {
-    /// For messages of at most `limit` bytes.
+    /// Returns a reader for messages of at most `limit` bytes.
     pub fn new(limit: usize) -> Reader {
         let head = [0; MASKED_HEAD_BYTES];
         Reader { limit, head, have: 0, frame: None, message: None, control: Vec::new() }
     }
 
-    /// Reads on in `bytes`: how many it has taken, and what is whole with them. It stops behind that, and takes all
-    /// where nothing is.
+    /// Reads `bytes` up to the end of a message; returns the number of bytes read, and the message if it is complete.
+    /// Without a complete message it reads all bytes.
     ///
     /// # Errors
-    /// Returns an error if the client breaks the protocol. Nothing may be read from there on.
+    /// Returns an error if the client breaks the protocol. Read no further bytes after it.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Said>), Violation> {
         let mut taken = 0;
         loop {
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes of a head; the frame begins with its last one.
+    /// Reads bytes of a head; the frame begins with its last byte.
     fn read_head(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
         let mut taken = 0;
         for byte in bytes {
@@ -170,7 +170,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A frame is there as a whole; what is said with it, if that is whole, too.
+    /// Ends a frame; returns the message that it completes.
     fn end_frame(&mut self) -> Result<Option<Said>, Violation> {
         let Some(Frame { opcode, is_final, .. }) = self.frame.take() else { return Ok(None) };
         if opcode & CONTROL != 0 {
@@ -191,7 +191,7 @@ impl Reader {
     }
 }
 
-/// The code in a close frame (RFC 6455 §5.5.1, §7.4).
+/// Parses the code in a close frame (RFC 6455 §5.5.1, §7.4).
 fn close_code(payload: &[u8]) -> Result<Option<u16>, Violation> {
     let (code, reason) = match payload {
         [] => return Ok(None),
@@ -207,22 +207,22 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, Violation> {
     Ok(Some(code))
 }
 
-/// A message of the server, in one frame.
+/// Returns a message of the server, in one frame.
 pub fn message(kind: Kind, payload: &[u8]) -> Vec<u8> {
     frame(if kind == Kind::Text { TEXT } else { BINARY }, payload)
 }
 
-/// A ping of the server, whose payload is cut to what fits.
+/// Returns a ping of the server; a long payload is cut.
 pub fn ping(payload: &[u8]) -> Vec<u8> {
     control(PING, payload)
 }
 
-/// The answer to a ping.
+/// Returns the response to a ping.
 pub fn pong(payload: &[u8]) -> Vec<u8> {
     control(PONG, payload)
 }
 
-/// A close frame of the server with `code` and a reason, which is cut to what fits, between two characters.
+/// Returns a close frame of the server with `code` and a reason; a long reason is cut between two characters.
 pub fn close(code: u16, reason: &str) -> Vec<u8> {
     let mut fits = reason.len().min(CONTROL_BYTES as usize - 2);
     while !reason.is_char_boundary(fits) {
@@ -261,7 +261,7 @@ mod tests {
 
     const MASK: [u8; 4] = [0x12, 0x34, 0x56, 0x78];
 
-    /// A client's frame with `first` as its first byte.
+    /// Returns a client's frame with `first` as its first byte.
     fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
         let bare = frame(first & 0x0f, payload);
         let head = bare.len() - payload.len();
@@ -272,7 +272,7 @@ mod tests {
         out
     }
 
-    /// All that is said, in pieces of `cut` bytes.
+    /// Reads all messages, in pieces of `cut` bytes.
     fn all(limit: usize, bytes: &[u8], cut: usize) -> (Vec<Said>, Option<Violation>) {
         let (mut reader, mut said) = (Reader::new(limit), Vec::new());
         for mut piece in bytes.chunks(cut) {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_whole() {
+    fn messages_are_read_whole() {
         check(&masked(0x81, b"hi"), &[text("hi")], None);
         check(&masked(0x81, b""), &[text("")], None);
         check(&masked(0x82, &[0xff, 0]), &[Said::Message(Kind::Binary, vec![0xff, 0])], None);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn good_byes_have_a_code_or_none() {
+    fn close_frames_have_a_code_or_none() {
         check(&masked(0x88, b""), &[Said::Close(None)], None);
         check(&masked(0x88, b"\x03\xe8bye"), &[Said::Close(Some(1000))], None);
         check(&masked(0x88, &4999_u16.to_be_bytes()), &[Said::Close(Some(4999))], None);
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_told() {
+    fn violations_are_reported() {
         let protocol = Some(Violation::Protocol);
-        // No mask, bits that nobody agreed on, opcodes that nobody knows.
+        // A missing mask, bits of unused extensions, unknown opcodes.
         check(b"\x81\x01a", &[], protocol);
         for first in [0xc1, 0xa1, 0x91, 0x83, 0x8b] {
             check(&masked(first, b""), &[], protocol);
         }
-        // Control frames in pieces or too long; a message within another, and the rest of none.
+        // Control frames in pieces or too long; a message within another, and a continuation without a start.
         check(&masked(0x09, b""), &[], protocol);
         check(&masked(0x89, &[b'a'; 126]), &[], protocol);
         check(&[masked(0x01, b"a"), masked(0x81, b"b")].concat(), &[], protocol);
@@ -352,7 +352,7 @@ mod tests {
         let too_long = Some(Violation::TooLong);
         check(&masked(0x82, &[1; 10]), &[Said::Message(Kind::Binary, vec![1; 10])], None);
         check(&masked(0x82, &[1; 11]), &[], too_long);
-        // Nothing is held for a length that is only announced.
+        // No memory is reserved for an announced length.
         check(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4], &[], too_long);
         check(&[masked(0x02, &[1; 6]), masked(0x80, &[1; 5])].concat(), &[], too_long);
         check(
@@ -376,7 +376,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client sends, the cuts make no difference, and no more is held than may be.
+        /// The pieces make no difference, and memory stays within the limit.
         #[test]
         fn cuts_make_no_difference(
             frames in prop::collection::vec(

@@ -1,11 +1,11 @@
-//! The codec of HTTP/2 against another one, by conversations of fixed seeds. The fuzz target `h2_oracle` looks for
+//! Compares the HTTP/2 codec with another one, in conversations of fixed seeds. The fuzz target `h2_oracle` looks for
 //! further ones.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
 mod oracle;
 
-/// Choices of a seed.
+/// Returns the choices of a seed.
 fn choices(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = |_| {
@@ -18,7 +18,7 @@ fn choices(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_codecs_understand_the_same() {
+fn both_codecs_agree() {
     for seed in 0..3_000 {
         let length = 20 + seed as usize % 200;
         if let Err(difference) = oracle::compare(&choices(seed, length)) {

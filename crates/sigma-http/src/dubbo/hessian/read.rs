@@ -1,18 +1,19 @@
-//! Bytes to values.
+//! Parsing of values.
 
 use std::rc::Rc;
 
 use super::{Class, Value};
 
-/// Levels of values within each other.
+/// The limit of nested values.
 const DEPTH_MAX: u32 = 64;
-/// Values of one answer: a few bytes could stand for many. What has more is no answer to a request.
+/// The limit of values in one response: a few bytes could expand to many values. A larger value is not a plausible
+/// response.
 const VALUES_MAX: u32 = 1 << 16;
 
 const CUT: &str = "a value is cut off";
 const UNKNOWN: &str = "a value of no known type";
 
-/// Takes values out of bytes.
+/// Reads values from bytes.
 #[derive(Debug)]
 pub struct Reader<'r> {
     rest: &'r [u8],
@@ -21,20 +22,20 @@ pub struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    /// Of these bytes.
+    /// Returns a reader of these bytes.
     pub fn new(bytes: &'r [u8]) -> Reader<'r> {
         Reader { rest: bytes, classes: Vec::new(), values_left: VALUES_MAX }
     }
 
-    /// Whether no bytes are left.
+    /// Returns true if no bytes are left.
     pub fn is_over(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The next value.
+    /// Returns the next value.
     ///
     /// # Errors
-    /// Returns an error if there is none, or one that is over a limit.
+    /// Returns an error if it is missing or exceeds a limit.
     pub fn value(&mut self) -> Result<Value, &'static str> {
         self.nested(DEPTH_MAX)
     }
@@ -84,7 +85,7 @@ impl<'r> Reader<'r> {
         })
     }
 
-    /// A value that has values.
+    /// Reads a value that contains values.
     fn composed(&mut self, tag: u8, depth: u32) -> Result<Value, &'static str> {
         match tag {
             0x55 => {
@@ -113,7 +114,7 @@ impl<'r> Reader<'r> {
             }
             b'C' => {
                 self.class()?;
-                // The definition stands for no value: the object follows.
+                // The definition is not a value: the object follows.
                 self.nested(depth)
             }
             b'O' => {
@@ -163,13 +164,14 @@ impl<'r> Reader<'r> {
         })
     }
 
-    /// The number of elements that follow. Each of them has a byte at least, so that nothing is set aside for them.
+    /// Returns the number of elements that follow. Each element has at least a byte, so no memory is reserved for
+    /// them.
     fn length(&mut self) -> Result<u64, &'static str> {
         let tag = self.byte()?;
         u64::try_from(self.int(tag)?).map_err(|_| "a list of a negative length")
     }
 
-    /// A text is in chunks, whose lengths are in units of UTF-16.
+    /// Reads a text: chunks whose lengths count UTF-16 units.
     fn text(&mut self, mut tag: u8) -> Result<String, &'static str> {
         let mut units = Vec::new();
         loop {
@@ -190,7 +192,8 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// A character of up to three bytes, half of a pair perhaps; or of four, as other languages than Java write those.
+    /// Reads a character of up to three bytes, possibly half of a surrogate pair, or of four bytes, as languages
+    /// other than Java write it.
     fn character(&mut self, units: &mut Vec<u16>) -> Result<(), &'static str> {
         let first = self.byte()?;
         let (count, bits) = match first {
@@ -234,7 +237,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// The name of a type, or the number of one that came before. Nobody asks which it is.
+    /// Skips the name of a type, or the number of an earlier one. The type is not used.
     fn type_name(&mut self) -> Result<(), &'static str> {
         let tag = self.byte()?;
         match tag {

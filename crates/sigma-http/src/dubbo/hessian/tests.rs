@@ -1,4 +1,4 @@
-//! Values there and back, and what is none.
+//! Round trips of values, and invalid values.
 
 use proptest::prelude::*;
 
@@ -21,9 +21,9 @@ fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
-/// The examples of the specification, and what Java makes of them.
+/// The examples of the specification, and the output of Java.
 #[test]
-fn values_as_they_are_written() {
+fn values_match_the_specification() {
     let check = |bytes: &[u8], expected: Value| assert_eq!(read(bytes), Ok(expected), "{bytes:x?}");
     for (bytes, number) in [
         (&b"\x90"[..], 0),
@@ -95,7 +95,7 @@ fn values_as_they_are_written() {
 }
 
 #[test]
-fn values_that_are_refused() {
+fn invalid_values_are_rejected() {
     let check = |bytes: &[u8], expected: &'static str| assert_eq!(read(bytes), Err(expected), "{bytes:x?}");
     for cut in [
         &b""[..],
@@ -126,7 +126,7 @@ fn values_that_are_refused() {
     check(&b"C\x00\x90".repeat(65), "values within each other too deeply");
     check(&[&b"\x57"[..], &b"N".repeat(1 << 16), b"Z"].concat(), "too many values");
     check(&[&b"C\x00I\x7f\xff\xff\xff"[..], &[0; 1 << 16]].concat(), "too many values");
-    // No room is made for what is only announced.
+    // No memory is reserved for an announced length.
     check(b"\x58I\x7f\xff\xff\xff", "a value is cut off");
     assert_eq!(read(&[&[0x79; 64][..], b"N"].concat()).map(drop), Ok(()));
 }
@@ -141,7 +141,7 @@ fn texts_of_any_length() {
     }
     assert_eq!(written(&text("hello")), b"\x05hello");
     assert_eq!(written(&text("\u{1f600}")), b"\x02\xed\xa0\xbd\xed\xb8\x80");
-    // A pair stays within its chunk.
+    // A surrogate pair stays within its chunk.
     let split = format!("a{}", "\u{1f600}".repeat(0x4000));
     assert_eq!(&written(&text(&split))[..3], b"R\x7f\xff");
     assert_eq!(read(&written(&text(&split))), Ok(text(&split)));
@@ -169,12 +169,12 @@ fn values() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn there_and_back_again(value in values()) {
+    fn values_survive_a_round_trip(value in values()) {
         prop_assert_eq!(read(&written(&value)), Ok(value));
     }
 
     #[test]
-    fn what_is_cut_is_refused(value in values(), cut in any::<prop::sample::Index>()) {
+    fn truncated_values_are_rejected(value in values(), cut in any::<prop::sample::Index>()) {
         let bytes = written(&value);
         prop_assert!(read(&bytes[..cut.index(bytes.len())]).is_err());
     }

@@ -1,12 +1,11 @@
-//! Values to bytes.
+//! Encoding of values.
 
 use super::Value;
 
 /// Units of UTF-16 in one chunk of a text.
 const CHUNK_UNITS: usize = 0x8000;
 
-/// Writes a text. Its length is counted in units of UTF-16, and each of them is written as a character of its own, as
-/// Java does.
+/// Writes a text. Its length counts UTF-16 units, and each unit is written as its own character, as Java does.
 pub fn write_text(text: &str, out: &mut Vec<u8>) {
     let mut rest = text;
     loop {
@@ -43,7 +42,7 @@ pub fn write_text(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes bytes that are a part of what [`end_chunks`] ends, at most 65535.
+/// Writes a chunk of bytes, at most 65535; [`end_chunks`] ends the chunks.
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     debug_assert!(data.len() <= usize::from(u16::MAX), "more than a chunk holds");
     let [high, low] = (data.len() as u16).to_be_bytes();
@@ -51,12 +50,12 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(data);
 }
 
-/// Writes the end of bytes in chunks.
+/// Writes the end of chunked bytes.
 pub fn end_chunks(out: &mut Vec<u8>) {
     out.extend_from_slice(b"B\0\0");
 }
 
-/// Writes the beginning of a map, whose keys and values follow.
+/// Writes the beginning of a map; its keys and values follow.
 pub fn begin_map(out: &mut Vec<u8>) {
     out.push(b'H');
 }
@@ -67,7 +66,7 @@ pub fn end_map(out: &mut Vec<u8>) {
 }
 
 impl Value {
-    /// Writes the value. An object is written as a map of its fields, as nobody has to know its class then.
+    /// Writes the value. An object is written as a map of its fields, so that the reader need not know its class.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Value::Null => out.push(b'N'),

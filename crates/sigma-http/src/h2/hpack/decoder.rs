@@ -1,4 +1,4 @@
-//! Blocks to fields.
+//! Decoding of field blocks.
 
 use std::ops::Range;
 
@@ -8,31 +8,31 @@ use super::{fixed, huffman, integer};
 use crate::HeaderId;
 use crate::pseudo_fields::{Field, is_sound};
 
-/// Size that every table begins with (RFC 9113 §6.5.2).
+/// The initial size of every table (RFC 9113 §6.5.2).
 const FIRST_TABLE_BYTES: u32 = 4096;
-/// First memory for texts that come coded.
+/// The initial memory for decoded strings.
 const LEAST_DECODED_BYTES: usize = 256;
-/// Memory for texts that is kept from block to block; one with longer ones frees the rest.
+/// The memory for decoded strings that is kept between blocks; a block with longer ones frees the rest.
 const KEPT_DECODED_BYTES: usize = 2048;
 
-/// What is known of a field in the table.
+/// Cached facts about a field in the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Note {
     id: HeaderId,
     sound: bool,
 }
 
-/// Decodes the blocks of one connection, in the order in which they come.
+/// Decodes the blocks of one connection, in the order of their arrival.
 #[derive(Debug, Clone)]
 pub struct Decoder {
-    /// Greatest size that the peer may choose.
+    /// The largest size that the peer may choose.
     announced: u32,
     table: Table<Note>,
-    /// The texts of one field that came coded: a name, then a value.
+    /// The decoded strings of one field: a name, then a value.
     decoded: Vec<u8>,
 }
 
-/// Where the text of a field is.
+/// The position of a field's text.
 enum Text<'a> {
     Plain(&'a [u8]),
     Decoded(Range<usize>),
@@ -46,7 +46,7 @@ impl Text<'_> {
         }
     }
 
-    /// End of what is taken of the memory for texts that come coded.
+    /// Returns the end of the used memory for decoded strings.
     fn decoded(&self) -> usize {
         match self {
             Text::Plain(_) => 0,
@@ -56,36 +56,36 @@ impl Text<'_> {
 }
 
 impl Decoder {
-    /// `table_bytes`: the SETTINGS_HEADER_TABLE_SIZE that this side has announced (4096 by default).
+    /// Creates a decoder. `table_bytes` is the announced SETTINGS_HEADER_TABLE_SIZE (4096 by default).
     ///
-    /// The table begins with 4096 whatever was announced: the peer may not have read that yet, and
-    /// says in a block when it changes to another size.
+    /// The table begins with 4096 bytes in any case: the peer may not have read the setting, and announces a change
+    /// of size in a block.
     pub fn new(table_bytes: u32) -> Decoder {
         Decoder { announced: table_bytes, table: Table::new(FIRST_TABLE_BYTES), decoded: Vec::new() }
     }
 
-    /// Decodes one whole block; calls `field` for each field in order. The table follows the peer's
-    /// even where the callback ignores a field.
+    /// Decodes one whole block; calls `field` for each field in order. The table is updated even if the callback
+    /// ignores a field.
     ///
-    /// Returns an error if the block breaks the rules; no later one can be decoded then.
+    /// Returns an error if the block breaks the rules; later blocks cannot be decoded then.
     pub fn decode(&mut self, block: &[u8], mut field: impl FnMut(Field<'_>)) -> Result<(), HpackError> {
         let mut rest = block;
         let mut begun = false;
         while let Some(first) = rest.first() {
             match first.leading_zeros() {
-                // 1xxxxxxx: a field of a table.
+                // 1xxxxxxx: an indexed field.
                 0 => {
                     let index = integer::take(&mut rest, 7)?;
                     field(find(&self.table, index)?);
                 }
                 // 01xxxxxx: a literal that is added to the table.
                 1 => self.literal(&mut rest, 6, true, &mut field)?,
-                // 001xxxxx: a size.
+                // 001xxxxx: a size update.
                 2 => {
                     self.resize(integer::take(&mut rest, 5)?, begun)?;
                     continue;
                 }
-                // 000xxxxx: a literal that is not, and may never be, which is all the same here.
+                // 000xxxxx: a literal that is not added, or never may be, which makes no difference here.
                 _ => self.literal(&mut rest, 4, false, &mut field)?,
             }
             begun = true;
@@ -108,7 +108,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes a literal whose index has `bits` of the first byte; adds it to the table if `add`.
+    /// Decodes a literal whose index has `bits` of the first byte; adds it to the table if `add`.
     fn literal(
         &mut self,
         rest: &mut &[u8],
@@ -132,7 +132,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes the value of a literal whose name has an index.
+    /// Decodes the value of a literal with an indexed name.
     fn named(
         &mut self,
         index: u32,
@@ -153,7 +153,7 @@ impl Decoder {
             self.table.add(fixed.name, value, note);
             return Ok(());
         }
-        // The entry that gives its name may be evicted by the new one: the name is put aside.
+        // The new entry may evict the entry with its name: so the name is copied first.
         let (start, end) = (text.decoded(), text.decoded() + named.name.len());
         grow(&mut self.decoded, end);
         self.decoded[start..end].copy_from_slice(named.name);
@@ -161,7 +161,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes a string (RFC 7541 §5.2); a coded one is decoded to `at` in the memory for that.
+    /// Decodes a string (RFC 7541 §5.2); a Huffman-coded one goes to `at` in the decode memory.
     fn text<'a>(&mut self, rest: &mut &'a [u8], at: usize) -> Result<Text<'a>, HpackError> {
         let coded = rest.first().is_some_and(|first| first & 0x80 != 0);
         let length = integer::take(rest, 7)? as usize;
@@ -176,7 +176,7 @@ impl Decoder {
     }
 }
 
-/// The field of an index, in the static table or behind it (RFC 7541 §2.3.3).
+/// Returns the field of an index, in the static or the dynamic table (RFC 7541 §2.3.3).
 fn find(table: &Table<Note>, index: u32) -> Result<Field<'_>, HpackError> {
     let index = index as usize;
     if let Some(fixed) = fixed::field(index) {
@@ -199,7 +199,7 @@ impl Decoder {
         &self.table
     }
 
-    /// Memory of texts that came coded.
+    /// Returns the memory for decoded strings.
     pub(super) fn decoded_bytes(&self) -> usize {
         self.decoded.capacity()
     }

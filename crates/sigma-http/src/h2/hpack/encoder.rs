@@ -1,29 +1,28 @@
-//! Fields to blocks.
+//! Encoding of field blocks.
 //!
-//! The dynamic table learns: a field enters it when it is seen the second time, so that one which
-//! differs each time never does, and one that repeats costs a byte from the third time on. A name
-//! that no table has enters with its field when it is seen again, and is an index afterwards.
+//! The dynamic table learns: a field enters it the second time. So a field that differs each time never enters, and
+//! one that repeats costs a byte from the third time on. A name that is in no table enters with its field when it is
+//! seen again, and is an index afterwards.
 //!
-//! Strings are coded by Huffman where that is shorter, but only the first ones of a connection. A byte
-//! less costs more instructions than everything else that is done for it, so it is worth them on a
-//! connection that ends soon, while its heads still cross in a round trip or two. On a long one the
-//! table saves what can be saved cheaply.
+//! Strings are Huffman-coded where that is shorter, but only the first ones of a connection. To save a byte costs
+//! more instructions than the rest of the encoding. So it is only done at the start of a connection, while its heads
+//! still cross in a round trip or two. On a long connection the table saves bytes at a lower cost.
 //!
-//! Hashes look at a few bytes of a text. Two texts with one hash are compared where it matters; where
-//! it does not, a field enters the table early.
+//! Hashes use a few bytes of a text. Two texts with one hash are compared where it matters; elsewhere a field just
+//! enters the table early.
 
 use super::fixed::{self, Key, Pseudo};
 use super::table::{self, Table};
 use super::{huffman, integer};
 use crate::HeaderId;
 
-/// Size that every table begins with (RFC 9113 §6.5.2).
+/// The initial size of every table (RFC 9113 §6.5.2).
 const FIRST_TABLE_BYTES: u32 = 4096;
-/// Most that is used of a table, whatever is allowed: its places are looked up by 16 bits.
+/// The largest used part of a table: positions are found by 16 bits.
 const MOST_TABLE_BYTES: u32 = 1 << 16;
-/// How many bytes of strings are coded on a connection: those of its first ten heads or so.
+/// The number of string bytes that are Huffman-coded on a connection: about its first ten heads.
 const CODED_BYTES: u32 = 4096;
-/// A cookie below this length could be guessed by watching sizes (RFC 7541 §7.1.3).
+/// A shorter cookie could be guessed from sizes (RFC 7541 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
 const INDEXED: (u8, u32) = (0x80, 7);
@@ -32,22 +31,22 @@ const SIZE: (u8, u32) = (0x20, 5);
 const NEVER_INDEXED: (u8, u32) = (0x10, 4);
 const NOT_INDEXED: (u8, u32) = (0x00, 4);
 
-/// Encodes the blocks of one connection, in the order in which they leave.
+/// Encodes the blocks of one connection, in the order of sending.
 #[derive(Debug, Clone)]
 pub struct Encoder {
-    /// Most that this side uses.
+    /// The largest size that this side uses.
     own: u32,
-    /// The table's next size, and the smallest that was asked for in between.
+    /// The table's next size, and the smallest one since the last block.
     resize: Option<(u32, u32)>,
-    /// Bytes of strings that will still be coded.
+    /// Bytes of strings that may still be Huffman-coded.
     coded: u32,
     table: Table<Key>,
-    /// Allocated with the first field that no static entry holds.
+    /// Allocated with the first field that is not in the static table.
     memory: Option<Box<Memory>>,
 }
 
 impl Encoder {
-    /// `table_bytes`: most that this side uses of what the peer allows; at most 64 KiB are used.
+    /// Creates an encoder. `table_bytes` is the largest used part of the peer's table, at most 64 KiB.
     pub fn new(table_bytes: u32) -> Encoder {
         let own = table_bytes.min(MOST_TABLE_BYTES);
         let table = Table::new(FIRST_TABLE_BYTES);
@@ -56,8 +55,8 @@ impl Encoder {
         encoder
     }
 
-    /// The peer's SETTINGS_HEADER_TABLE_SIZE changed; told in the next block (RFC 7541 §4.2, both
-    /// the smallest and the last).
+    /// Handles a new SETTINGS_HEADER_TABLE_SIZE of the peer; the next block announces it (RFC 7541 §4.2, both the
+    /// smallest and the last size).
     pub fn set_peer_table_bytes(&mut self, bytes: u32) {
         let last = bytes.min(self.own);
         let (smallest, before) = self.resize.unwrap_or((self.table.limit(), self.table.limit()));
@@ -66,7 +65,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a block: writes pending table size updates.
+    /// Starts a block: writes pending table size updates.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some(memory) = &mut self.memory {
             memory.next = memory.first;
@@ -81,8 +80,8 @@ impl Encoder {
         }
     }
 
-    /// `name` in any case; written in lower case. `id` is `HeaderId::of(name)`, a hint for the
-    /// static table.
+    /// Writes a field. `name` may have any case and is written in lower case. `id` is `HeaderId::of(name)`, a hint
+    /// for the static table.
     pub fn encode(&mut self, id: HeaderId, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let key = Key::of(id, name);
         if is_secret(key, value) {
@@ -151,10 +150,10 @@ impl Encoder {
         }
     }
 
-    /// Writes a field that does not follow the one before it in the table.
+    /// Writes a field that does not follow the previous one in the table.
     #[inline(never)]
     fn look_up(&mut self, key: Key, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        // One that would take half of the table drives too much out of it.
+        // A field of half the table would evict too much.
         if table::size(name, value) > self.table.limit() as usize / 2 {
             literal(NOT_INDEXED, key.index(), name, value, &mut self.coded, out);
             return;
@@ -186,7 +185,7 @@ impl Encoder {
     }
 }
 
-/// A field that is looked for in the table.
+/// A field to find in the table.
 struct Wanted<'a> {
     key: Key,
     name: &'a [u8],
@@ -199,12 +198,12 @@ impl Wanted<'_> {
     }
 
     fn is_named(&self, (name, _, key): (&[u8], &[u8], Key)) -> bool {
-        // The table's names are in small letters, as most are that come.
+        // The table has names in lower case, as most fields do.
         key == self.key && (key != Key::OTHER || name == self.name || name.eq_ignore_ascii_case(self.name))
     }
 }
 
-/// Whether a field's value must never be found by trying which one makes a block short.
+/// Returns true if an attacker must not learn the value from the size of a block.
 fn is_secret(key: Key, value: &[u8]) -> bool {
     match key {
         Key::AUTHORIZATION | Key::PROXY_AUTHORIZATION | Key::SET_COOKIE => true,
@@ -213,8 +212,8 @@ fn is_secret(key: Key, value: &[u8]) -> bool {
     }
 }
 
-/// Writes a literal (RFC 7541 §6.2), whose name is written too if it has no index. `coded` is what
-/// may still be coded.
+/// Writes a literal (RFC 7541 §6.2), including its name if it has no index. `coded` is the number of bytes that may
+/// still be Huffman-coded.
 fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
     integer::put(kind.0, kind.1, index, out);
     if index == 0 {
@@ -223,7 +222,7 @@ fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], coded: &mut
     string::<false>(value, coded, out);
 }
 
-/// Writes a string; its capital letters become small ones if `LOWER`.
+/// Writes a string; `LOWER` converts it to lower case.
 #[inline]
 fn string<const LOWER: bool>(text: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
     if *coded > 0 {
@@ -244,24 +243,24 @@ const WAYS: usize = 4;
 const NOTICED_SETS: usize = 32;
 const NOTICED_WAYS: usize = 2;
 
-/// Where fields are in the dynamic table, and what was seen lately.
+/// The positions of fields in the dynamic table, and recently seen fields.
 #[derive(Debug, Clone)]
 struct Memory {
-    /// By a part of the hash, the last few entries with it: another part of it, and the entry's number.
+    /// By a part of the hash, the last few entries with it: another part of the hash, and the entry's number.
     places: [[(u16, u16); WAYS]; SETS],
-    /// By a part of the hash, what was seen with it: another part of it.
+    /// By a part of the hash, the recently seen hashes: another part of each.
     noticed: [[u16; NOTICED_WAYS]; NOTICED_SETS],
-    /// What was seen for the first time; chooses which of a set gives way. By turns, so that fields
-    /// which meet in one set do not drive out each other in every block.
+    /// A counter of first sightings; it selects the entry of a set to replace. It rotates, so that fields of one set
+    /// do not replace each other in every block.
     turn: u8,
-    /// Entries that were ever added; the last one's number.
+    /// The number of entries ever added, which is the number of the last one.
     added: u16,
-    /// The entry that the next field is tried with first. Heads of one kind have their fields in one
-    /// order, in which they came into the table, so most are found without a look-up.
+    /// The entry to try first for the next field. Heads of one kind have their fields in one order, in which they
+    /// entered the table, so most are found without a look-up.
     next: u16,
-    /// The entry of the first field of a block that had one.
+    /// The entry of the first field of an earlier block.
     first: u16,
-    /// No field of this block had one so far.
+    /// No field of this block has had an entry.
     is_first: bool,
 }
 
@@ -280,7 +279,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// The age of the entry behind the last one that was used, if it fits.
+    /// Returns the age of the entry after the last used one, if it matches.
     #[inline]
     fn guess(&mut self, table: &Table<Key>, wanted: &Wanted<'_>) -> Option<usize> {
         let age = usize::from(self.added.wrapping_sub(self.next));
@@ -291,7 +290,7 @@ impl Memory {
         Some(age)
     }
 
-    /// The next field is tried with the entry behind this one.
+    /// Makes the entry after this one the first to try.
     #[inline]
     fn follow(&mut self, age: usize) {
         let number = self.added.wrapping_sub(age as u16);
@@ -302,7 +301,7 @@ impl Memory {
         self.next = number.wrapping_add(1);
     }
 
-    /// The age of an entry that is registered with the hash and fits.
+    /// Returns the age of an entry with this hash that matches.
     fn find(
         &self,
         hash: u32,
@@ -314,7 +313,7 @@ impl Memory {
             if own != tag {
                 continue;
             }
-            // A number of long ago is a great age, or that of another entry, which does not fit.
+            // An old number gives a large age, or the age of another entry, which does not match.
             let age = usize::from(self.added.wrapping_sub(number));
             if table.get(age).is_some_and(&fits) {
                 return Some(age);
@@ -323,7 +322,7 @@ impl Memory {
         None
     }
 
-    /// Registers the last entry, in the place of one with the same hash or of the oldest.
+    /// Registers the last entry; it replaces one with the same hash or the oldest.
     fn register(&mut self, hash: u32) {
         let (set, tag) = split(hash);
         let added = self.added;
@@ -333,14 +332,14 @@ impl Memory {
         }
     }
 
-    /// Whether this hash was seen lately; it is from now on.
+    /// Returns true if this hash was seen recently; records it.
     fn notice(&mut self, hash: u32) -> bool {
         let (_, tag) = split(hash);
         let set = &mut self.noticed[hash as usize / SETS % NOTICED_SETS];
         if set.contains(&tag) {
             return true;
         }
-        // Not one after the other: three fields that meet in one set would never be seen twice.
+        // Not one after the other: three fields of one set would never be seen twice.
         self.turn = self.turn.wrapping_mul(5).wrapping_add(3);
         set[usize::from(self.turn >> 6) % NOTICED_WAYS] = tag;
         false
@@ -360,8 +359,7 @@ fn hash_of_name(key: Key, name: &[u8]) -> u32 {
     }
 }
 
-/// A few bytes of a text and its length; all of them if there are not more than 16. `set` is set in
-/// every eight bytes.
+/// Samples a few bytes of a text and its length; all bytes of a text up to 16. `set` is set in every eight bytes.
 fn sample(text: &[u8], set: u64) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let length = text.len() as u64;

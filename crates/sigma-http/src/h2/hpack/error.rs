@@ -1,23 +1,22 @@
-//! What can be wrong with a block.
+//! Errors of field blocks.
 
 use std::fmt;
 
-/// Why a block cannot be decoded. All of them are COMPRESSION_ERROR (RFC 9113 §4.3): the two tables
-/// are no longer known to be equal.
+/// The reason why a block cannot be decoded. All of them are COMPRESSION_ERROR (RFC 9113 §4.3): the two tables may
+/// differ from then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HpackError {
     /// The block ends within a field.
     Truncated,
-    /// An integer has more than 32 bits or more bytes than one of 32 bits needs.
+    /// An integer exceeds 32 bits, or the bytes that 32 bits need.
     Integer,
     /// An index is zero or beyond both tables.
     Index,
-    /// A string is not of the Huffman code, names its end, or is padded with anything but less
-    /// than eight ones.
+    /// A string has an invalid Huffman code, the end symbol, or an invalid padding.
     Huffman,
-    /// A size of the table that follows a field.
+    /// A size update after a field.
     LateSize,
-    /// A size of the table that is greater than what was announced.
+    /// A size update above the announced size.
     LargeSize,
 }
 
@@ -29,7 +28,7 @@ impl fmt::Display for HpackError {
             HpackError::Index => "an index of the field block is in no table",
             HpackError::Huffman => "a string of the field block breaks the Huffman code",
             HpackError::LateSize => "the table's size changes behind the start of the field block",
-            HpackError::LargeSize => "the table's size is set above what was announced",
+            HpackError::LargeSize => "the table's size is set above the announced maximum",
         })
     }
 }

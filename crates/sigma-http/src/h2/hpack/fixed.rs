@@ -2,7 +2,7 @@
 
 use crate::HeaderId;
 
-/// A field of the static table; of an empty value if only its name is given.
+/// A field of the static table; the value is empty if only the name is given.
 pub(super) struct Fixed {
     pub(super) name: &'static [u8],
     pub(super) value: &'static [u8],
@@ -42,12 +42,12 @@ const LIST: [(&str, &str); 61] = [
     ("via", ""), ("www-authenticate", ""),
 ];
 
-/// Fields of the static table, whose indices begin with one.
+/// The number of fields in the static table, whose indices begin with one.
 pub(super) const COUNT: usize = LIST.len();
 
 static FIELDS: [Fixed; COUNT] = fields();
 
-/// The field of an index, which begins with one.
+/// Returns the field of an index, which begins with one.
 pub(super) fn field(index: usize) -> Option<&'static Fixed> {
     FIELDS.get(index.wrapping_sub(1))
 }
@@ -75,12 +75,12 @@ const fn id_of(name: &str) -> HeaderId {
     HeaderId::Other
 }
 
-/// A field name as a number, so that most names are compared and hashed as one.
+/// A field name as a number, so that most names are compared and hashed as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key(u8);
 
 impl Key {
-    /// Any name that has no number.
+    /// Any name without a number.
     pub(super) const OTHER: Key = Key(0);
     pub(super) const AUTHORITY: Key = Key::fixed(":authority");
     pub(super) const METHOD: Key = Key::fixed(":method");
@@ -98,7 +98,7 @@ impl Key {
         Key(index_of(name))
     }
 
-    /// The number of a regular field's name, in any case; `id` is its [`HeaderId`].
+    /// Returns the number of a regular field's name, in any case; `id` is its [`HeaderId`].
     pub(super) fn of(id: HeaderId, name: &[u8]) -> Key {
         if id != HeaderId::Other {
             return Key(KEY_OF_ID[id as usize]);
@@ -111,18 +111,18 @@ impl Key {
         }
     }
 
-    /// The static index of the name; zero if it has none.
+    /// Returns the static index of the name; zero without one.
     pub(super) fn index(self) -> usize {
         if usize::from(self.0) <= COUNT { self.0.into() } else { 0 }
     }
 
-    /// The number itself; zero for names without one.
+    /// Returns the number itself; zero for names without one.
     pub(super) fn number(self) -> u8 {
         self.0
     }
 }
 
-/// Behind the static table: `:protocol`, then the names of [`HeaderId`]s that it does not have.
+/// After the static table: `:protocol`, then the names of other [`HeaderId`]s.
 const PROTOCOL: u8 = COUNT as u8 + 1;
 const IDS: u8 = PROTOCOL + 1;
 
@@ -140,7 +140,7 @@ const fn key_of_id() -> [u8; HeaderId::IDS.len()] {
     keys
 }
 
-/// The first index of a name in the static table; zero if it is not there.
+/// Returns the first index of a name in the static table; zero if it is not there.
 const fn index_of(name: &str) -> u8 {
     let mut at = 0;
     while at < COUNT {
@@ -152,10 +152,10 @@ const fn index_of(name: &str) -> u8 {
     0
 }
 
-/// Static indices of the regular names that have no [`HeaderId`], each at its [`place`].
+/// Static indices of the regular names without a [`HeaderId`], each at its [`place`].
 static UNNAMED: [u8; 64] = unnamed();
 
-/// A hash that keeps those names apart; case does not matter.
+/// A perfect hash of these names, independent of case.
 const fn place(length: usize, first: u8, last: u8) -> usize {
     (20 * length + 6 * (last & 0x1f) as usize + (first & 0x1f) as usize) % 64
 }

@@ -1,12 +1,12 @@
 //! The Huffman code of strings (RFC 7541 §5.2 and appendix B).
 //!
-//! The code is canonical: the lengths of the codes give the codes, in the order of length and then
-//! of symbol. All tables are built from them at compile time.
+//! The code is canonical: the code lengths determine the codes, in the order of length and then of symbol. All tables
+//! are built from them at compile time.
 
 use super::error::HpackError;
 use super::integer;
 
-/// Bits of each byte's code, and last of the end of a string, which never stands in one.
+/// The code length of each byte, and last of the end symbol, which is never part of a string.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -21,9 +21,9 @@ const LENGTHS: [u8; 257] = [
     25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 
-/// Longest code.
+/// The longest code.
 const LONGEST: usize = 30;
-/// Codes up to this length are found by one look-up: all that usual text is made of.
+/// Codes up to this length need one look-up; they cover usual text.
 const SHORT: u32 = 8;
 
 /// A byte's code, in the low bits, and its length.
@@ -33,7 +33,7 @@ struct Code {
     length: u32,
 }
 
-/// What eight bits begin with: a symbol and the length of its code; of no length if it is longer.
+/// The result for eight leading bits: a symbol and its code length; no length if the code is longer.
 #[derive(Clone, Copy)]
 struct Short {
     symbol: u8,
@@ -43,9 +43,9 @@ struct Short {
 /// All codes of one length.
 #[derive(Clone, Copy)]
 struct Row {
-    /// The first code of a greater length, its bits moved to the left of 32.
+    /// The first longer code, shifted to the left of 32 bits.
     end: u32,
-    /// Place in [`ORDER`] of the row's first symbol, less its code.
+    /// The position in [`ORDER`] of the row's first symbol, minus its code.
     offset: i32,
 }
 
@@ -115,7 +115,7 @@ const fn rows() -> [Row; LONGEST + 1] {
         if at < order.len() && LENGTHS[order[at] as usize] as usize == length {
             rows[length].offset = at as i32 - codes[order[at] as usize].bits as i32;
             while at < order.len() && LENGTHS[order[at] as usize] as usize == length {
-                // The last code is all ones, and what would follow it has no 32 bits.
+                // The last code is all ones, and its successor does not fit 32 bits.
                 let after = (codes[order[at] as usize].bits as u64 + 1) << (32 - length);
                 rows[length].end = if after > u32::MAX as u64 { u32::MAX } else { after as u32 };
                 at += 1;
@@ -126,14 +126,14 @@ const fn rows() -> [Row; LONGEST + 1] {
     rows
 }
 
-/// Most bytes that a string of `coded` bytes decodes to: no code has less than five bits.
+/// Returns the largest decoded size of `coded` bytes: each code has at least five bits.
 pub(super) fn longest(coded: usize) -> usize {
     coded * 8 / 5
 }
 
 /// Decodes a string into the start of `out`, which has room for [`longest`]; returns its length.
 ///
-/// Returns an error for the code of the end, and for a padding of a byte or more or not of ones.
+/// Returns an error for the end symbol, and for a padding of eight or more bits or with a zero.
 pub(super) fn decode(coded: &[u8], out: &mut [u8]) -> Result<usize, HpackError> {
     let mut window = Window { bits: 0, length: 0, rest: coded };
     let mut filled = 0;
@@ -171,20 +171,20 @@ pub(super) fn decode(coded: &[u8], out: &mut [u8]) -> Result<usize, HpackError> 
     if ones { Ok(filled) } else { Err(HpackError::Huffman) }
 }
 
-/// Bits of a string that come next, moved to the left.
+/// The next bits of a string, shifted to the left.
 struct Window<'a> {
     bits: u64,
-    /// How many of `bits` count. What lies behind them is nothing or the start of `rest`.
+    /// The number of valid bits in `bits`. Bits after them are zero or the start of `rest`.
     length: u32,
     rest: &'a [u8],
 }
 
 impl Window<'_> {
-    /// Takes whole bytes until more than 56 bits are there or no byte is left.
+    /// Takes whole bytes until it has more than 56 bits or no byte is left.
     fn fill(&mut self) {
         if let Some(eight) = self.rest.first_chunk() {
             self.bits |= u64::from_be_bytes(*eight) >> self.length;
-            // As many bytes as fit; the bits of the next one that came along come again.
+            // As many bytes as fit; the extra bits of the next byte come again.
             self.rest = &self.rest[((63 - self.length) / 8) as usize..];
             self.length |= 56;
             return;
@@ -202,7 +202,7 @@ impl Window<'_> {
         self.length -= bits;
     }
 
-    /// The symbol of a code that is longer than [`SHORT`], and its length.
+    /// Returns the symbol of a code that is longer than [`SHORT`], and its length.
     #[cold]
     fn long(&self) -> Result<(u16, u32), HpackError> {
         let next = (self.bits >> 32) as u32;
@@ -211,7 +211,7 @@ impl Window<'_> {
             if next < row.end || length == LONGEST as u32 {
                 let code = (next >> (32 - length)) as i32;
                 let symbol = *ORDER.get((code + row.offset) as usize).ok_or(HpackError::Huffman)?;
-                // Less is left than the code needs: a padding that is too long, or not of ones.
+                // The code needs more bits than are left: a padding that is too long, or has a zero.
                 return if length <= self.length { Ok((symbol, length)) } else { Err(HpackError::Huffman) };
             }
         }
@@ -219,8 +219,8 @@ impl Window<'_> {
     }
 }
 
-/// Writes a string literal: its length and then itself, by the code if that is shorter. Its capital
-/// letters become small ones if `LOWER`.
+/// Writes a string literal: its length and the string, Huffman-coded if that is shorter. `LOWER` converts it to lower
+/// case.
 pub(super) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     integer::put(0, 7, text.len(), out);
@@ -234,7 +234,7 @@ pub(super) fn put<const LOWER: bool>(text: &[u8], out: &mut Vec<u8>) {
         return;
     };
     out.truncate(body + length);
-    // A shorter string's length may need fewer bytes itself.
+    // The length of a shorter string may need fewer bytes.
     let needed = start + integer::length(7, length);
     if needed < body {
         out.copy_within(body.., needed);
@@ -259,7 +259,7 @@ fn put_length(length: usize, out: &mut [u8]) {
     out[at] = left as u8;
 }
 
-/// Encodes `text` into `out`, which has its length; `None` once it is clear that nothing is won.
+/// Encodes `text` into `out`, which has its length; `None` once it cannot be shorter.
 fn encode<const LOWER: bool>(text: &[u8], out: &mut [u8]) -> Option<usize> {
     let (mut bits, mut pending, mut at) = (0u64, 0u32, 0usize);
     for &byte in text {

@@ -1,4 +1,4 @@
-//! The Huffman code against what the standard prints, symbol by symbol.
+//! The Huffman code compared with the standard, symbol by symbol.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn decoded(coded: &[u8]) -> Result<Vec<u8>, HpackError> {
     Ok(out)
 }
 
-/// The bits of symbols, filled up with ones.
+/// Returns the bits of symbols, padded with ones.
 fn coded(symbols: &[usize]) -> Vec<u8> {
     let mut bits: Vec<u8> = Vec::new();
     for &symbol in symbols {
@@ -50,15 +50,15 @@ fn coded(symbols: &[usize]) -> Vec<u8> {
 }
 
 #[test]
-fn the_codes_are_those_of_the_standard() {
+fn the_codes_match_the_standard() {
     assert!(CODES.iter().map(|code| code.bits).eq(PRINTED));
 }
 
 #[test]
-fn every_symbol_wherever_it_stands() {
+fn every_symbol_at_every_position() {
     for byte in 0..=u8::MAX {
         let symbol = usize::from(byte);
-        // Before it from 0 to 24 bits that are not whole bytes, behind it what fills another window.
+        // Before it are 0 to 24 bits that are not whole bytes, after it bits that fill another window.
         for before in 0..5 {
             for behind in [0, 1, 2, 40] {
                 let symbols =
@@ -79,7 +79,7 @@ fn every_symbol_wherever_it_stands() {
 }
 
 #[test]
-fn what_is_no_string_of_the_code() {
+fn invalid_strings_are_rejected() {
     let end = 256;
     let a = usize::from(b'a');
     for (what, bytes) in [

@@ -2,13 +2,12 @@
 
 use super::error::HpackError;
 
-/// Most bytes behind the first: what 32 bits need.
+/// The limit of bytes after the first: the need of 32 bits.
 const MORE: u32 = 5;
 
-/// Takes an integer whose first byte has `bits` of it.
+/// Decodes an integer that has `bits` of the first byte.
 ///
-/// Returns an error if the bytes end within it, or if it has more than 32 bits or needless zeros
-/// beyond five bytes.
+/// Returns an error if it is truncated, exceeds 32 bits, or has needless zeros beyond five bytes.
 #[inline]
 pub(super) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
     let (&first, tail) = rest.split_first().ok_or(HpackError::Truncated)?;
@@ -17,7 +16,7 @@ pub(super) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
     if first & most < most { Ok((first & most).into()) } else { take_more(rest, most) }
 }
 
-/// Takes the bytes behind the first, which says `most`.
+/// Decodes the bytes after the first, which is `most`.
 #[inline(never)]
 fn take_more(rest: &mut &[u8], most: u8) -> Result<u32, HpackError> {
     let mut value = u64::from(most);
@@ -32,7 +31,7 @@ fn take_more(rest: &mut &[u8], most: u8) -> Result<u32, HpackError> {
     Err(HpackError::Integer)
 }
 
-/// Writes an integer behind `flags`, which leave `bits` of the first byte to it.
+/// Writes an integer after `flags`, which leave it `bits` of the first byte.
 #[inline]
 pub(super) fn put(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let most = (1 << bits) - 1;
@@ -49,7 +48,7 @@ fn put_more(first: u8, mut left: usize, out: &mut Vec<u8>) {
     out.push(left as u8);
 }
 
-/// Bytes that [`put`] writes.
+/// Returns the number of bytes that [`put`] writes.
 pub(super) fn length(bits: u32, value: usize) -> usize {
     let most = (1 << bits) - 1;
     match value.checked_sub(most) {

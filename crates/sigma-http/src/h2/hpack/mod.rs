@@ -9,9 +9,8 @@
 //! | `decoder` | blocks to fields |
 //! | `encoder` | fields to blocks |
 //!
-//! One side's encoder and the other side's decoder hold the same dynamic table and change it in the
-//! same order, so every block has to pass through, and no error can be repaired: it ends the
-//! connection. A connection that has sent or received no field holds no memory here.
+//! One side's encoder and the other side's decoder have the same dynamic table and change it in the same order. So
+//! every block must be decoded, and an error ends the connection. A connection without fields has no memory here.
 
 mod decoder;
 mod encoder;

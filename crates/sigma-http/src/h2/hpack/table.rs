@@ -1,21 +1,21 @@
-//! The dynamic table (RFC 7541 §2.3.2 and §4), of either side.
+//! The dynamic table (RFC 7541 §2.3.2 and §4) of either side.
 
 use std::collections::VecDeque;
 
-/// What an entry counts beside its name and value (RFC 7541 §4.1).
+/// Overhead of an entry besides its name and value (RFC 7541 §4.1).
 pub(super) const OVERHEAD: usize = 32;
-/// First memory of a table's texts.
+/// The initial memory of a table's texts.
 const LEAST_BYTES: usize = 256;
 
-/// Fields by age. `T` is what a side notes with each.
+/// Fields by age. `T` is a side's note about each field.
 ///
-/// The texts lie in one run of bytes in the order of the fields. Evicting moves the start of what
-/// counts, and only where room is needed behind it what counts moves to the front.
+/// The texts are one run of bytes in the order of the fields. Eviction moves the start of the live part. The live
+/// part moves to the front only when room is needed after it.
 #[derive(Debug, Clone)]
 pub(super) struct Table<T> {
     entries: VecDeque<Entry<T>>,
     bytes: Vec<u8>,
-    /// Bytes that have left at the front, so that positions stay as they are.
+    /// The bytes removed at the front, so that positions stay valid.
     moved: u32,
     size: u32,
     limit: u32,
@@ -23,7 +23,7 @@ pub(super) struct Table<T> {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry<T> {
-    /// Position of the name, among all bytes that were ever added. The value follows it.
+    /// The position of the name, among all bytes ever added. The value follows it.
     start: u32,
     name: u32,
     value: u32,
@@ -36,7 +36,7 @@ impl<T> Entry<T> {
     }
 }
 
-/// What a field of this length counts.
+/// Returns the counted size of a field.
 pub(super) fn size(name: &[u8], value: &[u8]) -> usize {
     name.len() + value.len() + OVERHEAD
 }
@@ -50,7 +50,7 @@ impl<T: Copy> Table<T> {
         self.limit
     }
 
-    /// Name, value and note of an entry; the last one added has the age zero.
+    /// Returns name, value and note of an entry; the last one added has the age zero.
     #[inline]
     pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
         let at = self.entries.len().checked_sub(age + 1)?;
@@ -60,7 +60,7 @@ impl<T: Copy> Table<T> {
         Some((name, value, entry.note))
     }
 
-    /// Changes the size that the entries may have together, evicting what is too much.
+    /// Sets the total size of the entries, and evicts the excess.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.evict(limit as usize);
@@ -69,8 +69,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Adds a field, evicting the oldest ones as far as needed, and even if it is too large to be
-    /// added itself (RFC 7541 §4.4). The name is kept in small letters. Returns whether it was added.
+    /// Adds a field and evicts the oldest ones as needed, even if the field is too large to be added (RFC 7541 §4.4).
+    /// The name is kept in lower case. Returns true if it was added.
     pub(super) fn add(&mut self, name: &[u8], value: &[u8], note: T) -> bool {
         let size = size(name, value);
         let Some(others) = (self.limit as usize).checked_sub(size) else {
@@ -100,7 +100,7 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Lets `more` bytes fit behind the last text.
+    /// Makes room for `more` bytes after the last text.
     fn make_room(&mut self, more: usize) {
         if self.bytes.len() + more <= self.bytes.capacity() {
             return;
@@ -112,7 +112,7 @@ impl<T: Copy> Table<T> {
         };
         self.bytes.drain(..dead);
         self.moved = self.moved.wrapping_add(dead as u32);
-        // Half as much again as is alive, so that a move is not needed for each field.
+        // Half as much again as the live part, so that not every field needs a move.
         let needed = self.bytes.len() + more;
         let most = self.limit as usize + self.limit as usize / 2;
         let wanted = (needed + needed / 2).next_power_of_two().max(LEAST_BYTES).min(most.max(needed));
@@ -124,13 +124,13 @@ impl<T: Copy> Table<T> {
 
 #[cfg(test)]
 impl<T: Copy> Table<T> {
-    /// Names and values, the newest first.
+    /// Returns names and values, the newest first.
     pub(super) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let all = (0..self.entries.len()).filter_map(|age| self.get(age));
         all.map(|(name, value, _)| (name.to_vec(), value.to_vec())).collect()
     }
 
-    /// The size that the entries count, and the memory of their texts.
+    /// Returns the counted size of the entries, and the memory of their texts.
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.size as usize, self.bytes.capacity())
     }

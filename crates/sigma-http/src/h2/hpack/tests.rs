@@ -13,7 +13,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// Fields given as `name: value` a line.
+/// Parses fields from lines of `name: value`.
 fn fields(text: &str) -> Fields {
     let pair = |line: &str| {
         let (name, value) = line.trim().rsplit_once(": ").expect("name and value");
@@ -52,10 +52,10 @@ fn encode(encoder: &mut Encoder, fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     block
 }
 
-/// A block of appendix C: its bytes, its fields, and the table behind it with its size.
+/// A block of appendix C: its bytes, its fields, and the table after it with its size.
 type Example = (&'static str, &'static str, &'static str, usize);
 
-/// Each list is of one connection, whose table has the size that is named.
+/// Each list belongs to one connection, whose table has the given size.
 const EXAMPLES: &[(&str, u32, &[Example])] = &[
     (
         "C.2.1",
@@ -169,7 +169,7 @@ const ANSWER_TABLES: [&str; 3] = [
      date: Mon, 21 Oct 2013 20:13:22 GMT",
 ];
 
-/// A decoder whose table has been set to `size`.
+/// Returns a decoder with a table of `size`.
 fn decoder_of(size: u32) -> Decoder {
     let mut decoder = Decoder::new(4096);
     let mut block = Vec::new();
@@ -191,9 +191,9 @@ fn the_examples_of_the_standard() {
     }
 }
 
-/// What is seen the second time is written as in C.4.1 and C.6.1, which add it at once.
+/// The second sighting is written as in C.4.1 and C.6.1, which add the field at once.
 #[test]
-fn the_encoder_writes_what_the_examples_write() {
+fn the_encoder_matches_the_examples() {
     for (at, size, head) in [(5, 4096, REQUESTS[0]), (7, 256, ANSWERS[0])] {
         let mut encoder = Encoder::new(size);
         let first = encode(&mut encoder, &fields(head));
@@ -235,7 +235,7 @@ fn integers() {
 }
 
 #[test]
-fn what_breaks_the_rules() {
+fn invalid_blocks_are_rejected() {
     use HpackError::{Huffman, Index, Integer, LargeSize, LateSize, Truncated};
     for (what, block, error) in [
         ("index zero", "80", Index),
@@ -280,7 +280,7 @@ fn a_name_may_come_from_the_entry_that_it_evicts() {
         assert_eq!(decode(&mut decoder, &block), Ok(field.clone()));
         assert_eq!(decoder.table().entries(), field);
     }
-    // Coded, and too large to stay: the table is empty then.
+    // Coded, and too large for the table, which is empty then.
     let mut block = vec![0x7e];
     huffman::put::<false>(&[b'e'; 40], &mut block);
     assert_eq!(decode(&mut decoder, &block), Ok(vec![(name, vec![b'e'; 40])]));
@@ -289,7 +289,7 @@ fn a_name_may_come_from_the_entry_that_it_evicts() {
 }
 
 #[test]
-fn sizes_are_told_in_the_next_block() {
+fn sizes_are_announced_in_the_next_block() {
     let told = |own: u32, sizes: &[u32]| {
         let mut encoder = Encoder::new(own);
         sizes.iter().for_each(|size| encoder.set_peer_table_bytes(*size));
@@ -333,7 +333,7 @@ fn secrets_enter_no_table() {
 }
 
 #[test]
-fn what_differs_each_time_enters_no_table_but_its_name_does() {
+fn changing_values_enter_no_table_but_their_name_does() {
     let (mut encoder, mut decoder) = (Encoder::new(4096), Decoder::new(4096));
     let mut lengths = Vec::new();
     for number in 0..1000 {
@@ -375,7 +375,7 @@ fn memory_is_taken_late_and_stays_small() {
     assert!(capacities[1999].0 <= 6144 && capacities[1999].1 <= 6144);
 }
 
-/// What happens on a connection.
+/// An event on a connection.
 #[derive(Debug, Clone)]
 enum Step {
     Block(Vec<(String, Vec<u8>)>),
@@ -436,7 +436,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_decoded_or_refused(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..6)) {
+    fn any_bytes_are_decoded_or_rejected(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..6)) {
         let mut decoder = Decoder::new(4096);
         for block in blocks {
             let _ = decode(&mut decoder, &block);

@@ -1,4 +1,4 @@
-//! Frames with bytes of bodies.
+//! DATA frames.
 
 use super::{Broken, PROTOCOL, SIZE};
 use crate::Chunk;
@@ -35,10 +35,10 @@ impl Codec {
         Ok(())
     }
 
-    /// The stream that takes a DATA frame.
+    /// Returns the stream of a DATA frame.
     fn data_for(&mut self, id: u32, length: u32) -> Result<Option<StreamKey>, Broken> {
         let Some(slot) = self.streams.find(id) else {
-            // What was on its way when this side took the stream back means nothing.
+            // Frames in flight when this side reset the stream are ignored.
             if !self.recent_resets.contains(&id) {
                 self.stream_error(id, ErrorCode::STREAM_CLOSED, "DATA for a stream that has ended")?;
             }
@@ -61,7 +61,7 @@ impl Codec {
         Ok(Some(StreamKey { slot, id }))
     }
 
-    /// Takes what is there of a DATA frame; false if more has to come.
+    /// Takes the available part of a DATA frame; returns false if more is missing.
     pub(super) fn receive_data(&mut self, mut data: Data, input: &mut Chunk) -> Result<bool, Broken> {
         if data.padding.is_none() {
             let Some(padding) = input.first().copied() else { return Ok(false) };
@@ -95,14 +95,14 @@ impl Codec {
         self.reading = Reading::Frame { in_head: false };
         match data.key.filter(|key| self.streams.is_alive(*key)) {
             Some(key) if data.ends => self.end_input(key)?,
-            // For a stream that was reset the end is as empty as anything else without a byte.
+            // For a stream that was reset, the end is as useless as any other empty frame.
             _ if !data.useful => self.spend(Glitch::Empty)?,
             _ => {}
         }
         Ok(true)
     }
 
-    /// Bytes of a frame that nobody waits for.
+    /// Gives back the window of ignored bytes.
     fn spare(&mut self, data: &Data, bytes: u32) {
         if let Some(key) = data.key.filter(|key| self.streams.is_alive(*key)) {
             self.credit_stream(key.slot, bytes);
@@ -126,7 +126,7 @@ impl Codec {
                 }
             }
         }
-        // Small pieces share a buffer, so that a body in many frames takes no more memory than its window.
+        // Small pieces share a buffer, so that a body in many frames needs no more memory than its window.
         if !stream.data.back_mut().is_some_and(|last| last.try_append(bytes)) {
             let chunk = Chunk::copy_of(bytes);
             stream.account.grow(chunk.memory());
@@ -139,7 +139,7 @@ impl Codec {
         Ok(())
     }
 
-    /// The peer's message is complete.
+    /// Handles the end of the peer's message.
     pub(super) fn end_input(&mut self, key: StreamKey) -> Result<(), Broken> {
         let stream = self.streams.at(key.slot);
         if stream.expected.is_some_and(|left| left > 0) {

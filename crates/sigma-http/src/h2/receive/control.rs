@@ -1,4 +1,4 @@
-//! Frames that carry no part of a message.
+//! Control frames.
 
 use super::{Broken, PROTOCOL, SIZE, number, parent};
 use crate::h2::budget::Glitch;
@@ -7,14 +7,14 @@ use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTE
 use crate::h2::priority::Priority;
 use crate::h2::stream::Fate;
 
-/// Bytes of a SETTINGS frame, of 16 entries, that are paid for as one control frame. What is known has eight entries.
+/// The size of a SETTINGS frame, with 16 entries, that counts as one control frame. There are eight known settings.
 const SETTINGS_BYTES: usize = 16 * 6;
 
-/// Streams in a row that a node may reset before it has sent a head. One or two may be requests that it cannot serve;
-/// after the third the connection is retired.
+/// The number of streams in a row that a node may reset before it sends a head. One or two may be requests that it
+/// cannot serve; after the third, the connection is retired.
 const RESETS_IN_A_ROW: u32 = 3;
 
-/// The longest that a priority may be; all that is known has a dozen bytes.
+/// The longest priority; known ones have a dozen bytes.
 const PRIORITY_BYTES: usize = 1024;
 
 impl Codec {
@@ -24,11 +24,11 @@ impl Codec {
         }
         self.spend(Glitch::Control)?;
         if self.streams.find(header.stream).is_none() {
-            // Streams that are over, and those that are yet to come, have no priority.
+            // Streams that have ended, and future ones, have no priority.
             return if payload.len() == 5 && parent(payload) != header.stream {
                 Ok(())
             } else {
-                Err((PROTOCOL, "PRIORITY is not what it should be"))
+                Err((PROTOCOL, "an invalid PRIORITY"))
             };
         }
         if payload.len() != 5 {
@@ -42,7 +42,7 @@ impl Codec {
 
     pub(super) fn on_priority_update(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         if self.config.role == Role::Client || header.stream != 0 {
-            return Err((PROTOCOL, "PRIORITY_UPDATE where there is none"));
+            return Err((PROTOCOL, "a misplaced PRIORITY_UPDATE"));
         }
         let (stream, value) = payload.split_at_checked(4).ok_or((SIZE, "PRIORITY_UPDATE is cut short"))?;
         self.spend(Glitch::Control)?;
@@ -50,7 +50,7 @@ impl Codec {
         if id == 0 {
             return Err((PROTOCOL, "PRIORITY_UPDATE for the connection"));
         }
-        // Before its request, which is rare, it would have to be kept: RFC 9218 §7.1 lets it go.
+        // Before its request, which is rare, it would have to be stored: RFC 9218 §7.1 allows to drop it.
         if let Some(slot) = self.streams.find(id)
             && value.len() <= PRIORITY_BYTES
         {
@@ -62,11 +62,11 @@ impl Codec {
     pub(super) fn on_reset(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
         let code = ErrorCode(number(payload).ok_or((SIZE, "RST_STREAM has not four bytes"))?);
         if header.stream == 0 || self.is_idle(header.stream) {
-            return Err((PROTOCOL, "RST_STREAM for what was not begun"));
+            return Err((PROTOCOL, "RST_STREAM for a stream that was not begun"));
         }
         let Some(slot) = self.streams.find(header.stream) else { return self.spend(Glitch::Control) };
         let fate = match (self.config.role, code) {
-            // §8.7: nothing was done with it.
+            // §8.7: the request was not processed.
             (Role::Client, ErrorCode::REFUSED_STREAM) => Fate::Unprocessed,
             _ => Fate::Reset(code),
         };
@@ -77,8 +77,8 @@ impl Codec {
         self.spend(Glitch::Reset)
     }
 
-    /// The node has reset a stream. One that resets each new stream, or asks for calm, gets no more on this connection:
-    /// it may serve others on another one.
+    /// Handles a reset by the node. A node that resets each new stream, or sends ENHANCE_YOUR_CALM, gets no more
+    /// streams on this connection: it may serve others on another one.
     fn note_reset(&mut self, slot: u32, code: ErrorCode) {
         let stream = self.streams.at(slot);
         if !stream.head_done && stream.heads.is_empty() {
@@ -102,12 +102,12 @@ impl Codec {
         if !payload.len().is_multiple_of(6) {
             return Err((SIZE, "SETTINGS are cut short"));
         }
-        // Each entry may concern all streams.
+        // Each entry may affect all streams.
         for _ in 0..payload.len().div_ceil(SETTINGS_BYTES).max(1) {
             self.spend(Glitch::Control)?;
         }
         if self.first_settings {
-            // Without a word there is no limit.
+            // Without the setting there is no limit.
             self.first_settings = false;
             self.peer.streams = u32::MAX;
         }
@@ -118,7 +118,7 @@ impl Codec {
         Ok(())
     }
 
-    /// The peer knows this side's settings.
+    /// Handles the acknowledgement of this side's settings.
     fn settle(&mut self) -> Result<(), Broken> {
         if std::mem::replace(&mut self.settled, true) {
             return self.spend(Glitch::Control);
@@ -166,7 +166,7 @@ impl Codec {
             setting::NO_RFC7540_PRIORITIES if value > 1 => {
                 return Err((PROTOCOL, "NO_RFC7540_PRIORITIES has a value that it cannot have"));
             }
-            // Advice on the size of heads, and what nobody knows.
+            // Advice on the size of heads, and unknown settings.
             _ => {}
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Frames with heads and trailers.
+//! HEADERS and CONTINUATION frames.
 
 use sigma_buffer::held;
 
@@ -16,15 +16,16 @@ use crate::h2::stream::{Fate, StreamKey};
 use crate::head::INTERIM_MAX;
 use crate::{BodyLength, Fault, Method, ResponseHead};
 
-/// A piece of a head beyond its list's limit that is kept, as Huffman coding and the tables make it smaller.
+/// The factor of the list's limit up to which a piece of a head is kept; Huffman coding and the tables make it
+/// smaller.
 const BLOCK_FACTOR: usize = 4;
 
-/// A block that cannot be decoded leaves the two tables apart.
+/// A block that cannot be decoded makes the two tables differ.
 fn undecodable(_: HpackError) -> Broken {
     (ErrorCode::COMPRESSION_ERROR, "the fields cannot be decoded")
 }
 
-/// Decodes a block into `to`; a fault of the fields costs the stream, one of the block the connection.
+/// Decodes a block into `to`; a fault of the fields ends the stream, a fault of the block ends the connection.
 fn decode<T: Take>(
     decoder: &mut Decoder,
     bytes: &[u8],
@@ -89,7 +90,7 @@ impl Codec {
         self.on_block(block, &bytes)
     }
 
-    /// A whole head, or whole trailers. Whatever becomes of it, it is decoded: the table is the connection's.
+    /// Handles a whole head, or whole trailers. It is always decoded: the table belongs to the connection.
     fn on_block(&mut self, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let id = block.stream;
         let found = self.streams.find(id);
@@ -115,7 +116,7 @@ impl Codec {
         Err((ErrorCode::STREAM_CLOSED, "a head on a stream that has ended"))
     }
 
-    /// Decodes a block that nobody needs.
+    /// Decodes a block and ignores its fields.
     fn skip(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         self.decoder.decode(bytes, |_| {}).map_err(undecodable)?;
         Ok(())
@@ -125,7 +126,7 @@ impl Codec {
         let id = block.stream;
         self.last_peer_stream = id;
         if self.leaving == Leaving::Told {
-            // It comes from before the client knew.
+            // The client sent it before it knew.
             self.skip(bytes)?;
             return self.spend(Glitch::Refused);
         }
@@ -143,7 +144,7 @@ impl Codec {
             return Err((ErrorCode::ENHANCE_YOUR_CALM, "too many streams were taken back"));
         }
         if !self.account.may_begin() {
-            // Nothing is kept of it; the client may repeat it.
+            // It is not stored; the client may repeat the request.
             held::refused();
             self.skip(bytes)?;
             self.send_reset(id, ErrorCode::REFUSED_STREAM);
@@ -208,7 +209,7 @@ impl Codec {
         let length = crate::h1::response_body(head, method).map_err(bad_response)?;
         stream.expected = match length {
             BodyLength::Known(n) => Some(n),
-            // An answer to HEAD has no body, and neither has 204 or 304.
+            // A response to HEAD has no body; nor has 204 or 304.
             BodyLength::None => Some(0),
             BodyLength::Streamed | BodyLength::UntilClose => None,
         };
@@ -234,7 +235,7 @@ impl Codec {
     }
 }
 
-/// How a request's body is framed for everybody behind.
+/// Returns the framing of a request body.
 fn request_length(head: &crate::RequestHead, ended: bool) -> Result<BodyLength, ParseError> {
     match crate::h1::request_body(head).map_err(ParseError::Invalid)? {
         BodyLength::Known(n) if ended && n > 0 => {

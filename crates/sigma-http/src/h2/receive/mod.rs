@@ -1,4 +1,4 @@
-//! What comes in: frames, checked in the order of RFC 9113, §4 to §6.
+//! Incoming frames, checked in the order of RFC 9113, §4 to §6.
 
 mod bodies;
 mod control;
@@ -11,15 +11,15 @@ use super::reading::{Block, Reading};
 use super::stream::Fate;
 use crate::{Chunk, Fault, FaultKind};
 
-/// Why reading stops.
+/// The reason why reading stops.
 type Broken = (ErrorCode, &'static str);
 
 const SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
 const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;
 
 impl Codec {
-    /// Takes what the peer has sent, as far as it is complete; the rest stays in `input`. `now_ms` is any
-    /// clock that goes on.
+    /// Processes bytes of the peer as far as frames are complete; the rest stays in `input`. `now_ms` comes from any
+    /// monotonic clock.
     pub fn receive(&mut self, input: &mut Chunk, now_ms: u64) {
         self.now_ms = now_ms;
         if let Err((code, reason)) = self.receive_all(input) {
@@ -49,7 +49,7 @@ impl Codec {
     fn receive_preface(&mut self, input: &mut Chunk) -> Result<bool, Broken> {
         let n = input.len().min(PREFACE.len());
         if input[..n] != PREFACE[..n] {
-            return Err((PROTOCOL, "the preface is not that of HTTP/2"));
+            return Err((PROTOCOL, "the preface is not the HTTP/2 preface"));
         }
         if n < PREFACE.len() {
             return Ok(false);
@@ -59,7 +59,7 @@ impl Codec {
         Ok(true)
     }
 
-    /// Takes one whole frame, or the beginning of a DATA frame; false if it is not there yet.
+    /// Takes one whole frame, or the beginning of a DATA frame; returns false if it is incomplete.
     fn receive_frame(&mut self, input: &mut Chunk) -> Result<bool, Broken> {
         let Some(header) = FrameHeader::parse(input) else {
             self.pause(None);
@@ -87,14 +87,14 @@ impl Codec {
         Ok(true)
     }
 
-    /// The rest of a frame is missing.
+    /// Waits for the rest of a frame.
     fn pause(&mut self, kind: Option<u8>) {
         if let Reading::Frame { in_head } = &mut self.reading {
             *in_head = matches!(kind, Some(kind::HEADERS | kind::CONTINUATION));
         }
     }
 
-    /// Whether such a frame may come here at all.
+    /// Returns an error if such a frame is not allowed here.
     fn check_order(&self, header: &FrameHeader) -> Result<(), Broken> {
         match (&self.reading, header.kind) {
             (Reading::FirstSettings, kind::SETTINGS) if !header.has(flag::ACK) => Ok(()),
@@ -121,17 +121,17 @@ impl Codec {
             kind::PRIORITY => self.on_priority(header, payload),
             kind::RST_STREAM => self.on_reset(header, payload),
             kind::SETTINGS => self.on_settings(header, payload),
-            kind::PUSH_PROMISE => Err((PROTOCOL, "a promise that nobody asked for")),
+            kind::PUSH_PROMISE => Err((PROTOCOL, "an unwanted PUSH_PROMISE")),
             kind::PING => self.on_ping(header, payload),
             kind::GOAWAY => self.on_go_away(header, payload),
             kind::WINDOW_UPDATE => self.on_window_update(header, payload),
             kind::PRIORITY_UPDATE => self.on_priority_update(header, payload),
-            // §5.5: types that nobody knows mean nothing.
+            // §5.5: unknown types are ignored.
             _ => self.spend(Glitch::Control),
         }
     }
 
-    /// Pays for what costs the peer nothing.
+    /// Pays for a glitch of the peer.
     pub(super) fn spend(&mut self, glitch: Glitch) -> Result<(), Broken> {
         let sent = Sent { bytes: self.out.written(), frames: self.frames_sent };
         if self.budget.pays(glitch, self.now_ms, sent) {
@@ -140,7 +140,7 @@ impl Codec {
         Err((ErrorCode::ENHANCE_YOUR_CALM, "the peer floods the connection"))
     }
 
-    /// Takes back a stream on which the peer broke a rule.
+    /// Resets a stream on which the peer broke a rule.
     pub(super) fn stream_error(
         &mut self,
         id: u32,
@@ -161,24 +161,24 @@ impl Codec {
         }
     }
 
-    /// Whether a stream has never been begun.
+    /// Returns true if a stream was never begun.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         match (self.config.role, id % 2) {
             (Role::Server, 1) => id > self.last_peer_stream,
             (Role::Client, 1) => id >= self.next_stream,
-            // Nobody promises anything here.
+            // No other frame is expected here.
             _ => true,
         }
     }
 
-    /// The window that a stream begins with.
+    /// Returns the initial window of a stream.
     pub(in crate::h2) fn stream_recv_window(&self) -> u32 {
-        // As long as the peer does not know the settings, it goes by the default.
+        // Until the peer acknowledges the settings, the default applies.
         if self.settled { self.config.stream_window } else { frame::DEFAULT_WINDOW }
     }
 }
 
-/// The stream that a priority of RFC 7540 names.
+/// Returns the stream that a priority of RFC 7540 names.
 pub(super) fn parent(priority: &[u8]) -> u32 {
     priority.get(..4).and_then(number).unwrap_or_default() & MAX_31_BITS
 }

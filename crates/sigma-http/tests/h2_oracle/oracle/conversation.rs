@@ -1,4 +1,4 @@
-//! What a client says, made of choices: mostly as it should be, so that the rest is reached.
+//! Conversations of a client, made of choices: mostly valid, so that deep states are reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,46 +25,46 @@ pub(super) const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const WITH_PRIORITY: u8 = 0x20;
 
-/// Most bytes of all bodies where they are read at once: both codecs tell of a window when half of it was used.
+/// The limit of all bodies in bytes if they are read at once: both codecs announce a window when half of it is used.
 const READ_AT_ONCE_BYTES: usize = 30_000;
 
-/// What happens next.
+/// A step of a conversation.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The client sends a frame.
+    /// The client sends a frame
     Send(Vec<u8>),
-    /// The server answers a request, whole.
+    /// The server sends the whole response to a request
     Answer(u32),
 }
 
-/// What both sides do.
+/// The actions of both sides.
 pub(crate) struct Conversation {
     pub(crate) steps: Vec<Step>,
-    /// The window of each stream, and the streams that a client may have.
+    /// The window of each stream, and the client's limit of streams.
     pub(crate) stream_window: u32,
     pub(crate) streams: u32,
-    /// Whether bodies are read as they come, or when all is said.
+    /// Bodies are read as they arrive, or at the end.
     pub(crate) reads_at_once: bool,
-    /// Bytes that come at a time.
+    /// Bytes that arrive at a time.
     pub(crate) piece: usize,
-    /// Streams whose head or end either codec may see in its own way.
+    /// Streams whose head or end each codec may treat in its own way.
     taste: BTreeSet<u32>,
-    /// Streams whose head is not as it should be.
+    /// Streams with an invalid head.
     refused: BTreeSet<u32>,
-    /// With which step the client ended a stream, or took it back.
+    /// The step in which the client ended a stream, or reset it.
     ended: BTreeMap<u32, usize>,
 }
 
-/// A head: its fields, and whether both codecs have to agree on it.
+/// A head: its fields, and whether both codecs must agree on it.
 type Head = (&'static [(&'static str, &'static str)], bool);
 
 /// More streams than a conversation has.
 const MANY: u32 = 1_000;
 
-/// How many of [`HEADS`] are right.
+/// The number of valid [`HEADS`].
 const RIGHT: usize = 8;
 
-/// Heads that both take, or both refuse, and those that one may refuse.
+/// Heads that both accept, or both reject, and heads that one may reject.
 const HEADS: &[Head] = &[
     (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h")], true),
     (
@@ -168,7 +168,7 @@ const HEADS: &[Head] = &[
         ],
         true,
     ),
-    // One of both is stricter, or answers what the other takes back.
+    // One codec is stricter, or responds to a request that the other resets.
     (&[(":method", "CONNECT"), (":authority", "h:443")], false),
     (&[(":method", "GET"), (":scheme", "http"), (":path", ""), (":authority", "h")], false),
     (&[(":method", "GET"), (":scheme", "http"), (":path", "x"), (":authority", "h")], false),
@@ -197,7 +197,7 @@ const HEADS: &[Head] = &[
     (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("x-b", " a ")], false),
 ];
 
-/// How many of [`TRAILERS`] are right.
+/// The number of valid [`TRAILERS`].
 const RIGHT_TRAILERS: usize = 2;
 
 const TRAILERS: &[Head] = &[
@@ -208,7 +208,7 @@ const TRAILERS: &[Head] = &[
     (&[], false),
 ];
 
-/// The choices, one after the other; zeros when there are no more.
+/// The choices, one after the other; then zeros.
 struct Choices<'c>(&'c [u8]);
 
 impl Choices<'_> {
@@ -232,7 +232,7 @@ struct Speaker<'c> {
     choices: Choices<'c>,
     encoder: Encoder,
     conversation: Conversation,
-    /// The last stream that was begun.
+    /// The last stream.
     last: u32,
     body_bytes: usize,
 }
@@ -265,17 +265,17 @@ impl Conversation {
         speaker.conversation
     }
 
-    /// Whether the codecs may differ about a stream.
+    /// Returns true if the codecs may differ about a stream.
     pub(crate) fn is_matter_of_taste(&self, stream: u32) -> bool {
         self.taste.contains(&stream)
     }
 
-    /// Whether the stream's head is malformed, or may be seen so.
+    /// Returns true if the stream's head is malformed, or may be treated as malformed.
     pub(crate) fn is_refused(&self, stream: u32) -> bool {
         self.refused.contains(&stream)
     }
 
-    /// Whether the client had ended the stream before the step.
+    /// Returns true if the client had ended the stream before the step.
     pub(crate) fn is_ended(&self, stream: u32, step: usize) -> bool {
         self.ended.get(&stream).is_some_and(|end| *end < step)
     }
@@ -290,7 +290,7 @@ impl Speaker<'_> {
         self.conversation.steps.push(Step::Send(frame(kind, flags, stream, payload)));
     }
 
-    /// A stream that was begun, mostly one of the last.
+    /// Returns a stream, mostly one of the last.
     fn stream(&mut self) -> u32 {
         let back = 2 * self.choices.below(4) as u32;
         let special = self.choices.next();
@@ -318,7 +318,7 @@ impl Speaker<'_> {
                 self.conversation.steps.push(Step::Answer(stream));
             }
             29 => {
-                // Types that nobody knows, and priorities of RFC 9218, which both may ignore.
+                // Unknown types, and priorities of RFC 9218, which both may ignore.
                 let (kind, flags, stream) = (self.choices.next() | 0x40, self.choices.next(), self.stream());
                 self.send(kind, flags, stream, b"whatever");
             }
@@ -331,7 +331,7 @@ impl Speaker<'_> {
     }
 
     fn request(&mut self) {
-        // With few streams it counts which ones were taken.
+        // With few streams, it matters which ones were accepted.
         let any = self.conversation.streams == MANY && self.choices.flag(2);
         let which = self.choices.below(if any { HEADS.len() } else { RIGHT });
         let (fields, agreed) = HEADS[which];
@@ -342,7 +342,7 @@ impl Speaker<'_> {
             _ => self.last + 2 - (self.last + 1) % 2,
         };
         if stream == self.last {
-            // Trailers with pseudo-fields, which the other codec lets pass.
+            // The other codec accepts trailers with pseudo-fields.
             self.conversation.taste.insert(stream);
         }
         if stream % 2 == 1 {
@@ -356,7 +356,7 @@ impl Speaker<'_> {
         if which >= RIGHT {
             self.conversation.refused.insert(stream);
             if is_split {
-                // The other codec forgets what was wrong with the first piece.
+                // The other codec forgets an error in the first piece.
                 self.conversation.taste.insert(stream);
             }
         }
@@ -374,7 +374,7 @@ impl Speaker<'_> {
         self.head(stream, ends, fields);
     }
 
-    /// A head in one frame or several; returns which of both.
+    /// Writes a head in one frame or several; returns true for several.
     fn head(&mut self, stream: u32, ends: bool, fields: &[(&str, &str)]) -> bool {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
@@ -399,7 +399,7 @@ impl Speaker<'_> {
         let mut rest = &block[first..];
         let split = first < block.len();
         self.send(HEADERS, if split { flags } else { flags | END_HEADERS }, stream, &payload);
-        // The other codec takes a handful.
+        // The other codec accepts a handful.
         for left in (0..4).rev() {
             if rest.is_empty() {
                 break;
@@ -444,8 +444,8 @@ impl Speaker<'_> {
 
     fn window(&mut self) {
         let stream = if self.choices.flag(2) { 0 } else { self.stream() };
-        // With the other codec a stream that breaks a rule counts longer, and the window of one that is answered
-        // cannot grow too large.
+        // In the other codec an invalid stream counts for longer, and the window of a finished stream cannot grow too
+        // large.
         let is_answered =
             self.conversation.steps.iter().any(|step| matches!(step, Step::Answer(id) if *id == stream));
         let any = self.conversation.streams == MANY && !is_answered;
@@ -491,7 +491,7 @@ impl Speaker<'_> {
         self.send(PRIORITY, 0, stream, &[&parent.to_be_bytes()[..], &[3]].concat());
     }
 
-    /// Frames that no client sends.
+    /// Sends frames that clients never send.
     fn odd(&mut self) {
         let stream = self.stream();
         match self.choices.below(12) {
@@ -504,7 +504,7 @@ impl Speaker<'_> {
             6 => self.send(SETTINGS, 0, 0, &[0; 5]),
             7 => self.send(SETTINGS, ACK, 0, &[0; 6]),
             8 => self.send(SETTINGS, 0, stream, &[]),
-            // The other codec hears nothing behind it.
+            // The other codec ignores everything after it.
             9 => {
                 self.send(GOAWAY, 0, 0, &[0; 8]);
                 self.choices = Choices(&[]);

@@ -1,11 +1,11 @@
-//! Two codecs hear the same client, and have to understand the same.
+//! Two codecs read the same client and must agree.
 //!
-//! The other one is the `h2` crate. Both are servers; a conversation is what a client sends, frame by frame,
-//! right and wrong. What is compared: the requests with their fields, bodies, trailers and ends, the
-//! streams that are taken back, and whether the connection fails and with which code.
+//! The other one is the `h2` crate. Both are servers; a conversation is the input of a client, frame by frame, valid
+//! and invalid. The comparison covers the requests with their fields, bodies, trailers and ends, the streams that are
+//! reset, and whether the connection fails with the same code.
 //!
-//! What may differ, because RFC 9113 leaves it open or either codec is stricter, is in [`is_open`],
-//! [`are_like_failures`], and in the heads of [`conversation`] on which both need not agree.
+//! Allowed differences, where RFC 9113 leaves a choice or one codec is stricter, are in [`is_open`],
+//! [`are_like_failures`], and in the heads of [`conversation`] on which the codecs need not agree.
 
 pub(crate) mod conversation;
 mod ours;
@@ -18,29 +18,29 @@ use conversation::{Conversation, Step};
 /// Names and values, in one order.
 pub(crate) type Fields = Vec<(String, String)>;
 
-/// How a message ended.
+/// The end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// More may come.
+    /// More may follow
     Open,
     Complete,
-    /// The client took it back.
+    /// The client reset it
     Reset(u32),
-    /// The client broke a rule, or the connection failed.
+    /// The client broke a rule, or the connection failed
     Broken,
 }
 
-/// A request as it was understood.
+/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// Pseudo-fields and fields; of equal names in the order in which they came.
+    /// Pseudo-fields and fields; equal names in their order of arrival.
     pub(crate) fields: Fields,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Fields,
     pub(crate) end: End,
 }
 
-/// What a codec made of a conversation.
+/// The result of a codec for a conversation.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) requests: BTreeMap<u32, Message>,
@@ -48,15 +48,15 @@ pub(crate) struct Outcome {
     pub(crate) resets: BTreeMap<u32, u32>,
     /// Code of the GOAWAY that ended the connection.
     pub(crate) failure: Option<u32>,
-    /// Answers to PING.
+    /// Responses to PING.
     pub(crate) pongs: Vec<Vec<u8>>,
-    /// Answers to SETTINGS.
+    /// Acknowledgements of SETTINGS.
     pub(crate) acknowledged: usize,
 }
 
-/// Lets both codecs hear the conversation that `choices` make.
+/// Runs both codecs on the conversation of `choices`.
 ///
-/// Returns an error that tells the difference if they do not understand the same.
+/// Returns an error with the difference if they do not agree.
 pub(crate) fn compare(choices: &[u8]) -> Result<(), String> {
     let conversation = Conversation::new(choices);
     let mut ours = ours::Side::new(&conversation);
@@ -86,12 +86,12 @@ pub(crate) fn compare(choices: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The other codec has PROTOCOL_ERROR for many a rule that has a code of its own.
+/// The other codec uses PROTOCOL_ERROR for many rules with a code of their own.
 fn are_like_failures(own: Option<u32>, other: Option<u32>) -> bool {
     own == other || (own.is_some() && other == Some(PROTOCOL_ERROR))
 }
 
-/// Whether it is open what becomes of the connection with a step. Later ones are not compared then.
+/// Returns true if RFC 9113 leaves the effect of a step on the connection open. Later steps are not compared then.
 fn is_open(at: usize, conversation: &Conversation, ours: &Outcome, theirs: &Outcome) -> bool {
     let Step::Send(bytes) = &conversation.steps[at] else { return false };
     let (kind, stream) = (bytes[3], u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]));
@@ -102,8 +102,8 @@ fn is_open(at: usize, conversation: &Conversation, ours: &Outcome, theirs: &Outc
         || conversation.is_refused(stream)
         || ours.resets.contains_key(&stream)
         || theirs.resets.contains_key(&stream);
-    // RFC 9113 §5.1: what comes for a stream that is over is ignored, or an error of it or the connection.
-    // The other codec waits for the rest of a head, unless it is malformed, and does not look at promises.
+    // RFC 9113 §5.1: a frame for an ended stream is ignored, or is an error of the stream or the connection. The
+    // other codec waits for the rest of a head, unless it is malformed, and ignores promises.
     let is_piece = kind == conversation::HEADERS && bytes[4] & conversation::END_HEADERS == 0;
     is_closed || is_piece || kind == conversation::PUSH_PROMISE
 }
@@ -111,13 +111,13 @@ fn is_open(at: usize, conversation: &Conversation, ours: &Outcome, theirs: &Outc
 const PROTOCOL_ERROR: u32 = 1;
 
 impl Outcome {
-    /// The first difference that is not open to both; `over` if the connection has ended early.
+    /// Returns the first difference that is not allowed; `over` is set if the connection has ended early.
     fn differs(&self, theirs: &Outcome, conversation: &Conversation, over: bool) -> Option<String> {
         for id in self.requests.keys().chain(theirs.requests.keys()) {
             if conversation.is_matter_of_taste(*id) {
                 continue;
             }
-            // What had come for a stream that both take back is of no use.
+            // Bytes for a stream that both reset do not matter.
             let cut = over || (self.resets.contains_key(id) && theirs.resets.contains_key(id));
             match (self.requests.get(id), theirs.requests.get(id)) {
                 (Some(own), Some(other)) if own.is_like(other, cut) => {}
@@ -125,13 +125,13 @@ impl Outcome {
             }
         }
         if over {
-            // What was still to be said is not said any more.
+            // The remaining steps are not run.
             return None;
         }
         for id in self.resets.keys().chain(theirs.resets.keys()) {
             let (own, other) = (self.resets.get(id), theirs.resets.get(id));
             let free = conversation.is_refused(*id) || conversation.is_matter_of_taste(*id);
-            // A stream that ends on both sides with a fault needs not be taken back.
+            // A stream that ends on both sides with a fault need not be reset.
             let over = other.is_none() && theirs.requests.get(id).is_some_and(|own| own.end == End::Broken);
             if own != other && !free && !over {
                 return Some(format!("stream {id} is taken back with {own:?} and {other:?}"));
@@ -143,7 +143,7 @@ impl Outcome {
 }
 
 impl Message {
-    /// Whether both say the same; of one that is `cut`, as far as both have it.
+    /// Returns true if both agree; for a `cut` message, on the common part.
     fn is_like(&self, other: &Message, cut: bool) -> bool {
         if self.fields != other.fields {
             return false;
@@ -151,18 +151,18 @@ impl Message {
         if cut && (self.end != End::Complete || other.end != End::Complete) {
             return true;
         }
-        // A stream may be taken back before anybody has read what was complete.
+        // A stream may be reset before its complete message is read.
         let broken = self.end == End::Broken || matches!(self.end, End::Reset(_));
         if broken && other.end == End::Complete {
             return true;
         }
-        // What came of a body before it was cut is of no use to anybody, and may be thrown away.
+        // The received part of a truncated body does not matter, and may be dropped.
         let body = broken || self.body == other.body;
         self.end == other.end && self.trailers == other.trailers && body
     }
 }
 
-/// Reads the frames that a codec has sent, and leaves none.
+/// Reads all frames that a codec has sent.
 fn read_output(output: &mut Vec<u8>, outcome: &mut Outcome) {
     let taken = std::mem::take(output);
     let mut bytes = &taken[..];
@@ -185,7 +185,7 @@ fn read_output(output: &mut Vec<u8>, outcome: &mut Outcome) {
     assert!(bytes.is_empty(), "half a frame was sent");
 }
 
-/// Puts fields into one order, equal names in theirs, and makes one of the pieces of a cookie.
+/// Sorts fields, keeps equal names in order, and joins the pieces of a cookie.
 fn in_order(fields: impl Iterator<Item = (String, String)>) -> Fields {
     let mut all: Fields = Vec::new();
     for (name, value) in fields {

@@ -1,4 +1,4 @@
-//! What this codec makes of a conversation.
+//! The result of this codec for a conversation.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl Side {
             }
         }
         while let Some(incoming) = self.codec.next_incoming() {
-            // What is wrong with a head is answered, and then its stream is taken back.
+            // An invalid head gets a response, and then its stream is reset.
             if incoming.length.is_err() {
                 self.codec.release(incoming.key);
                 continue;
@@ -82,7 +82,7 @@ impl Side {
         self.drain();
     }
 
-    /// Takes what has come of all bodies.
+    /// Reads all received bodies.
     pub(super) fn read_all(&mut self) {
         for (id, key) in &self.keys {
             let Some(message) = self.outcome.requests.get_mut(id) else { continue };

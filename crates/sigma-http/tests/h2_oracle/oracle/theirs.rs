@@ -1,4 +1,4 @@
-//! What the `h2` crate makes of a conversation.
+//! The result of the `h2` crate for a conversation.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -114,13 +114,13 @@ impl Side {
         self.run();
         if self.reads_at_once {
             self.read_all();
-            // What was read opens windows.
+            // Reading opens windows.
             self.run();
         }
         read_output(&mut self.wire.output.borrow_mut(), &mut self.outcome);
     }
 
-    /// Until nothing goes on by itself.
+    /// Runs until no task makes progress.
     fn run(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let mut cx = Context::from_waker(Waker::noop());
@@ -137,12 +137,12 @@ impl Side {
 
     fn answer(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            // It may be over already.
+            // The stream may have ended.
             let _ = stream.respond.send_response(http::Response::new(()), true);
         }
     }
 
-    /// Takes what has come of all bodies.
+    /// Reads all received bodies.
     pub(super) fn read_all(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         for (id, stream) in &mut self.streams {
@@ -152,7 +152,7 @@ impl Side {
                 match read {
                     Some(Ok(data)) => {
                         message.body.extend_from_slice(&data);
-                        // Fails if the stream is over.
+                        // Fails if the stream has ended.
                         let _ = stream.body.flow_control().release_capacity(data.len());
                         continue;
                     }
@@ -180,13 +180,13 @@ fn end_of(error: &h2::Error) -> End {
 }
 
 fn fields_of(parts: &http::request::Parts) -> super::Fields {
-    // An extended CONNECT is the upgrade of HTTP/1 behind our codec.
+    // In our codec, an extended CONNECT is the upgrade of HTTP/1.
     let protocol = parts.extensions.get::<h2::ext::Protocol>();
     let method = if protocol.is_some() { "GET" } else { parts.method.as_str() };
     let mut fields = vec![(":method".to_owned(), method.to_owned())];
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     fields.push((":path".to_owned(), text(path.as_bytes())));
-    // The host is that of :authority, where there is one.
+    // The host comes from :authority, if there is one.
     if let Some(authority) = parts.uri.authority() {
         fields.push(("host".to_owned(), authority.to_string()));
     }
