@@ -1,7 +1,6 @@
-//! One connection to a node, whatever protocol it speaks.
+//! One connection to a node, in any protocol.
 //!
-//! The exchange loop sees heads and frames only; this is the edge towards nodes, where they become
-//! bytes.
+//! The exchange loop handles only heads and frames; this module converts them to bytes of the node's protocol.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -18,12 +17,12 @@ use crate::h2::{ClientStream, Reused, SharedConnection};
 use crate::rest::Rest;
 use crate::rules;
 
-/// What a node that speaks no HTTP is told of a request beside its head.
+/// Request data besides the head, for a node without HTTP.
 #[derive(Debug)]
 pub enum Terms {
-    /// The parameters of an application.
+    /// The parameters of an application
     Fcgi(fcgi::Terms),
-    /// What of a provider is called.
+    /// The call to a provider
     Dubbo(Call),
 }
 
@@ -32,7 +31,7 @@ pub enum Terms {
 pub enum Connection {
     /// HTTP/1.1
     H1(Box<h1::Client>),
-    /// One stream of an HTTP/2 connection that others share.
+    /// One stream of a shared HTTP/2 connection
     H2(Box<ClientStream>),
     /// FastCGI
     Fcgi(Box<fcgi::Client>),
@@ -52,39 +51,38 @@ macro_rules! each {
 }
 
 impl Connection {
-    /// A fresh connection for one exchange at a time.
+    /// Returns a new connection for one exchange at a time.
     pub fn single(stream: Stream, deadline: Deadline) -> Connection {
         Connection::H1(Box::new(h1::Client::new(stream, deadline)))
     }
 
-    /// A fresh connection to an application that speaks FastCGI, which logs call `node`.
+    /// Returns a new connection to a FastCGI application, named `node` in logs.
     pub fn fcgi(stream: Stream, deadline: Deadline, node: &str) -> Connection {
         Connection::Fcgi(Box::new(fcgi::Client::new(stream, deadline, node)))
     }
 
-    /// A fresh connection to a provider of Dubbo, which logs call `node`.
+    /// Returns a new connection to a Dubbo provider, named `node` in logs.
     pub fn dubbo(stream: Stream, deadline: Deadline, node: &str) -> Connection {
         Connection::Dubbo(Box::new(dubbo::Client::new(stream, deadline, node)))
     }
 
-    /// A place for one exchange on a connection that has room for it.
+    /// Takes a stream for one exchange on a shared connection with room for it.
     pub fn on(shared: &Rc<SharedConnection>, reused: Reused) -> Connection {
         Connection::H2(Box::new(ClientStream::new(Rc::clone(shared), reused)))
     }
 
-    /// Says of the next request what its head does not, for a node that wants to know.
+    /// Sets the request data besides the next head, for a node that needs them.
     pub fn describe(&mut self, terms: Terms) {
         match (self, terms) {
             (Connection::Fcgi(c), Terms::Fcgi(terms)) => c.describe(terms),
             (Connection::Dubbo(c), Terms::Dubbo(call)) => c.describe(call),
-            // It is a node of another kind; one that had to be told refuses the request.
+            // The node is of another kind; a node that needs the data rejects the request.
             _ => {}
         }
     }
 
-    /// Queues a request head. `rewritten` is what to ask for in place of the head's own target;
-    /// `length` frames the body that follows, `upgrade` is the protocol to change to. The fields of
-    /// the head that say so are replaced.
+    /// Queues a request head. `rewritten` replaces the head's own target; `length` frames the body that follows,
+    /// `upgrade` is the requested protocol. The framing and upgrade fields of the head are replaced.
     #[inline]
     pub fn send_head(
         &mut self,
@@ -96,31 +94,31 @@ impl Connection {
         match self {
             Connection::H1(c) => c.send_head(head, rewritten, length, upgrade),
             Connection::H2(c) => c.send_head(head, rewritten, length, upgrade),
-            // These know no other protocol to change to.
+            // These protocols have no upgrade.
             Connection::Fcgi(c) => c.send_head(head, rewritten, length),
             Connection::Dubbo(c) => c.send_head(head, length),
         }
     }
 
-    /// Whether another frame may be queued.
+    /// Returns true if another frame may be queued.
     #[inline]
     pub fn has_room(&self) -> bool {
         each!(self, c => c.has_room())
     }
 
-    /// Queues a frame of the request's body. To be called only while there is room.
+    /// Queues a frame of the request body. Call it only while there is room.
     #[inline]
     pub fn send(&mut self, frame: Frame) {
         each!(self, c => c.send(frame))
     }
 
-    /// Writes what is queued; ready when all of it left.
+    /// Writes the queue; ready when it is empty.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         each!(self, c => c.poll_flush(cx))
     }
 
-    /// The next response head, interim ones included.
+    /// Returns the next response head, interim ones included.
     #[inline]
     pub fn poll_head(
         &mut self,
@@ -131,15 +129,15 @@ impl Connection {
     ) -> Poll<Result<(), Fault>> {
         match self {
             Connection::H1(c) => c.poll_head(cx, method, limits, head),
-            // Its heads come with those of others: the limits of its connection hold.
+            // Its heads share the limits of the whole connection.
             Connection::H2(c) => c.poll_head(cx, method, head),
             Connection::Fcgi(c) => c.poll_head(cx, method, limits, head),
             Connection::Dubbo(c) => c.poll_head(cx, method, limits, head),
         }
     }
 
-    /// Ready when something of the answer has come, or none will: without taking it, so that whoever asked
-    /// several nodes may wait for the first. Nothing may be left to flush.
+    /// Ready when a part of the response has arrived, or none will. It takes no bytes, so that a caller with several
+    /// nodes can wait for the first. The queue must be empty.
     pub fn poll_answer(&mut self, cx: &mut Context<'_>, limits: &HeadLimits) -> Poll<Result<(), Fault>> {
         match self {
             Connection::H1(c) => c.poll_answer(cx, limits),
@@ -149,13 +147,13 @@ impl Connection {
         }
     }
 
-    /// How the body behind the final head is framed.
+    /// Returns the framing of the body after the final head.
     #[inline]
     pub fn body_length(&self) -> BodyLength {
         each!(self, c => c.body_length())
     }
 
-    /// The next frame of the response's body.
+    /// Returns the next frame of the response body.
     #[inline]
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         match self {
@@ -166,8 +164,8 @@ impl Connection {
         }
     }
 
-    /// The rest of the response, once the node has sent all of it: the connection has nothing more to do for this
-    /// exchange. To be called while the client takes no more; little is read ahead for it.
+    /// Returns the rest of the response once the node has sent all of it, so that the connection is free. Call it
+    /// while the client cannot take more; it reads little ahead.
     pub fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
         match self {
             Connection::H1(c) => c.poll_rest(cx),
@@ -178,26 +176,26 @@ impl Connection {
         }
     }
 
-    /// From here on the connection carries plain bytes in both directions.
+    /// Switches the connection to plain bytes in both directions.
     pub fn upgrade(&mut self) {
         match self {
             Connection::H1(c) => c.upgrade(),
-            // No answer of these is a 101, so nobody gets here.
+            // A response in these protocols is never a 101, so this is unreachable.
             Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
-    /// Begins an exchange of plain bytes, after which the connection may serve again: frames with data are sent as
-    /// they are. Only for a connection of its own.
+    /// Starts an exchange of plain bytes, after which the connection may be reused: frames with data are sent
+    /// unchanged. Only for an unshared connection.
     pub fn begin_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.begin_bytes(),
-            // Whoever asks for bytes dials no such connection; nothing comes over one.
+            // A caller that needs bytes dials no such connection, so no bytes arrive.
             Connection::H2(_) | Connection::Fcgi(_) | Connection::Dubbo(_) => {}
         }
     }
 
-    /// More bytes of the answer, at least one.
+    /// Returns more bytes of the response, at least one.
     pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
         match self {
             Connection::H1(c) => c.poll_bytes(cx),
@@ -207,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// The answer has come whole, and all that was asked has left: another exchange of bytes may follow.
+    /// Ends an exchange of bytes: the response is complete and the request was sent. Another one may follow.
     pub fn end_bytes(&mut self) {
         match self {
             Connection::H1(c) => c.end_bytes(),
@@ -215,50 +213,50 @@ impl Connection {
         }
     }
 
-    /// Whether it served a request before, and not a byte of the answer to this one has come.
+    /// Returns true if the connection served a request before, and no byte of the current response has arrived.
     #[inline]
     pub fn may_be_stale(&self) -> bool {
         each!(self, c => c.may_be_stale())
     }
 
-    /// Whether not a byte of the current request has left.
+    /// Returns true if no byte of the current request was sent.
     #[inline]
     pub fn is_unsent(&self) -> bool {
         each!(self, c => c.is_unsent())
     }
 
-    /// Bytes written on this connection so far.
+    /// Returns the bytes written on this connection so far.
     #[inline]
     pub fn bytes_written(&self) -> u64 {
         each!(self, c => c.bytes_written())
     }
 
-    /// Bytes of the current request that have left, and of its answer that have come, with their heads. Over
-    /// HTTP/2 heads count as they are before compression: what the codec makes of them depends on all heads before.
+    /// Returns the bytes of the current request that were sent, and of its response that were received, with their
+    /// heads. In HTTP/2, heads count before compression: their compressed size depends on all earlier heads.
     #[inline]
     pub fn carried(&self) -> (u64, u64) {
         each!(self, c => c.carried())
     }
 
-    /// The deadline of waiting for this node.
+    /// Returns the deadline of waiting for this node.
     #[inline]
     pub fn deadline(&self) -> &Deadline {
         each!(self, c => &c.deadline)
     }
 
-    /// Whether the exchange left it fit for another.
+    /// Returns true if the connection can serve another exchange.
     #[inline]
     pub fn is_reusable(&self, requests_max: u32) -> bool {
         match self {
             Connection::H1(c) => c.is_reusable(requests_max),
-            // The stream is over with its exchange; the connection under it was never taken out.
+            // The stream ends with its exchange; the connection under it stays in the pool.
             Connection::H2(_) => false,
             Connection::Fcgi(c) => c.is_reusable(requests_max),
             Connection::Dubbo(c) => c.is_reusable(requests_max),
         }
     }
 
-    /// Whether an idle connection is open and silent.
+    /// Returns true if an idle connection is open and has no bytes to read.
     #[inline]
     pub fn is_quiet(&mut self) -> bool {
         match self {

@@ -1,16 +1,16 @@
-//! What applications and providers write for the log, at a limited rate.
+//! Log messages of applications and providers, at a limited rate.
 
 use std::cell::Cell;
 
 use sigma_net::deadline;
 
-/// Lines of a thread in one second. One that complains of each request would fill a disk.
+/// The number of lines of a thread in one second. An application with a message for each request would fill a disk.
 const LINES_MAX: u32 = 10;
-/// Bytes of one complaint that are shown.
+/// The shown bytes of a message.
 const SHOWN_BYTES: usize = 1024;
 
 thread_local! {
-    /// Of this thread: when the present second began, and what was said in it and left out since.
+    /// The state of this thread: the start of the current second, the lines written, and the lines dropped since.
     static RATE: Cell<Rate> = const { Cell::new(Rate { since_ms: 0, lines: 0, left_out: 0 }) };
 }
 
@@ -22,7 +22,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// Whether another line may be written now, and how many were left out before it.
+    /// Returns the number of dropped lines before this one, or None if no line may be written now.
     fn admit(&mut self, now_ms: u64) -> Option<u64> {
         if now_ms >= self.since_ms + 1000 {
             (self.since_ms, self.lines) = (now_ms, 0);
@@ -36,7 +36,7 @@ impl Rate {
     }
 }
 
-/// Writes what `who` at `node` has to say into the error log.
+/// Writes a message of `who` at `node` to the error log.
 pub(crate) fn log(who: &str, node: &str, text: &[u8]) {
     let mut rate = RATE.get();
     let admitted = rate.admit(deadline::now_ms());
@@ -50,14 +50,14 @@ pub(crate) fn log(who: &str, node: &str, text: &[u8]) {
     }
 }
 
-/// What somebody says for the log, in pieces that end anywhere: a line is written when it is whole.
+/// A message for the log that arrives in pieces; a whole line is written at once.
 #[derive(Debug, Default)]
 pub(crate) struct Complaint(Vec<u8>);
 
 impl Complaint {
-    /// More has come.
+    /// Adds a piece.
     pub(crate) fn say(&mut self, who: &str, node: &str, piece: &[u8]) {
-        // One byte more than is shown, to see that there is more.
+        // One byte more than is shown, to detect a longer message.
         let room = (SHOWN_BYTES + 1).saturating_sub(self.0.len());
         self.0.extend_from_slice(&piece[..piece.len().min(room)]);
         if piece.ends_with(b"\n") {
@@ -65,7 +65,7 @@ impl Complaint {
         }
     }
 
-    /// Something else has come: it was all.
+    /// Ends the message: other data has arrived.
     pub(crate) fn end(&mut self, who: &str, node: &str) {
         if !self.0.is_empty() {
             log(who, node, &std::mem::take(&mut self.0));
@@ -73,7 +73,7 @@ impl Complaint {
     }
 }
 
-/// The beginning of a complaint, as one line.
+/// Returns the beginning of a message, as one line.
 fn shown(text: &[u8]) -> String {
     let cut = &text[..text.len().min(SHOWN_BYTES)];
     let line: String =
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_a_second() {
+    fn a_second_has_a_limit_of_lines() {
         let mut rate = Rate::default();
         let admitted = |rate: &mut Rate, now_ms| (0..15).filter(|_| rate.admit(now_ms).is_some()).count();
         assert_eq!(admitted(&mut rate, 5_000), 10);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_one_line() {
+    fn a_message_is_one_line() {
         assert_eq!(shown(b"PHP message: a\nforged line\x1b[31m\n"), "PHP message: a forged line [31m");
         let long = shown(&[b'x'; SHOWN_BYTES + 1]);
         assert_eq!(long, format!("{} …", "x".repeat(SHOWN_BYTES)));

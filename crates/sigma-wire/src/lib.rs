@@ -1,9 +1,9 @@
-//! The ends of connections, towards nodes and towards clients, in every version of HTTP, and towards nodes in
-//! FastCGI and Dubbo: streams of bytes on one side, heads and frames on the other.
+//! Both ends of connections, towards nodes and clients: HTTP in every version, and FastCGI and Dubbo towards nodes.
+//! One side has streams of bytes, the other heads and frames.
 //!
-//! Behind [`Connection`] and [`Downstream`] nobody knows what is spoken. What both ends of a
-//! version share is written once, beside them. Limits and times are arguments: nothing here reads a
-//! configuration, chooses a node or knows what a request is for.
+//! Users of [`Connection`] and [`Downstream`] do not see the protocol. Code that both ends of a version share is next
+//! to them. Limits and times are arguments: this crate reads no configuration, chooses no node and does not know the
+//! purpose of a request.
 
 mod client;
 mod complaints;

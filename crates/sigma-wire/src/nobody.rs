@@ -1,11 +1,11 @@
-//! The client's side of an exchange that has no client.
+//! The client's side of an exchange without a client.
 
 use std::task::{Context, Poll};
 
 use sigma_http::{BodyLength, Fault, Frame, ResponseHead};
 use sigma_net::Deadline;
 
-/// Asks for something without a body, takes every answer and never leaves.
+/// Sends a request without a body, accepts every response and never leaves.
 #[derive(Debug, Default)]
 pub struct Nobody {
     pub(crate) deadline: Deadline,

@@ -1,17 +1,17 @@
-//! The rest of a response that its node has sent whole.
+//! The rest of a response that its node has completely sent.
 
 use std::collections::VecDeque;
 
 use sigma_http::{Frame, Headers};
 
-/// Frames of a response that were read from a node and not taken yet, up to the last one.
+/// Frames of a response that were read from a node and are not taken yet, up to the last one.
 #[derive(Debug, Default)]
 pub struct Rest {
     frames: VecDeque<Frame>,
 }
 
 impl Rest {
-    /// The frames that `next` returns, up to the end of the body.
+    /// Collects the frames of `next`, up to the end of the body.
     pub(crate) fn collect(mut next: impl FnMut() -> Option<Frame>) -> Rest {
         let mut frames = VecDeque::new();
         while let Some(mut frame) = next() {
@@ -27,12 +27,12 @@ impl Rest {
         Rest { frames }
     }
 
-    /// The next frame; after the last one the end of the body.
+    /// Returns the next frame; after the last one the end of the body.
     pub fn next_frame(&mut self) -> Frame {
         self.frames.pop_front().unwrap_or(Frame::End)
     }
 
-    /// The trailers, if there are any.
+    /// Returns the trailers, if there are any.
     pub fn trailers(&self) -> Option<&Headers> {
         match self.frames.back() {
             Some(Frame::Trailers(fields)) => Some(fields),
@@ -40,7 +40,7 @@ impl Rest {
         }
     }
 
-    /// Bytes of memory that the frames hold.
+    /// Returns the memory of the frames in bytes.
     pub fn memory(&self) -> usize {
         let of = |frame: &Frame| match frame {
             Frame::Data(data) => data.memory(),

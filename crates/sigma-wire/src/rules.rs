@@ -1,9 +1,9 @@
-//! The rules that a peer is held to in every version, and the faults of those who break them.
+//! The rules for a peer in every version, and the faults of peers that break them.
 
 use sigma_http::head::INTERIM_MAX;
 use sigma_http::{Fault, FaultKind};
 
-/// The fault of a node that breaks a rule.
+/// Returns the fault of a node that breaks a rule.
 pub(crate) fn bad_response(reason: &'static str) -> Fault {
     Fault::new(FaultKind::BadResponse, reason)
 }
@@ -11,7 +11,7 @@ pub(crate) fn bad_response(reason: &'static str) -> Fault {
 /// Counts another interim response.
 ///
 /// # Errors
-/// Returns an error if it is one too many.
+/// Returns an error if it exceeds the limit.
 pub(crate) fn count_interim(interims: &mut u8) -> Result<(), Fault> {
     *interims += 1;
     if *interims > INTERIM_MAX {
@@ -20,19 +20,19 @@ pub(crate) fn count_interim(interims: &mut u8) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The lower one of two limits of a body, where 0 is none.
+/// Returns the lower of two limits of a body, where 0 is no limit.
 pub(crate) fn lower(limit: u64, other: u64) -> u64 {
     if limit == 0 || (other > 0 && other < limit) { other } else { limit }
 }
 
-/// The fault of a request for which the worker's budget has no room.
+/// The fault of a request without room in the worker's budget.
 pub(crate) const NO_ROOM: Fault =
     Fault::new(FaultKind::MemoryLimit, "memory for clients is used up (limits.held_bytes_per_worker)");
 
-/// Holds a request's body to its limit; 0 is none.
+/// Checks a request body against its limit; 0 is no limit.
 ///
 /// # Errors
-/// Returns an error if so many bytes are over it.
+/// Returns an error if this number of bytes exceeds it.
 #[inline]
 pub(crate) fn check_body(bytes: u64, limit: u64) -> Result<(), Fault> {
     if limit > 0 && bytes > limit {

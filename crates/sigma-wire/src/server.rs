@@ -1,6 +1,6 @@
-//! The client's side of an exchange, whatever protocol it came in.
+//! The client's side of an exchange, in any protocol.
 //!
-//! Behind [`Downstream`] nobody knows which version a request came in.
+//! Users of [`Downstream`] do not see the version of a request.
 
 use std::task::{Context, Poll};
 
@@ -19,9 +19,9 @@ pub enum Downstream<'c> {
     H1(&'c mut Server),
     /// One stream of a connection of HTTP/2.
     H2(&'c mut ServerStream),
-    /// No client: a node is asked for the gateway's own sake.
+    /// No client: the gateway itself sends the request
     Nobody(&'c mut Nobody),
-    /// Another exchange of this gateway.
+    /// Another exchange of this gateway
     Subrequest(&'c mut Subrequest),
 }
 
@@ -37,25 +37,25 @@ macro_rules! each {
 }
 
 impl Downstream<'_> {
-    /// How the request's body is framed.
+    /// Returns the framing of the request body.
     #[inline]
     pub fn body_length(&self) -> BodyLength {
         each!(self, c => c.body_length())
     }
 
-    /// The next frame of the request's body.
+    /// Returns the next frame of the request body.
     #[inline]
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         each!(self, c => c.poll_frame(cx))
     }
 
-    /// Ready when the client leaves before its answer is complete.
+    /// Ready when the client leaves before its response is complete.
     #[inline]
     pub fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         each!(self, c => c.poll_departure(cx))
     }
 
-    /// Whether a success would tell the client that a tunnel is open (RFC 8441).
+    /// Returns true if a success would mean an open tunnel to the client (RFC 8441).
     #[inline]
     pub fn asks_tunnel(&self) -> bool {
         match self {
@@ -64,10 +64,10 @@ impl Downstream<'_> {
         }
     }
 
-    /// Whether the head that ends the wait for an answer may be an answer to what was asked.
+    /// Checks that the final head is a valid response to the request.
     ///
     /// # Errors
-    /// Returns an error if it would tell the client something else.
+    /// Returns an error if the client would misunderstand it.
     #[inline]
     pub fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         match self {
@@ -88,31 +88,30 @@ impl Downstream<'_> {
         each!(self, c => c.send_head(head, length, date))
     }
 
-    /// Whether another frame may be queued.
+    /// Returns true if another frame may be queued.
     #[inline]
     pub fn has_room(&self) -> bool {
         each!(self, c => c.has_room())
     }
 
-    /// Queues a frame of the response's body. To be called only while there is room.
+    /// Queues a frame of the response body. Call it only while there is room.
     #[inline]
     pub fn send(&mut self, frame: Frame) {
         each!(self, c => c.send(frame))
     }
 
-    /// Writes what is queued; ready when all of it left.
+    /// Writes the queue; ready when it is empty.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         each!(self, c => c.poll_flush(cx))
     }
 
-    /// After a 101: from here on the connection carries plain bytes in both directions.
+    /// Switches the connection to plain bytes in both directions, after a 101.
     pub fn upgrade(&mut self) {
         each!(self, c => c.upgrade())
     }
 
-    /// Whether a change of protocol is asked for by an extended CONNECT (RFC 8441) and not by a field
-    /// of the request.
+    /// Returns true if an extended CONNECT requests the upgrade (RFC 8441), not a field of the request.
     pub fn upgrades_by_connect(&self) -> bool {
         match self {
             Downstream::H1(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => false,
@@ -120,70 +119,69 @@ impl Downstream<'_> {
         }
     }
 
-    /// The answer cannot be completed: the client must see that it is cut short.
+    /// Aborts the response: the client must see that it is truncated.
     #[inline]
     pub fn abort(&mut self) {
         each!(self, c => c.abort())
     }
 
-    /// No further request is to be read from where this one came.
+    /// Makes the connection serve no further request.
     #[inline]
     pub fn close_after(&mut self) {
         match self {
             Downstream::H1(c) => c.close_after(),
-            // The stream is for this request alone; what its connection goes on with does not
-            // depend on it.
+            // The stream is for this request alone; later requests on its connection do not depend on it.
             Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
         }
     }
 
-    /// Nobody reads what is left of the request's body. To be called before the head of the answer.
+    /// Drops the rest of the request body. Call it before the response head.
     #[inline]
     pub fn forgo_body(&mut self) {
         match self {
             Downstream::H1(c) => c.forgo_body(),
-            // What is left of it ends with the stream.
+            // The rest of it ends with the stream.
             Downstream::H2(_) | Downstream::Nobody(_) | Downstream::Subrequest(_) => {}
         }
     }
 
-    /// The exchange has `bytes` of bodies in memory from now on: they count for its share of the worker's budget.
+    /// Sets the bytes of bodies that the exchange has in memory: they count for its share of the worker's budget.
     #[inline]
     pub fn hold(&mut self, bytes: usize) {
         each!(self, c => c.hold(bytes));
     }
 
-    /// Lowers the limit of the request's body to `bytes`; 0 leaves it as it is.
+    /// Lowers the limit of the request body to `bytes`; 0 leaves it unchanged.
     #[inline]
     pub fn limit_body(&mut self, bytes: u64) {
         each!(self, c => c.limit_body(bytes));
     }
 
-    /// Bytes written to this client so far.
+    /// Returns the bytes written to this client so far.
     #[inline]
     pub fn bytes_written(&self) -> u64 {
         each!(self, c => c.bytes_written())
     }
 
-    /// The deadline of waiting for this client.
+    /// Returns the deadline of waiting for this client.
     #[inline]
     pub fn deadline(&self) -> &Deadline {
         each!(self, c => &c.deadline)
     }
 
-    /// Bytes written for this response: all, and those of the body.
+    /// Returns the bytes written for this response: all bytes, and the bytes of the body.
     #[inline]
     pub fn bytes_sent(&self) -> (u64, u64) {
         each!(self, c => c.bytes_sent())
     }
 
-    /// Bytes read of this request: its head and its body.
+    /// Returns the bytes read of this request: its head and its body.
     #[inline]
     pub fn bytes_received(&self) -> u64 {
         each!(self, c => c.bytes_received())
     }
 
-    /// Which request on its connection this is, from 1.
+    /// Returns the number of this request on its connection, from 1.
     #[inline]
     pub fn request_number(&self) -> u32 {
         each!(self, c => c.requests())

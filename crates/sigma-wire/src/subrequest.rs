@@ -1,4 +1,4 @@
-//! The client's side of an exchange that another exchange of this gateway asks for.
+//! The client's side of a subrequest by another exchange of this gateway.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,44 +11,43 @@ use sigma_net::Deadline;
 
 use crate::rules::{check_body, lower};
 
-/// Sends a body that stands in memory, and takes the answer into memory, up to a limit and a time.
+/// Sends a body from memory, and reads the response into memory, up to a limit and a time.
 #[derive(Debug)]
 pub struct Subrequest {
     pub(crate) deadline: Deadline,
     /// The method is HEAD.
     is_head: bool,
     body: Vec<u8>,
-    /// Most bytes of the body; 0 for any number.
+    /// The limit of the body in bytes; 0 for no limit.
     body_limit: u64,
     taken: usize,
-    /// Both bodies, and those that the exchange has in memory.
+    /// Both bodies, and the bodies that the exchange has in memory.
     held: Held,
     bodies_held: Held,
-    /// When it leaves whatever has come.
+    /// The total timeout.
     patience: Deadline,
-    /// Whoever asked has left.
+    /// The caller has left.
     abandoned: Rc<Cell<bool>>,
     received: Received,
     limit: usize,
     end: End,
 }
 
-/// An answer that was taken into memory.
+/// A response in memory.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The status; 0 if there was no answer.
+    /// The status; 0 without a response.
     pub status: u16,
-    /// The fields, without those of the connection.
+    /// The fields, without connection fields.
     pub headers: Headers,
-    /// The body.
     pub body: Vec<u8>,
-    /// The fields behind the body.
+    /// The trailers.
     pub trailers: Headers,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// More is to come.
+    /// More follows.
     Open,
     Whole,
     Broken,
@@ -57,8 +56,8 @@ enum End {
 }
 
 impl Subrequest {
-    /// Sends `body`, takes at most `limit` bytes of the answer's body, and leaves after `timeout_ms`, or as soon as
-    /// `abandoned` is set by whoever polls it next.
+    /// Returns a subrequest that sends `body`, reads at most `limit` bytes of the response body, and leaves after
+    /// `timeout_ms`, or at the next poll after `abandoned` is set.
     pub fn new(
         is_head: bool,
         body: Vec<u8>,
@@ -90,15 +89,15 @@ impl Subrequest {
         self.held.set(self.body.capacity() + self.received.body.capacity());
     }
 
-    /// What was answered.
+    /// Returns the response.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if that is not a whole answer.
+    /// Returns an error message if the response is incomplete.
     pub fn into_received(self) -> Result<Received, &'static str> {
         match self.end {
             End::Whole => Ok(self.received),
             End::Open | End::Broken => Err("the answer broke off"),
-            End::TooLong => Err("the answer is longer than what may be taken"),
+            End::TooLong => Err("the answer is longer than its limit"),
             End::TooLate => Err("no answer in time"),
         }
     }
@@ -113,7 +112,7 @@ impl Subrequest {
         Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
     }
 
-    /// It leaves as a client does whose patience ends.
+    /// Ends like a client whose patience is over.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.abandoned.get() || self.end == End::TooLong {
             return Poll::Ready(());
@@ -166,14 +165,14 @@ impl Subrequest {
     pub(crate) fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let gone = |reason| Poll::Ready(Err(Fault::new(FaultKind::ClientGone, reason)));
         match self.end {
-            End::TooLong => gone("the answer is longer than what whoever asked takes"),
-            _ if self.abandoned.get() => gone("whoever asked has left"),
+            End::TooLong => gone("the answer is longer than the caller's limit"),
+            _ if self.abandoned.get() => gone("the caller has left"),
             _ => Poll::Ready(Ok(())),
         }
     }
 
     pub(crate) fn upgrade(&mut self) {
-        // What changes the protocol is no answer to a question.
+        // A change of protocol is not a valid response to a subrequest.
         self.end = End::Broken;
     }
 
@@ -187,7 +186,7 @@ impl Subrequest {
         self.bodies_held.set(bytes);
     }
 
-    /// As that of a client; see [`crate::Downstream::limit_body`].
+    /// Lowers the limit as for a client; see [`crate::Downstream::limit_body`].
     pub fn limit_body(&mut self, bytes: u64) {
         self.body_limit = lower(self.body_limit, bytes);
     }

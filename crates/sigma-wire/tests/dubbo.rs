@@ -1,4 +1,4 @@
-//! The end towards providers of Dubbo: what it writes, and when its connection may serve again.
+//! The connection to Dubbo providers: its output, and its reuse.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn frame(flags: u8, id: u8, body: &[u8]) -> Vec<u8> {
     [&[0xda, 0xbb, flags, 20, 0, 0, 0, 0, 0, 0, 0, id, 0, 0, 0, body.len() as u8][..], body].concat()
 }
 
-/// Asks with a body in pieces, has `answered` as the answer, and reads it: what was written, and the body.
+/// Sends a body in pieces, gets the response `answered`, and reads it; returns the bytes written, and the body.
 async fn ask(
     connection: &mut Connection,
     far: &mut UnixStream,
@@ -82,7 +82,7 @@ async fn a_call_leaves_when_its_body_is_whole() {
             assert!(written.ends_with(b"\"I\"\n7\n{}\n"), "{written:?}");
             assert!(connection.is_reusable(10) && !connection.is_reusable(id.into()));
         }
-        // Nobody has said what the next request calls.
+        // The next request has no call.
         let fault = ask(&mut connection, &mut far, BODY, b"").await.expect_err("no call");
         assert_eq!(fault.kind, FaultKind::Internal);
         assert!(connection.is_unsent() && !connection.is_reusable(10));
@@ -91,7 +91,7 @@ async fn a_call_leaves_when_its_body_is_whole() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_is_not_sent() {
+async fn a_request_without_a_call_is_not_sent() {
     let check = async |asked: (BodyLength, &[&[u8]]), expected: FaultKind| {
         let (mut connection, mut far) = pair();
         connection.describe(terms(3));

@@ -1,4 +1,4 @@
-//! Both ends of each version understand each other, with nothing of a gateway between them.
+//! Both ends of each version understand each other, without a gateway between them.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -63,7 +63,7 @@ fn long() -> Vec<u8> {
     (0..1_000_000u32).map(|n| n as u8).collect()
 }
 
-/// Sends a request with a long body, and checks the answer of [`answer`].
+/// Sends a request with a long body, and checks the response of [`answer`].
 async fn ask(mut connection: Connection) {
     let text = b"POST /a?b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nConnection: x-b\r\n\r\n";
     let mut head = RequestHead::default();
@@ -104,7 +104,7 @@ async fn answer(mut down: Downstream<'_>, head: &RequestHead) {
     down.send_head(&mut answer, BodyLength::Streamed, b"Sun, 06 Nov 1994 08:49:37 GMT");
     let mut trailers = Headers::default();
     trailers.append("X-Sum", b"9");
-    // It asks first and reads then, so the request is kept until it is there.
+    // The client sends everything before it reads, so the request is buffered.
     let mut pieces = Vec::new();
     while let Frame::Data(data) = poll_fn(|cx| down.poll_frame(cx)).await.expect("a body") {
         pieces.push(data);
@@ -141,7 +141,7 @@ async fn one_exchange_at_a_time() {
     timeout(NOT_LONG, both).await.expect("an end in time");
 }
 
-/// A connection of HTTP/1 whose listener accepts as long as `listens` says so, and its client's end.
+/// Returns an HTTP/1 connection whose listener accepts as long as `listens` is set, and its client's end.
 fn served(half_close_ms: u64, listens: &Rc<Cell<bool>>) -> (Stream, Server) {
     let (near, far) = pair();
     let limits = ServerLimits {
@@ -166,7 +166,7 @@ fn send_response(down: &mut Downstream<'_>, length: BodyLength) {
     down.send_head(&mut head, length, b"Sun, 06 Nov 1994 08:49:37 GMT");
 }
 
-/// The response to `request` when nobody reads its body; whether it announces the end of the connection.
+/// Returns true if the response to `request` announces the end of the connection; the body is not read.
 async fn announces_close(request: &str, listens: bool) -> bool {
     let (mut near, mut server) = served(NOT_LONG_MS, &Rc::new(Cell::new(listens)));
     near.write_all(request.as_bytes()).await.expect("the request leaves");
@@ -183,7 +183,7 @@ async fn announces_close(request: &str, listens: bool) -> bool {
 }
 
 #[tokio::test]
-async fn a_response_before_the_body_was_read_says_whether_the_connection_goes_on() {
+async fn an_early_response_announces_whether_the_connection_continues() {
     let long = "x".repeat(700);
     for (head, body, closes) in [
         ("GET / HTTP/1.1", "", false),
@@ -191,18 +191,18 @@ async fn a_response_before_the_body_was_read_says_whether_the_connection_goes_on
         ("GET / HTTP/1.1\r\nConnection: close", "", true),
         ("POST / HTTP/1.1\r\nContent-Length: 3", "abc", false),
         ("POST / HTTP/1.1\r\nContent-Length: 700", long.as_str(), false),
-        // Little of it is to come, so that it is read and dropped; more is not.
+        // A short rest of it is read and dropped; a long one is not.
         ("POST / HTTP/1.1\r\nContent-Length: 65536", "", false),
         ("POST / HTTP/1.1\r\nContent-Length: 65537", "", true),
         ("POST / HTTP/1.1\r\nContent-Length: 65539", "abc", false),
         ("POST / HTTP/1.1\r\nContent-Length: 9999999999", "abc", true),
-        // Who waits for permission may send the body, or the next request.
+        // A client that waits for `100 Continue` may send the body, or the next request.
         ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "", true),
         ("POST / HTTP/1.1\r\nExpect: 100-Continue\r\nTransfer-Encoding: chunked", "", true),
         ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "abc", false),
         ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3", "a", false),
         ("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 0", "", false),
-        // What has no length may have no end.
+        // A body without a length may be endless.
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n", false),
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "0\r\nX-Sum: 9\r\n\r\n", false),
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked", "3\r\nabc\r\n", true),
@@ -223,7 +223,7 @@ async fn an_idle_connection_ends_with_its_listener_unless_it_is_new() {
         .await
         .expect("sent");
     for _ in 0..2 {
-        // What has come is served, the first request of a connection too.
+        // Received requests are served, the first of a connection too.
         reads_head(&mut server).await;
         send_response(&mut Downstream::H1(&mut server), BodyLength::None);
         let mut down = Downstream::H1(&mut server);
@@ -233,7 +233,7 @@ async fn an_idle_connection_ends_with_its_listener_unless_it_is_new() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_ended_its_sending_is_gone_after_a_time_without_a_byte() {
+async fn a_half_closed_client_is_gone_after_a_time_without_a_byte() {
     let half_close_ms = 200;
     let (mut near, mut server) = served(half_close_ms, &Rc::new(Cell::new(true)));
     let test = async {
@@ -241,7 +241,7 @@ async fn a_client_that_has_ended_its_sending_is_gone_after_a_time_without_a_byte
         near.shutdown().await.expect("an end of its sending");
         reads_head(&mut server).await;
         let mut down = Downstream::H1(&mut server);
-        // Before the response, and each time that some of it has left, the time begins anew.
+        // Before the response, and after each sent part of it, the time starts again.
         for round in 0..3 {
             let began_ms = sigma_net::deadline::now_ms();
             poll_fn(|cx| down.poll_departure(cx)).await;
@@ -252,7 +252,7 @@ async fn a_client_that_has_ended_its_sending_is_gone_after_a_time_without_a_byte
                 _ => down.send(Frame::Data(Chunk::copy_of(b"data: 1\n\n"))),
             }
             if round == 1 {
-                // What waits for the client is no silence.
+                // Bytes that wait for the client do not count as silence.
                 let is_gone = poll_fn(|cx| std::task::Poll::Ready(down.poll_departure(cx).is_ready())).await;
                 assert!(!is_gone);
             }

@@ -1,4 +1,4 @@
-//! The end towards applications that speak FastCGI: what it writes, and when its connection may serve again.
+//! The connection to FastCGI applications: its output, and its reuse.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -38,12 +38,12 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&[1, kind, 0, 1, high, low, 0, 0][..], content].concat()
 }
 
-/// A whole answer, with `behind` after it.
+/// Returns a whole response, with `behind` after it.
 fn answer(text: &str, behind: &[u8]) -> Vec<u8> {
     [record(6, text.as_bytes()), record(6, b""), record(3, &[0; 8]), behind.to_vec()].concat()
 }
 
-/// Asks with a body in pieces, has `answered` as the answer, and reads it: what was written, and the body.
+/// Sends a body in pieces, gets the response `answered`, and reads it; returns the bytes written, and the body.
 async fn ask(
     connection: &mut Connection,
     far: &mut UnixStream,
@@ -83,7 +83,7 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n";
 const NOTHING: (&str, BodyLength, &[&[u8]]) = (GET, BodyLength::None, &[]);
 
 #[tokio::test]
-async fn what_is_said_of_a_request_is_not_said_of_the_next() {
+async fn parameters_of_a_request_do_not_reach_the_next() {
     let both = async {
         let (mut connection, mut far) = pair();
         connection.describe(Terms::Fcgi(terms(true, 0)));
@@ -115,7 +115,7 @@ async fn a_connection_that_is_out_of_step_does_not_serve_again() {
         check(&answer("Status: 204\n\n", b""), true).await;
         check(&answer("Content-Length: 2\n\nhello", b""), true).await;
         check(&answer("A: b\n\nhello", b"\x01"), false).await;
-        // The padding of the last record is still to come.
+        // The padding of the last record is missing.
         let mut padded = answer("A: b\n\nhello", b"");
         let at = padded.len() - 10;
         padded[at] = 4;
@@ -126,7 +126,7 @@ async fn a_connection_that_is_out_of_step_does_not_serve_again() {
 }
 
 #[tokio::test]
-async fn a_body_of_unknown_length_is_held_to_its_end() {
+async fn a_body_of_unknown_length_is_buffered_to_its_end() {
     let all = async {
         let text = answer("A: b\n\nhello", b"");
         let post = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -144,7 +144,7 @@ async fn a_body_of_unknown_length_is_held_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_fits_into_no_record_is_not_sent() {
+async fn oversized_parameters_are_not_sent() {
     let all = async {
         let (mut connection, mut far) = pair();
         let mut long = terms(false, 0);

@@ -12,52 +12,52 @@ use crate::h1::flush;
 use crate::rest::Rest;
 use crate::rules::bad_response;
 
-/// Reads of one poll that bring no answer, after which others have their turn.
+/// The limit of reads without a response in one poll, before other tasks run.
 const READS_MAX: u32 = 16;
 
 /// A connection to a provider, with at most one call on it.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
-    /// As logs name the provider.
+    /// The name of the provider in logs.
     node: Box<str>,
     input: Chunk,
     output: Output,
-    /// What the next request calls.
+    /// The call of the next request.
     described: Option<Call>,
     /// The form of the current call.
     form: Form,
-    /// The call, until the body of its request has come.
+    /// The call, until the whole request body has arrived.
     question: Option<Question>,
-    /// The frame of the call, as far as it is not in the queue yet.
+    /// The part of the call's frame that is not queued yet.
     wire: Vec<u8>,
     queued: usize,
-    /// Answers to heartbeats, which wait for the end of the frame.
+    /// Replies to heartbeats, which wait for the end of the frame.
     replies: Vec<u8>,
-    /// Why the request cannot be sent.
+    /// The reason why the request cannot be sent.
     unfit: Option<Fault>,
-    /// The whole call was made ready to leave.
+    /// The whole call is ready to be sent.
     asked: bool,
-    /// The client waits for leave to send its body, which no provider gives.
+    /// The client waits for `100 Continue`, which providers never send.
     leave_awaited: bool,
     frames: Option<Frames>,
-    /// The answer before anybody has asked for its head: its status and values.
+    /// The response before its head is read: its status and values.
     answered: Option<(u8, Vec<u8>)>,
     body: Vec<u8>,
     given: usize,
     length: BodyLength,
-    /// The provider takes no further calls.
+    /// The provider accepts no further calls.
     leaving: bool,
     pub(crate) deadline: Deadline,
     requests: u32,
-    /// Bytes that were written before the current request.
+    /// Bytes written before the current request.
     sent_before: u64,
-    /// Bytes of the current answer.
+    /// Bytes of the current response.
     received: u64,
 }
 
 impl Client {
-    /// A fresh connection to the provider that logs call `node`.
+    /// Returns a new connection to the provider, named `node` in logs.
     pub fn new(stream: Stream, deadline: Deadline, node: &str) -> Client {
         Client {
             stream,
@@ -101,7 +101,7 @@ impl Client {
         self.leave_awaited = head.headers.has(HeaderId::Expect);
         head.headers.remove(HeaderId::Expect);
         let Some(call) = self.described.take() else {
-            self.unfit = Some(Fault::new(FaultKind::Internal, "nobody has said what the request calls"));
+            self.unfit = Some(Fault::new(FaultKind::Internal, "the request has no Dubbo call"));
             return;
         };
         self.frames = Some(call.frames(self.requests.into()));
@@ -112,7 +112,7 @@ impl Client {
             self.unfit = Some(unfit(Unfit::TooLarge));
             return;
         }
-        // The body has a length in the end, and the framing of a connection is nobody else's.
+        // The body gets a length in the end, and connection framing is not forwarded.
         head.headers.remove(HeaderId::TransferEncoding);
         self.question = Some(Question::begin(call, &head.headers));
         if length.is_empty() {
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    /// The body has come whole.
+    /// Handles the end of the body.
     fn ask(&mut self) {
         let Some(question) = self.question.take() else { return };
         match question.end(self.requests.into()) {
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Queues as much of the frame as there is room for, and then what was put off for it.
+    /// Queues as much of the frame as there is room for, and then the delayed replies.
     fn push(&mut self) {
         while self.output.has_room() {
             match Chunk::next_of(&self.wire, &mut self.queued) {
@@ -210,7 +210,7 @@ impl Client {
         Poll::Ready(Ok(()))
     }
 
-    /// See [`crate::Connection::poll_answer`]: nothing of an answer is there before all of it is.
+    /// See [`crate::Connection::poll_answer`]: the response is available only as a whole.
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         if let Some(fault) = self.unfit {
             return Poll::Ready(Err(fault));
@@ -218,7 +218,7 @@ impl Client {
         for _ in 0..READS_MAX {
             if self.answered.is_some() {
                 if !self.replies.is_empty() {
-                    // If they do not leave at once, the connection serves no other request.
+                    // If they are not sent at once, the connection is not reused.
                     let _ = self.poll_flush(cx);
                 }
                 return Poll::Ready(Ok(()));
@@ -275,7 +275,7 @@ impl Client {
         )))
     }
 
-    /// See [`crate::Connection::poll_rest`]: a response is read whole before its head is known.
+    /// See [`crate::Connection::poll_rest`]: a response is read whole before its head.
     pub(crate) fn take_rest(&mut self) -> Rest {
         Rest::collect(|| match self.poll_frame() {
             Poll::Ready(frame) => frame.ok(),
@@ -297,7 +297,7 @@ impl Client {
     }
 
     pub(crate) fn is_unsent(&self) -> bool {
-        // As with HTTP/1: what waits in the queue does not count.
+        // As with HTTP/1: queued bytes do not count.
         self.output.total() == self.sent_before
     }
 
@@ -320,9 +320,7 @@ impl Client {
 
 fn unfit(reason: Unfit) -> Fault {
     match reason {
-        Unfit::TooLarge => {
-            Fault::new(FaultKind::RequestBodyTooLarge, "the body is over the limit of what a call takes")
-        }
+        Unfit::TooLarge => Fault::new(FaultKind::RequestBodyTooLarge, "the body is over the limit of a call"),
         Unfit::Unsayable(reason) => Fault::new(FaultKind::Untranslatable, reason),
     }
 }

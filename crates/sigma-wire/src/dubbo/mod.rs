@@ -1,4 +1,4 @@
-//! Dubbo: the side of a consumer.
+//! The consumer side of Dubbo.
 //!
 //! | file | role |
 //! |---|---|

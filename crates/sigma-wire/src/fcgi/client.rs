@@ -12,68 +12,69 @@ use crate::complaints::Complaint;
 use crate::h1::flush;
 use crate::rules::bad_response;
 
-/// Reads of one poll that yield nothing, after which others have their turn: an application may complain without end.
+/// The limit of fruitless reads in one poll, before other tasks run: an application may write log messages without
+/// end.
 const READS_MAX: u32 = 16;
 
 /// A connection to an application, with at most one request on it.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
-    /// As logs name the application.
+    /// The name of the application in logs.
     node: Box<str>,
     input: Chunk,
     output: Output,
     terms: Terms,
-    /// The terms are those of the next request, and not of the last one.
+    /// The terms belong to the next request, not the last one.
     described: bool,
-    /// A body whose length is not known yet, with the bytes that are there.
+    /// The received part of a body of unknown length.
     held: Option<Vec<u8>>,
-    /// What is longer than a record of it.
+    /// The part of a piece beyond a record.
     pending: Chunk,
-    /// Why the request cannot be sent.
+    /// The reason why the request cannot be sent.
     unfit: Option<Fault>,
-    /// The end of the request's body was queued.
+    /// The end of the request body is queued.
     asked: bool,
-    /// The client waits for leave to send its body, which no application gives.
+    /// The client waits for `100 Continue`, which applications never send.
     leave_awaited: bool,
     records: Records,
-    /// The head of the answer, as far as it has come.
+    /// The received part of the response head.
     text: Vec<u8>,
-    /// The length of `text` that was looked at for its end.
+    /// The length of `text` that was searched for its end.
     looked_at: usize,
-    /// Bytes of the body that came with the head.
+    /// Bytes of the body that arrived with the head.
     rest: Chunk,
     length: BodyLength,
-    /// Bytes that the declared length leaves to come.
+    /// The missing bytes of the declared length.
     left: u64,
     answer: Answer,
     pub(crate) deadline: Deadline,
     requests: u32,
-    /// What it says for the log, as far as it has come.
+    /// The received part of its log message.
     complaint: Complaint,
-    /// Bytes that were written before the current request.
+    /// Bytes written before the current request.
     sent_before: u64,
-    /// Bytes of the current answer.
+    /// Bytes of the current response.
     received: u64,
 }
 
-/// How far the answer to the current request has come.
+/// The progress of the response to the current request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
-    /// Nothing came.
+    /// No byte has arrived.
     Awaited,
-    /// Something of it.
+    /// A part of the head has arrived.
     Begun,
-    /// Its head.
+    /// The head has arrived.
     Headed,
-    /// The application has no more of it, and has not ended the request.
+    /// The application has sent all of it, but not the end of the request.
     Said,
-    /// It is over.
+    /// It is complete.
     Over,
 }
 
 impl Client {
-    /// A fresh connection to the application that logs call `node`.
+    /// Returns a new connection to the application, named `node` in logs.
     pub fn new(stream: Stream, deadline: Deadline, node: &str) -> Client {
         Client {
             stream,
@@ -136,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Queues all that is before the body, which has so many bytes.
+    /// Queues everything before the body, with the number of its bytes.
     fn begin(&mut self, bytes: Option<u64>) {
         if let Some(bytes) = bytes {
             self.terms.params.set(b"CONTENT_LENGTH", bytes.to_string().as_bytes());
@@ -146,7 +147,7 @@ impl Client {
         if self.terms.params.write(front).is_err() {
             let reason = "a field of the request is too long for FastCGI";
             self.unfit = Some(Fault::new(FaultKind::RequestHeadTooLarge, reason));
-            // Nothing of it leaves.
+            // None of it is sent.
             front.clear();
         }
     }
@@ -248,7 +249,7 @@ impl Client {
                     Err(fault) => return Poll::Ready(Err(fault)),
                 },
                 Piece::End(EndKind::Overloaded) if self.text.is_empty() => {
-                    // What a server of HTTP says in a status.
+                    // The HTTP status for an overloaded server.
                     head.start(503);
                     self.length = BodyLength::None;
                     return Poll::Ready(Ok(()));
@@ -268,7 +269,7 @@ impl Client {
         }
     }
 
-    /// Takes more bytes of the head; whether it is whole.
+    /// Adds bytes of the head; returns true when it is complete.
     fn take_head(
         &mut self,
         mut data: Chunk,
@@ -297,7 +298,7 @@ impl Client {
             BodyLength::Streamed | BodyLength::UntilClose => u64::MAX,
         };
         if self.length.is_empty() {
-            // Nobody asks for a body that is not there, so the end of the request is looked for now.
+            // There is no body to read, so the end of the request is read now.
             self.skip_to_end();
         } else {
             self.rest = data;
@@ -305,7 +306,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Takes what has come behind an answer without a body.
+    /// Reads the bytes after a response without a body.
     fn skip_to_end(&mut self) {
         while let Ok(Some(piece)) = self.records.next(&mut self.input) {
             self.note(&piece);
@@ -316,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Writes what it says for the log there, line by line.
+    /// Writes log messages of the application line by line.
     fn note(&mut self, piece: &Piece) {
         const WHO: &str = "an application";
         match piece {
@@ -325,7 +326,8 @@ impl Client {
         }
     }
 
-    /// The next piece; None if the application closed the connection. What it says for the log is written there.
+    /// Returns the next piece; None if the application closed the connection. Its log messages are written to the
+    /// log.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Fault>> {
         for _ in 0..READS_MAX {
             loop {
@@ -382,7 +384,7 @@ impl Client {
         loop {
             if !self.rest.is_empty() {
                 let mut data = std::mem::take(&mut self.rest);
-                // What is beyond the declared length is nobody's.
+                // Bytes beyond the declared length are dropped.
                 data.truncate(usize::try_from(self.left).map_or(data.len(), |left| left.min(data.len())));
                 if self.length != BodyLength::Streamed {
                     self.left -= data.len() as u64;
@@ -391,7 +393,7 @@ impl Client {
                     return Poll::Ready(Ok(Frame::Data(data)));
                 }
             }
-            // A connection that is not kept has done its work: the application may take its time to end.
+            // A connection that is not kept is done: it need not wait for the application's end.
             if self.answer == Answer::Over || (self.left == 0 && !self.terms.keep) {
                 return Poll::Ready(self.end());
             }
@@ -406,7 +408,7 @@ impl Client {
                 Ok(Some(Piece::End(EndKind::Complete))) => {}
                 Ok(Some(Piece::End(_))) => return Poll::Ready(Err(incomplete())),
                 Ok(Some(Piece::Stderr(_))) => {}
-                // It may close in place of the last record.
+                // The application may close the connection instead of sending the last record.
                 Ok(None) if self.answer == Answer::Said || self.left == 0 => return Poll::Ready(self.end()),
                 Ok(None) => return Poll::Ready(Err(incomplete())),
                 Err(fault) => return Poll::Ready(Err(fault)),
@@ -414,7 +416,7 @@ impl Client {
         }
     }
 
-    /// The end of the body, unless something of it is missing.
+    /// Returns the end of the body, or an error if it is truncated.
     fn end(&self) -> Result<Frame, Fault> {
         match self.length {
             BodyLength::Known(_) if self.left > 0 => Err(incomplete()),
@@ -436,7 +438,7 @@ impl Client {
     }
 
     pub(crate) fn is_unsent(&self) -> bool {
-        // As with HTTP/1: what waits in the queue does not count.
+        // As with HTTP/1: queued bytes do not count.
         self.output.total() == self.sent_before
     }
 
@@ -457,7 +459,7 @@ impl Client {
     }
 }
 
-/// Adds what the head of a request says to what the application is told already.
+/// Adds the parameters of a request head to the given ones.
 fn tell_head(head: &RequestHead, rewritten: Option<&[u8]>, terms: &mut Terms) {
     let params = &mut terms.params;
     let target = rewritten.unwrap_or(head.path_and_query());

@@ -1,4 +1,4 @@
-//! FastCGI: the side that asks.
+//! The client side of FastCGI.
 //!
 //! | file | role |
 //! |---|---|
@@ -10,14 +10,14 @@ use sigma_http::fcgi::Params;
 
 pub use client::Client;
 
-/// What an application is told of a request beyond its head.
+/// Data for an application besides the request head.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
-    /// Its parameters; what the head says is added where it is not among them.
+    /// Its parameters; parameters of the head are added if missing.
     pub params: Params,
-    /// The application is asked to leave the connection open.
+    /// Asks the application to leave the connection open.
     pub keep: bool,
-    /// Most bytes of a body whose length is not known before its end. They are held until then, as applications read
-    /// no further than the length that they are told.
+    /// The largest body of unknown length in bytes. Such a body is buffered to its end, as applications read no
+    /// further than the announced length.
     pub unsized_body_bytes: usize,
 }

@@ -21,24 +21,24 @@ pub struct Client {
     pub(crate) deadline: Deadline,
     /// Requests sent so far.
     requests: u32,
-    /// Bytes that were written before the current request.
+    /// Bytes written before the current request.
     sent_before: u64,
-    /// Bytes of the current answer.
+    /// Bytes of the current response.
     received: u64,
     interims: u8,
-    /// A byte of the answer to the current request has come.
+    /// A byte of the current response has arrived.
     answered: bool,
-    /// The final head has come.
+    /// The final head has arrived.
     headed: bool,
     /// The node keeps the connection open after this response.
     persists: bool,
-    /// How the stream has ended, if a look for the end of the response found that.
+    /// The end of the stream, if a read for the end of the response found it.
     ended: Option<Ended>,
-    /// A look for the end of the response has found more of its body.
+    /// A read for the end of the response found more of its body.
     looked: bool,
 }
 
-/// How the node's stream has ended.
+/// The end of the node's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     InOrder,
@@ -46,7 +46,7 @@ enum Ended {
 }
 
 impl Client {
-    /// A fresh connection.
+    /// Returns a new connection.
     pub fn new(stream: Stream, deadline: Deadline) -> Client {
         Client {
             stream,
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// More bytes behind the input.
+    /// Reads more bytes to the end of the input.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         if let Some(ended) = self.ended {
             return Poll::Ready(Err(ended));
@@ -197,8 +197,8 @@ impl Client {
         Poll::Ready(self.ended.map_or(Ok(()), Err))
     }
 
-    /// See [`crate::Connection::poll_rest`]. The end of a body often comes by itself, as a last chunk or the end of the
-    /// stream, so one small read looks for it each time the client turns out to be the slower one.
+    /// See [`crate::Connection::poll_rest`]. The end of a body often arrives separately, as a last chunk or the end
+    /// of the stream. So one small read looks for it each time the client is the slower one.
     pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
         while !self.reader.completes_with(&self.input) {
             if !self.input.is_empty() || self.looked {
@@ -211,7 +211,7 @@ impl Client {
             std::mem::swap(&mut self.input, &mut little);
             let more = self.poll_more(cx);
             if self.input.is_empty() {
-                // A wait holds no memory.
+                // A wait needs no memory.
                 self.input = Chunk::empty();
             }
             match ready!(more) {
@@ -271,7 +271,7 @@ impl Client {
     }
 
     pub(crate) fn is_unsent(&self) -> bool {
-        // What waits in the queue does not count: after the first flush it is empty again.
+        // Queued bytes do not count: after the first flush the queue is empty again.
         self.output.total() == self.sent_before
     }
 

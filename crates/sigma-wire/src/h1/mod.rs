@@ -1,4 +1,4 @@
-//! HTTP/1 (RFC 9112): both sides of it, and what they share.
+//! HTTP/1 (RFC 9112): both sides, and their common code.
 //!
 //! | file | role |
 //! |---|---|
@@ -37,6 +37,6 @@ pub(crate) fn flush(
             Poll::Pending => return Poll::Pending,
         }
     }
-    // What an encrypted stream took may still wait for room in its socket.
+    // Bytes in an encrypted stream may still wait for room in its socket.
     stream.poll_flush(cx)
 }

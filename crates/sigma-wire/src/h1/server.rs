@@ -19,15 +19,15 @@ use sigma_net::{Deadline, Stream};
 use super::flush;
 use crate::rules::{NO_ROOM, check_body, lower};
 
-/// Bytes of further requests that are read while one is served.
+/// The limit of bytes of further requests that are read during a request.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// What a client's connection is held to.
+/// The limits of a client's connection.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
     /// The head of a request.
     pub head: HeadLimits,
-    /// Bytes of a request's body; 0 for any number.
+    /// Bytes of a request body; 0 for no limit.
     pub body_bytes: u64,
     /// Requests on one connection.
     pub requests: u32,
@@ -35,16 +35,16 @@ pub struct ServerLimits {
     pub head_ms: u64,
     /// Until the next request.
     pub idle_ms: u64,
-    /// How long a client that has ended its sending is served without a byte for it.
+    /// How long a client that has closed its sending side is served without a byte to it.
     pub half_close_ms: u64,
 }
 
-/// What came instead of a request head.
+/// The reason why there is no request.
 #[derive(Debug)]
 pub enum NoRequest {
-    /// The connection is over; nothing is to be answered.
+    /// The connection has ended; no response is due.
     Closed,
-    /// A head that is answered with an error.
+    /// A head that gets an error response.
     Refused(Fault),
 }
 
@@ -58,30 +58,31 @@ pub struct Server {
     length: BodyLength,
     scanner: HeadScanner,
     pub(crate) deadline: Deadline,
-    /// As of when the connection was accepted; shared with the others of that time.
+    /// From the time of the accept; shared with other connections of that time.
     limits: Rc<ServerLimits>,
-    /// What the connection and its exchange hold.
+    /// The memory account of the connection and its exchange.
     account: Account,
-    /// Memory of `input` and `output` in the account: counted once they have to wait.
+    /// Memory of `input` and `output` in the account: counted once they wait.
     buffers_held: usize,
     /// Bytes of bodies in the account.
     bodies_held: usize,
-    /// Most bytes of the request's body; 0 for any number.
+    /// The limit of the request body in bytes; 0 for no limit.
     body_limit: u64,
     requests: u32,
-    /// The version of the current request decides how it is answered.
+    /// The version of the current request, which decides the form of the response.
     version: Version,
-    /// The answer has no body whatever its head says.
+    /// The response has no body, whatever its head declares.
     bodiless: bool,
     persists: bool,
-    /// The client waits for permission to send its body, and has none yet.
+    /// The client waits for `100 Continue`.
     expects: bool,
     half_closed: bool,
-    /// When a client that has ended its sending counts as gone: set while nothing is on its way to it.
+    /// The time at which a client with a closed sending side counts as gone: set while no bytes are on their way to
+    /// it.
     patience: Option<Deadline>,
-    /// Whether the connection's listener still accepts.
+    /// The listener of the connection still accepts.
     listens: Rc<Cell<bool>>,
-    /// An answer was cut short, which the client must be able to see.
+    /// A response was truncated, which the client must be able to see.
     aborted: bool,
     body_received: u64,
     head_received: u32,
@@ -90,7 +91,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A connection of which `input` was read already, by a listener that accepts as long as `listens` says so.
+    /// Returns a connection with the bytes `input` already read, from a listener that accepts as long as `listens` is
+    /// set.
     pub fn new(stream: Stream, input: Chunk, limits: Rc<ServerLimits>, listens: Rc<Cell<bool>>) -> Server {
         Server {
             stream,
@@ -121,11 +123,11 @@ impl Server {
         }
     }
 
-    /// Waits for the next request; holds no buffer until its first byte. `closing` says whether an idle connection
-    /// ends; it gets whether the connection was served and its listener is gone.
+    /// Waits for the next request; holds no buffer until its first byte. `closing` decides whether an idle connection
+    /// ends; it gets true if the connection has served a request and its listener is gone.
     ///
     /// # Errors
-    /// Returns an error if there is none any more.
+    /// Returns an error if there are no more requests.
     pub async fn wait(&mut self, closing: impl Fn(bool) -> bool) -> Result<(), NoRequest> {
         if !self.input.is_empty() {
             return Ok(());
@@ -147,18 +149,18 @@ impl Server {
         .await
     }
 
-    /// Whether a connection may turn out to carry HTTP/2: costs a look at its first bytes.
+    /// Returns true if the first bytes may be the HTTP/2 preface.
     pub fn may_be_preface(&self) -> bool {
         let seen = self.input.len().min(PREFACE.len());
         self.requests == 0 && self.input[..seen] == PREFACE[..seen]
     }
 
-    /// Whether the bytes that were refused as the first head are a ClientHello of TLS (RFC 8446 §5.1).
+    /// Returns true if the bytes of a rejected first head are a ClientHello of TLS (RFC 8446 §5.1).
     pub fn begins_tls(&self) -> bool {
         self.requests == 0 && self.input.starts_with(&[22, 3])
     }
 
-    /// Whether the bytes that [`Server::wait`] saw the beginning of are HTTP/2's preface.
+    /// Returns true if the bytes after [`Server::wait`] are the HTTP/2 preface.
     pub async fn is_preface(&mut self) -> bool {
         self.deadline.set(self.limits.head_ms);
         poll_fn(|cx| {
@@ -178,18 +180,18 @@ impl Server {
         .await
     }
 
-    /// The connection and what was read of it, for another version to go on with.
+    /// Returns the connection and its unread bytes, for another version to continue.
     pub fn into_parts(self) -> (Stream, Chunk) {
         (self.stream, self.input)
     }
 
-    /// Reads the head that [`Server::wait`] saw the beginning of.
+    /// Reads the head whose beginning [`Server::wait`] has seen.
     ///
     /// # Errors
-    /// Returns an error if it does not become a request.
+    /// Returns an error if it is not a valid request.
     pub async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
         self.scanner = HeadScanner::default();
-        // What is answered to a head that never becomes a request must not depend on the last one.
+        // The response to an invalid head must not depend on the previous request.
         self.version = Version::Http11;
         self.bodiless = false;
         self.sent = 0;
@@ -201,7 +203,7 @@ impl Server {
         }
         self.deadline.set(self.limits.head_ms);
         self.account.begin(self.input.memory(), self.moved());
-        // What the parser saw once is not looked at again until the head is complete.
+        // Bytes that the parser has seen are not parsed again until the head is complete.
         self.scanner.ready(&self.input);
         poll_fn(|cx| {
             loop {
@@ -227,7 +229,7 @@ impl Server {
         .await
     }
 
-    /// Reads more of a head; whether there is more. Whoever leaves a head half sent holds little more
+    /// Reads more of a head; returns true if there is more. A client with a half-sent head takes little more memory
     /// than its bytes.
     fn poll_more(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<bool> {
         self.input.make_room(room);
@@ -256,7 +258,7 @@ impl Server {
         }
     }
 
-    /// A head that was not understood leaves no place to go on from.
+    /// After an invalid head, the connection has no valid position.
     fn refuse(&mut self) {
         self.version = Version::Http11;
         self.bodiless = false;
@@ -268,7 +270,7 @@ impl Server {
         self.requests += 1;
         self.version = head.version;
         self.bodiless = head.method == Method::Head;
-        // HTTP/1.0 knows no interim responses, and so no permission.
+        // HTTP/1.0 has no interim responses, and so no `100 Continue`.
         self.expects = head.version != Version::Http10 && head.headers.has(HeaderId::Expect);
         self.persists =
             h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
@@ -330,13 +332,13 @@ impl Server {
         }
     }
 
-    /// Ready when the client is gone: after a reset, or when it has ended its sending and there was nothing to send to
-    /// it for the time that it has then. It may still read, so that an answer on its way is no reason to end.
+    /// Ready when the client is gone: after a reset, or when it has closed its sending side and the limit without
+    /// bytes to it is over. It may still read, so a response on its way is no reason to end.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.half_closed {
             return self.poll_patience(cx);
         }
-        // A pipelined request is read ahead as far as one buffer; beyond it the kernel holds it back.
+        // A pipelined request is read ahead up to one buffer; the kernel holds further bytes back.
         while self.input.len() < AHEAD_BYTES {
             self.input.make_room(AHEAD_BYTES);
             let Poll::Ready(filled) = self.stream.poll_fill(cx, &mut self.input) else {
@@ -359,7 +361,7 @@ impl Server {
     }
 
     pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
-        // HTTP/1.0 knows no interim responses (RFC 9110 §15.2).
+        // HTTP/1.0 has no interim responses (RFC 9110 §15.2).
         if self.version == Version::Http10 {
             return;
         }
@@ -378,7 +380,7 @@ impl Server {
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
-        // What ends the connection is said while it can be said.
+        // The last chance to announce the end of the connection.
         self.persists &= self.listens.get() && self.may_discard_rest();
         self.patience = None;
         let follows = h1::frame_response(head, length, self.bodiless);
@@ -455,18 +457,18 @@ impl Server {
         self.body_limit = lower(self.body_limit, bytes);
     }
 
-    /// The exchange is over, and holds nothing any more.
+    /// Releases the memory of the finished exchange.
     pub fn rest(&mut self) {
         self.account.set(0);
         (self.buffers_held, self.bodies_held) = (0, 0);
     }
 
-    /// Bytes that were moved in both directions.
+    /// Returns the bytes moved in both directions.
     fn moved(&self) -> u64 {
         self.output.total() + self.body_received
     }
 
-    /// Whether its exchange is to give way, since memory for clients is short.
+    /// Returns true if its exchange must end because memory for clients is short.
     fn is_revoked(&self) -> bool {
         held::revocations() > 0 && self.account.is_revoked()
     }
@@ -477,7 +479,7 @@ impl Server {
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
         self.body_limit = 0;
-        // Most of what an exchange takes is free while bytes pass, for days perhaps.
+        // Most of the memory of an exchange is free in a tunnel, which may last for days.
         self.account.shrink(EXCHANGE_BYTES);
     }
 
@@ -509,12 +511,12 @@ impl Server {
         self.requests
     }
 
-    /// Whether nothing of the last exchange is left.
+    /// Returns true if the last exchange is completely done.
     pub fn is_between_requests(&self) -> bool {
         self.reader.is_done()
     }
 
-    /// Whether another request may follow on this connection.
+    /// Returns true if another request may follow on this connection.
     pub fn continues(&self) -> bool {
         self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
     }

@@ -18,25 +18,25 @@ pub struct ClientStream {
     connection: Rc<SharedConnection>,
     pub(crate) deadline: Deadline,
     reused: Reused,
-    /// None as long as the request's head was not sent.
+    /// None until the request head is sent.
     key: Option<StreamKey>,
     length: BodyLength,
     interims: u8,
-    /// Bytes of the head, for those who look for progress.
+    /// Bytes of the head, to measure progress.
     head_bytes: u64,
-    /// Bytes of the answer's heads and body.
+    /// Bytes of the response's heads and body.
     received: u64,
-    /// What the connection had read when the request left.
+    /// The read counter of the connection when the request was sent.
     read_before: u64,
     answered: bool,
-    /// The node says that it did nothing with the request.
+    /// The node reports that it did not process the request.
     unprocessed: bool,
-    /// Why the request could not be sent.
+    /// The reason why the request could not be sent.
     refused: Option<Fault>,
 }
 
 impl ClientStream {
-    /// Takes a place on a connection. `reused`: it may have gone stale since its last exchange.
+    /// Takes a stream on a connection. `reused`: it may have become stale since its last exchange.
     pub(crate) fn new(connection: Rc<SharedConnection>, reused: Reused) -> ClientStream {
         connection.enter();
         let read_before = connection.mux().read();
@@ -64,7 +64,7 @@ impl ClientStream {
         upgrade: Option<&[u8]>,
     ) {
         if upgrade.is_some() {
-            // Whoever asks for an upgrade dials for the version that has them.
+            // Callers that need an upgrade dial a version that supports it.
             self.refused = Some(Fault::new(FaultKind::Internal, "no upgrade is asked for over HTTP/2"));
             return;
         }
@@ -74,7 +74,7 @@ impl ClientStream {
         let line = RequestLine { scheme: self.connection.scheme(), target: &target };
         self.key = self.connection.mux().with(|codec| codec.open(head, line, length));
         if self.key.is_none() {
-            // Nothing left: the connection was over, or full, before this request.
+            // No byte was sent: the connection had ended, or was full.
             self.unprocessed = true;
             self.refused = Some(terminated());
         }
@@ -110,7 +110,7 @@ impl ClientStream {
         }
     }
 
-    /// The next head of the answer. It was held to the limits of the connection.
+    /// Returns the next response head. The limits of the connection apply to it.
     pub(crate) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ impl ClientStream {
         }
         let declared = sigma_http::h1::response_body(head, method).map_err(bad_response)?;
         self.length = match declared {
-            // No length and no body either: said so that a version that needs a length gets one.
+            // Without a length and without a body: a version that needs a length gets 0.
             BodyLength::UntilClose if self.is_input_complete(key) => BodyLength::Known(0),
             BodyLength::UntilClose => BodyLength::Streamed,
             length => length,
@@ -228,8 +228,8 @@ impl ClientStream {
         self.head_bytes + self.key.map_or(0, |key| self.connection.mux().look(|codec| codec.taken(key)))
     }
 
-    /// What an end before the answer means. RFC 9113 §8.7: a stream that the node refused, or
-    /// that is beyond the last one of its GOAWAY, was not processed in any way.
+    /// Returns the fault for a stream that ended before the response. RFC 9113 §8.7: a stream that the node refused,
+    /// or beyond the last one of its GOAWAY, was not processed at all.
     fn fault(&mut self, fate: Fate) -> Fault {
         tracing::debug!(?fate, "a request to a node failed");
         match fate {
@@ -252,8 +252,7 @@ impl Drop for ClientStream {
             self.connection.mux().release(key);
         }
         self.connection.leave();
-        // A connection on which not a byte came for the whole time that an answer was awaited may
-        // lead nowhere; those who follow get a fresh one.
+        // A connection without a received byte during the whole wait may be dead; later requests get a new one.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let timed_out = !self.answered && self.deadline.poll_expired(&mut cx).is_ready();
         if timed_out && self.connection.mux().read() == self.read_before {
@@ -262,8 +261,8 @@ impl Drop for ClientStream {
     }
 }
 
-/// The target with those bytes encoded that clients send raw, HTTP/1 passes on and many servers of this
-/// version refuse (RFC 3986 §2.2 reserves none of them).
+/// Returns the target with certain raw bytes encoded: clients send them raw, HTTP/1 forwards them, and many servers
+/// of this version reject them (RFC 3986 §2.2 reserves none of them).
 fn sendable(target: &[u8]) -> std::borrow::Cow<'_, [u8]> {
     let raw = |byte: &u8| matches!(byte, b'<' | b'>' | b'`');
     if !target.iter().any(raw) {
@@ -294,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_as_they_may_be_sent() {
+    fn targets_are_encoded_for_sending() {
         assert_eq!(&*sendable(b"/a|b?c"), b"/a|b?c");
         assert_eq!(&*sendable(b"/a|<b>?`c"), b"/a|%3Cb%3E?%60c");
     }

@@ -1,11 +1,11 @@
-//! HTTP/2 (RFC 9113): both sides of it, and what they share.
+//! HTTP/2 (RFC 9113): both sides, and their common code.
 //!
-//! The codec is [`sigma_http::h2`]; here it meets sockets, tasks and times.
+//! The codec is [`sigma_http::h2`]; this module connects it to sockets, tasks and timers.
 //!
 //! | file | role |
 //! |---|---|
-//! | `mux` | one connection: its codec, its transport, and who waits for what |
-//! | `shared` | one connection to a node, and the exchanges it has room for |
+//! | `mux` | one connection: its codec, its transport, and its waiting tasks |
+//! | `shared` | one connection to a node, shared by exchanges |
 //! | `client` | one exchange on it |
 //! | `session` | one connection of a client |
 //! | `server` | one exchange on it |

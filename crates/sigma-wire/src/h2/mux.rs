@@ -1,8 +1,7 @@
-//! One connection with streams: its codec, its transport, and the tasks that wait for one of both.
+//! One connection with streams: its codec, its transport, and the tasks that wait for either.
 //!
-//! Everything of a connection belongs to one thread. Exchanges reach the codec through [`Mux`]; one task drives
-//! the [`Transport`]. What many streams have to say leaves in one write, because the driver runs when all
-//! exchanges that are ready have had their turn.
+//! Everything of a connection belongs to one thread. Exchanges reach the codec through [`Mux`]; one task drives the
+//! [`Transport`]. Output of many streams is sent in one write, because the driver runs after all ready exchanges.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSlice;
@@ -13,16 +12,16 @@ use sigma_http::Chunk;
 use sigma_http::h2::{Codec, Config, SLICES_MAX, StreamKey};
 use sigma_net::{Stream, deadline};
 
-/// Rest of the input buffer below which an incomplete frame moves to its front.
+/// The spare room of the input buffer below which an incomplete frame moves to its front.
 const LEAST_SPARE_BYTES: usize = 16 * 1024;
 
-/// A connection as its streams see it.
+/// A connection from the view of its streams.
 #[derive(Debug)]
 pub(super) struct Mux {
     codec: RefCell<Codec>,
-    /// Of the exchanges, by slot of their stream.
+    /// Wakers of the exchanges, by slot of their stream.
     wakers: RefCell<Vec<Option<Waker>>>,
-    /// Of the task that drives the transport.
+    /// The waker of the task that drives the transport.
     driver: RefCell<Option<Waker>>,
     /// Bytes read so far.
     read: Cell<u64>,
@@ -38,7 +37,7 @@ impl Mux {
         })
     }
 
-    /// Does something with the codec, and wakes the driver if that causes output.
+    /// Runs `act` on the codec, and wakes the driver if that causes output.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut Codec) -> R) -> R {
         let mut codec = self.codec.borrow_mut();
         let result = act(&mut codec);
@@ -49,7 +48,7 @@ impl Mux {
         result
     }
 
-    /// As [`Mux::with`], by the driver itself, who goes on anyway.
+    /// As [`Mux::with`], for the driver itself, which runs anyway.
     pub(super) fn drive<R>(&self, act: impl FnOnce(&mut Codec) -> R) -> R {
         let mut codec = self.codec.borrow_mut();
         let result = act(&mut codec);
@@ -57,12 +56,12 @@ impl Mux {
         result
     }
 
-    /// Looks at the codec.
+    /// Reads from the codec.
     pub(super) fn look<R>(&self, look: impl FnOnce(&Codec) -> R) -> R {
         look(&self.codec.borrow())
     }
 
-    /// Wakes this task when something happens to a stream.
+    /// Wakes this task at the next event of a stream.
     pub(super) fn wait(&self, key: StreamKey, cx: &Context<'_>) {
         let mut wakers = self.wakers.borrow_mut();
         if wakers.len() <= key.slot() {
@@ -74,7 +73,7 @@ impl Mux {
         }
     }
 
-    /// The exchange of a stream is over.
+    /// Releases the stream of a finished exchange.
     pub(super) fn release(&self, key: StreamKey) {
         if let Some(waker) = self.wakers.borrow_mut().get_mut(key.slot()) {
             *waker = None;
@@ -89,12 +88,12 @@ impl Mux {
                 *wakers = Vec::new();
             }
             drop(wakers);
-            // It may have waited for just that.
+            // The driver may have waited for that.
             self.wake_driver();
         }
     }
 
-    /// Bytes read so far.
+    /// Returns the bytes read so far.
     pub(super) fn read(&self) -> u64 {
         self.read.get()
     }
@@ -111,7 +110,7 @@ impl Mux {
         });
     }
 
-    /// Has the driver look around.
+    /// Wakes the driver.
     pub(super) fn wake_driver(&self) {
         if let Some(waker) = self.driver.borrow_mut().take() {
             waker.wake();
@@ -119,41 +118,40 @@ impl Mux {
     }
 }
 
-/// Wakers that a connection without streams has room for.
+/// The capacity for wakers of a connection without streams.
 const KEPT_WAKERS: usize = 16;
 
-/// How far the bytes of a connection have come.
+/// The state of a connection's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// All was written that is to be.
+    /// Everything is written.
     Idle,
-    /// The peer does not take what is to be written.
+    /// The peer does not read.
     Blocked,
 }
 
-/// The bytes of a connection, and its end of the codec.
+/// The byte side of a connection, and its access to the codec.
 #[derive(Debug)]
 pub(super) struct Transport {
     stream: Stream,
     input: Chunk,
     mux: Rc<Mux>,
-    /// Nobody has looked at what came before the version was known.
+    /// The first bytes, read before the version was known, are not processed yet.
     fresh: bool,
 }
 
 impl Transport {
-    /// Drives `mux` over `stream`, whose peer has sent `first` already.
+    /// Returns a transport that drives `mux` over `stream`, with the bytes `first` already read.
     pub(super) fn new(stream: Stream, first: Chunk, mux: Rc<Mux>) -> Transport {
         mux.read.set(first.len() as u64);
         Transport { stream, input: first, mux, fresh: true }
     }
 
-    /// Writes what is to be written and reads what has come, until there is no more of either. Ready when the
-    /// connection is over. Requests that have come are to be taken after each call.
+    /// Writes and reads as far as possible. Ready when the connection has ended. Take new requests after each call.
     pub(super) fn poll_drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mux = Rc::clone(&self.mux);
         let mut codec = mux.codec.borrow_mut();
-        // What somebody causes from here on finds this task running.
+        // From here on, wake-ups find this task running.
         match &mut *mux.driver.borrow_mut() {
             Some(waker) if waker.will_wake(cx.waker()) => {}
             waker => *waker = Some(cx.waker().clone()),
@@ -182,7 +180,7 @@ impl Transport {
             }
             match self.stream.poll_fill(cx, &mut self.input) {
                 Poll::Pending => {
-                    // A piece of a frame; how long it waits for the rest is the peer's to decide.
+                    // The rest of a frame is missing; the peer decides how long that takes.
                     self.input.shrink();
                     return Poll::Pending;
                 }
@@ -201,7 +199,7 @@ impl Transport {
         }
     }
 
-    /// Ready when all was written, with false if the transport is broken.
+    /// Ready when all bytes are written, with false if the transport is broken.
     fn write(&mut self, cx: &mut Context<'_>, codec: &mut Codec) -> Poll<bool> {
         loop {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
@@ -218,13 +216,13 @@ impl Transport {
         }
     }
 
-    /// Whether what is to be written waits for the peer, as far as the last [`Transport::poll_drive`] knows.
+    /// Returns the state of the output after the last [`Transport::poll_drive`].
     pub(super) fn progress(&self) -> Progress {
         if self.mux.look(Codec::has_output) { Progress::Blocked } else { Progress::Idle }
     }
 
-    /// Closes the sending side, and reads what still comes until the peer has closed its own: bytes that
-    /// nobody has read would make the system break off, and what was said last would be lost.
+    /// Closes the sending side, and reads until the peer has closed its own. Closing over unread bytes would make the
+    /// system reset the connection, and the last bytes would be lost.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stream.poll_shutdown(cx).is_pending() {
             return Poll::Pending;

@@ -19,15 +19,15 @@ use crate::rules::{check_body, lower};
 /// RFC 6455 §1.3
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What the streams of a connection share.
+/// State that the streams of a connection share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) mux: Rc<Mux>,
-    /// Bytes of a request's body; 0 for any number.
+    /// Bytes of a request body; 0 for no limit.
     pub(super) body_bytes: u64,
 }
 
-/// A stream that the client has begun, with the head of its request.
+/// A stream opened by the client, with the head of its request.
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) stream: ServerStream,
@@ -35,29 +35,29 @@ pub struct Incoming {
     pub(super) length: Result<BodyLength, Fault>,
 }
 
-/// How far the answer has come.
+/// The progress of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// Its head was not sent yet.
+    /// Its head is not sent.
     Awaited,
-    /// The head is out, the body follows.
+    /// The head is sent, the body follows.
     Begun,
-    /// There is nobody to answer any more.
+    /// The client is gone.
     Lost,
 }
 
-/// What an extended CONNECT has come to (RFC 8441).
+/// The state of an extended CONNECT (RFC 8441).
 #[derive(Debug)]
 enum Tunnel {
     /// The request is an ordinary one.
     None,
-    /// A tunnel is asked for; an HTTP/1 node that agrees to WebSocket says this.
+    /// A tunnel is requested; the value is the expected key response of an HTTP/1 node that accepts the WebSocket.
     Asked(Option<String>),
     /// The stream carries plain bytes.
     Open,
 }
 
-/// One stream, with the one exchange that it is for.
+/// One stream with its one exchange.
 #[derive(Debug)]
 pub struct ServerStream {
     shared: Rc<Shared>,
@@ -67,11 +67,11 @@ pub struct ServerStream {
     length: BodyLength,
     tunnel: Tunnel,
     pub(crate) deadline: Deadline,
-    /// The answer has no body whatever its head says.
+    /// The response has no body, whatever its head declares.
     bodiless: bool,
     head_received: u64,
     body_received: u64,
-    /// Most bytes of the request's body; 0 for any number.
+    /// The limit of the request body in bytes; 0 for no limit.
     body_limit: u64,
     /// Bytes of bodies that the exchange has in memory.
     bodies_held: usize,
@@ -100,8 +100,8 @@ impl ServerStream {
         }
     }
 
-    /// Puts the request of a stream into `head`; what is wrong with it is to be answered on the stream.
-    /// `random` is for the key of a WebSocket handshake that the gateway makes on the client's behalf.
+    /// Moves the request of a stream into `head`; a fault in it becomes the response on the stream. `random` is for
+    /// the key of a WebSocket handshake that the gateway makes for the client.
     pub fn accept(
         incoming: Incoming,
         random: [u64; 2],
@@ -112,7 +112,7 @@ impl ServerStream {
         stream.bodiless = head.method == Method::Head;
         stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
         let accepted = length.and_then(|length| {
-            // No other request has such a field in this version.
+            // Other requests have no such field in this version.
             if head.headers.has(HeaderId::Upgrade) {
                 stream.ask_tunnel(random, head);
                 return Ok(());
@@ -126,7 +126,7 @@ impl ServerStream {
         (stream, accepted)
     }
 
-    /// RFC 8441 §5: the key and its answer have no place in this version and are the gateway's.
+    /// RFC 8441 §5: this version has no key and no key response, so the gateway makes them.
     fn ask_tunnel(&mut self, random: [u64; 2], head: &mut RequestHead) {
         let mut accept = None;
         if head.headers.has_token(HeaderId::Upgrade, b"websocket") {
@@ -143,7 +143,7 @@ impl ServerStream {
         matches!(self.tunnel, Tunnel::Asked(_))
     }
 
-    /// Whether the final head of a node may answer what this client asked.
+    /// Checks that the final head of a node is a valid response to this client.
     pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         let Tunnel::Asked(accept) = &self.tunnel else { return Ok(()) };
         let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
@@ -152,7 +152,7 @@ impl ServerStream {
                 Some(got) if got == accept.as_bytes() => Ok(()),
                 _ => failed("the node's Sec-WebSocket-Accept does not fit the key"),
             },
-            // A success would tell the client that its tunnel is open.
+            // A success would mean an open tunnel to the client.
             (200..=299, _) => failed("the node answered without opening a tunnel"),
             _ => Ok(()),
         }
@@ -167,7 +167,7 @@ impl ServerStream {
         match mux.with(|codec| codec.take_frame(self.key)) {
             Arrival::Frame(Frame::Data(data)) => {
                 self.body_received += data.len() as u64;
-                // What goes through a tunnel has no length.
+                // A tunnel has no length.
                 let limit = match self.tunnel {
                     Tunnel::Open => 0,
                     Tunnel::None | Tunnel::Asked(_) => self.body_limit,
@@ -197,7 +197,7 @@ impl ServerStream {
 
     pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
         if head.status == 101 {
-            // RFC 8441 §5: what answers an upgrade in HTTP/1.1 is a plain success here.
+            // RFC 8441 §5: the response to an upgrade in HTTP/1.1 is a plain success here.
             head.headers.remove_name(b"sec-websocket-accept");
             head.headers.remove(HeaderId::ContentLength);
             self.respond(200, &head.headers, b"", BodyLength::Streamed);
@@ -283,8 +283,7 @@ impl ServerStream {
         self.head_sent + self.shared.mux.look(|codec| codec.taken(self.key))
     }
 
-    /// Heads are counted as they are before compression: what the codec makes of them depends on
-    /// all heads before.
+    /// Counts heads before compression: their compressed size depends on all earlier heads.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         (self.head_sent + self.body_sent, self.body_sent)
     }
@@ -304,12 +303,12 @@ impl Drop for ServerStream {
     }
 }
 
-/// The fault of a client that went away, or that took its stream back.
+/// Returns the fault of a client that has left, or cancelled its stream.
 fn gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the stream")
 }
 
-/// The fault of an answer whose stream ended before its time.
+/// Returns the fault of a response whose stream ended early.
 fn cut(fate: Fate) -> Fault {
     fate.broken().filter(|fault| fault.side() == Side::Gateway).unwrap_or_else(gone)
 }
@@ -324,7 +323,7 @@ mod tests {
 
     /// The example of RFC 6455 §1.3.
     #[test]
-    fn the_answer_to_a_key() {
+    fn a_key_gets_its_response() {
         let digest =
             Sha1::new().chain_update(b"dGhlIHNhbXBsZSBub25jZQ==").chain_update(WEBSOCKET_GUID).finalize();
         assert_eq!(STANDARD.encode(digest), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");

@@ -1,7 +1,7 @@
-//! A client's connection, as the task that drives it sees it.
+//! A client's connection, from the view of the task that drives it.
 //!
-//! It drives the transport and watches over what all streams share: how long the client may idle, what
-//! it may flood, when it has to go. Each stream is for a task of its own.
+//! It drives the transport and enforces the limits of the whole connection: idle time, floods, graceful end. Each
+//! stream has its own task.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,15 +16,15 @@ use sigma_net::{Deadline, Peer, Stream};
 use super::mux::{Mux, Progress, Transport};
 use super::server::{Incoming, ServerStream, Shared};
 
-/// How long a client that was told to leave may take once it has no stream left.
+/// How long a client may take to close after GOAWAY and its last stream.
 const LEAVE_MS: u64 = 2_000;
 
-/// What a client's connection with streams is held to, as long as it lasts.
+/// The limits of a client's connection with streams.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionLimits {
     /// The head of a request.
     pub head: HeadLimits,
-    /// Bytes of a request's body; 0 for any number.
+    /// Bytes of a request body; 0 for no limit.
     pub body_bytes: u64,
     /// Requests on one connection.
     pub requests: u32,
@@ -32,11 +32,11 @@ pub struct SessionLimits {
     pub head_ms: u64,
     /// Until the next request.
     pub idle_ms: u64,
-    /// For a client that does not read.
+    /// The limit for a client that does not read.
     pub send_ms: u64,
-    /// Bytes that a client which is waited for has to take within `send_ms`.
+    /// Bytes that a blocking client must read within `send_ms`.
     pub progress_bytes: u64,
-    /// Streams at a time.
+    /// Concurrent streams.
     pub streams: u32,
     /// Largest list of request fields.
     pub header_list_bytes: u32,
@@ -46,31 +46,31 @@ pub struct SessionLimits {
     pub stream_window_bytes: u32,
     /// Bytes that the client may send ahead on the connection.
     pub connection_window_bytes: u32,
-    /// Streams taken back whose exchanges are not over yet.
+    /// Cancelled streams whose exchanges still run.
     pub pending_resets: usize,
-    /// What costs the client nothing.
+    /// The limits of useless frames.
     pub flood: FloodLimits,
 }
 
-/// What a connection waits for; each has its own time.
+/// The reason for a wait of the connection; each has its own time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// For the first request.
+    /// The first request
     First,
-    /// For the next one.
+    /// The next request
     Idle,
-    /// For the rest of a head.
+    /// The rest of a head
     Head,
-    /// For the client to read; from this count of bytes on.
+    /// Reading by the client, from this count of bytes on
     Room(u64),
-    /// For the end of exchanges, which have times of their own.
+    /// The end of exchanges, which have their own time limits
     Streams,
-    /// For the client to go.
+    /// The close by the client
     Leaving,
 }
 
 impl Wait {
-    /// The wait for room when `written` bytes have left: another one than this if enough of them have left since.
+    /// Returns the wait for room after `written` bytes; a new one if enough bytes were sent since.
     fn for_room(self, written: u64, progress_bytes: u64) -> Wait {
         match self {
             Wait::Room(before) if written - before < progress_bytes => self,
@@ -88,15 +88,14 @@ pub struct Session {
     limits: SessionLimits,
     deadline: Deadline,
     wait: Wait,
-    /// The revocations of accounts that were looked at.
+    /// The revocations of accounts that were handled.
     revocations: u64,
-    /// Nothing is left to say; the client may still be sending.
+    /// The output is complete; the client may still be sending.
     closing: bool,
 }
 
 impl Session {
-    /// Takes a connection whose client has sent `first`, the beginning of the preface. `peer` is who a log
-    /// names.
+    /// Takes a connection whose client has sent `first`, the beginning of the preface. `peer` is the name in logs.
     pub fn accept(stream: Stream, first: Chunk, peer: Peer, limits: SessionLimits) -> Session {
         let mux = Mux::new(config(&limits));
         let transport = Transport::new(stream, first, Rc::clone(&mux));
@@ -115,13 +114,13 @@ impl Session {
         }
     }
 
-    /// The next stream; None when the connection is over. `closing` tells it to take no further ones.
-    /// It also drives the connection: its streams go on only while somebody waits for the next one.
+    /// Returns the next stream; None at the end of the connection. `closing` makes it stop to accept streams. It also
+    /// drives the connection: its streams progress only while a task waits for the next one.
     pub async fn next(&mut self, closing: impl Fn() -> bool) -> Option<Incoming> {
         poll_fn(|cx| self.poll_next(cx, &closing)).await
     }
 
-    /// How often the client did what costs it nothing since this was asked last, in the order of
+    /// Returns the number of each kind of glitch since the last call, in the order of
     /// [`Glitch::ALL`](sigma_http::h2::Glitch::ALL).
     pub fn take_glitches(&mut self) -> [u32; GLITCHES] {
         self.shared.mux.drive(Codec::take_glitches)
@@ -182,7 +181,7 @@ impl Session {
         self.shared.mux.drive(|codec| codec.fail(ErrorCode::ENHANCE_YOUR_CALM, reason));
     }
 
-    /// Says why the connection ended, where somebody has to know.
+    /// Logs why the connection ended, if that matters to operators.
     fn tell(&self) {
         match self.shared.mux.look(Codec::failure) {
             Some((ErrorCode::ENHANCE_YOUR_CALM, reason)) => {
@@ -193,7 +192,7 @@ impl Session {
         }
     }
 
-    /// Ready when the time of what is waited for is over.
+    /// Ready when the time limit of the current wait is over.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limits = &self.limits;
         let blocked = self.transport.progress() == Progress::Blocked;
@@ -216,14 +215,14 @@ impl Session {
                 Wait::Streams => self.deadline.clear(),
             }
         }
-        // Asked even when it is not set: it is how a stop reaches this task.
+        // Polled even when it is not set: a stop reaches this task through it.
         self.deadline.poll_expired(cx)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Exchanges that are left have nobody to drive them any more.
+        // The remaining exchanges have no driver any more.
         self.shared.mux.drive(Codec::lose);
     }
 }

@@ -12,12 +12,12 @@ use sigma_net::{Deadline, Stream};
 
 use super::mux::{Mux, Progress, Transport};
 
-/// What a worker allows itself and the node on one connection.
+/// The limits of one connection, for the worker and the node.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedLimits {
     /// The head of a response.
     pub head: HeadLimits,
-    /// Streams at a time; the node may set fewer.
+    /// Concurrent streams; the node may allow fewer.
     pub streams: u32,
     /// Bytes of a response that the node may send ahead, per stream.
     pub stream_window_bytes: u32,
@@ -27,11 +27,11 @@ pub struct SharedLimits {
     pub frame_bytes: u32,
     /// Largest list of response fields.
     pub header_list_bytes: u32,
-    /// Frames without a part of a message that the node may send per second, besides what it earns by what it is sent.
+    /// Control frames that the node may send per second, in addition to its allowance for frames sent to it.
     pub controls_per_second: u32,
-    /// After this time without room for other responses it takes no further requests.
+    /// After this time without window for other responses, it accepts no further requests.
     pub crowded_ms: u64,
-    /// After so much more the streams of which nothing was taken meanwhile are ended.
+    /// After this further time, streams without reads since then are ended.
     pub stalled_ms: u64,
 }
 
@@ -44,18 +44,17 @@ pub struct SharedConnection {
     active: Cell<u32>,
     /// Streams begun so far.
     begun: Cell<u32>,
-    /// Takes no more streams: it ended, the node is leaving, or it does not answer.
+    /// It accepts no more streams: it ended, the node is leaving, or it does not respond.
     retired: Cell<bool>,
 }
 
 impl SharedConnection {
-    /// Speaks the preface on a fresh connection, waits for the node's, and drives it from then on, in a
-    /// task of its own that ends with the last stream once the connection is dropped. The node's preface
-    /// says how many streams there may be, and that somebody is there.
+    /// Sends the preface on a new connection, waits for the node's, and then drives the connection in its own task,
+    /// which ends with the last stream once the connection is dropped. The node's preface has the limit of streams,
+    /// and proves that the node is alive.
     ///
     /// # Errors
-    /// Returns an error, [`FaultKind::ProtocolMismatch`], if the node answers with something else or closes
-    /// the connection.
+    /// Returns an error, [`FaultKind::ProtocolMismatch`], if the node sends something else or closes the connection.
     pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
         let scheme: &[u8] = if stream.tls().is_some() { b"https" } else { b"http" };
         let mux = Mux::new(config(limits));
@@ -80,35 +79,35 @@ impl SharedConnection {
         Ok(shared)
     }
 
-    /// Room for one more exchange, if there is some. `requests_max` is the most that one connection
-    /// serves.
+    /// Returns true if there is room for one more exchange. `requests_max` is the limit of requests on one
+    /// connection.
     pub fn has_room(&self, requests_max: u32) -> bool {
         let node_max = self.mux.look(Codec::streams_max);
         !self.is_spent(requests_max) && self.active.get() < self.streams_max.min(node_max)
     }
 
-    /// Whether it is of no use to anybody any more.
+    /// Returns true if it is no longer usable.
     pub fn is_spent(&self, requests_max: u32) -> bool {
         self.retired.get() || self.begun.get() >= requests_max || self.mux.look(Codec::is_spent)
     }
 
-    /// Whether no exchange is on it.
+    /// Returns true if it has no exchange.
     pub fn is_idle(&self) -> bool {
         self.active.get() == 0
     }
 
-    /// Takes no further streams from now on.
+    /// Stops new streams.
     pub fn retire(&self) {
         self.retired.set(true);
     }
 
-    /// A stream begins.
+    /// Counts the start of a stream.
     pub(super) fn enter(&self) {
         self.active.set(self.active.get() + 1);
         self.begun.set(self.begun.get() + 1);
     }
 
-    /// A stream has ended.
+    /// Counts the end of a stream.
     pub(super) fn leave(&self) {
         self.active.set(self.active.get() - 1);
     }
@@ -129,20 +128,20 @@ impl Drop for SharedConnection {
     }
 }
 
-/// Retires a connection when the task that drives it ends, however it ends.
+/// Retires a connection when its driver ends for any reason.
 struct Driven(Weak<SharedConnection>);
 
 impl Drop for Driven {
     fn drop(&mut self) {
         if let Some(connection) = self.0.upgrade() {
             connection.retire();
-            // Nobody reads or writes for those who are left.
+            // The remaining streams have no driver any more.
             connection.mux.with(Codec::lose);
         }
     }
 }
 
-/// Drives a connection until it is over, or until everybody has let go of it and it has said so.
+/// Drives a connection until it ends, or until all its users have dropped it and it has announced that.
 async fn drive(mut transport: Transport, mux: Rc<Mux>, mut starvation: Starvation, _driven: Driven) {
     poll_fn(|cx| {
         if transport.poll_drive(cx).is_ready() {
@@ -164,11 +163,11 @@ async fn drive(mut transport: Transport, mux: Rc<Mux>, mut starvation: Starvatio
     }
 }
 
-/// Watches over a connection whose window is used up by responses that are not read.
+/// Detects a connection whose window is used up by unread responses.
 struct Starvation {
     crowded_ms: u64,
     stalled_ms: u64,
-    /// Set while it lasts.
+    /// Set while that lasts.
     deadline: Option<Box<Deadline>>,
     is_retired: bool,
 }
@@ -183,7 +182,7 @@ impl Starvation {
         (self.deadline, self.is_retired) = (None, false);
     }
 
-    /// Ready after it has done something that causes output.
+    /// Ready after an action that causes output.
     fn poll_acts(&mut self, cx: &mut Context<'_>, mux: &Mux) -> Poll<()> {
         if !mux.look(Codec::is_starved) {
             self.end();
@@ -213,10 +212,10 @@ impl Starvation {
     }
 }
 
-/// Whether a connection served before the exchange that it is given to.
+/// The use of a connection before its current exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reused {
-    /// It may have gone stale.
+    /// It may be stale.
     Yes,
     /// It was opened for this exchange.
     No,
@@ -236,7 +235,7 @@ fn config(limits: &SharedLimits) -> Config {
         frame_bytes: limits.frame_bytes,
         header_list_bytes: limits.header_list_bytes,
         head: limits.head,
-        // A node resets streams that it was asked for: it pays for a reset as for any other frame.
+        // A node resets streams that were requested from it: a reset costs it as much as any other frame.
         flood: FloodLimits { resets_per_minute: u32::MAX, controls_per_second: limits.controls_per_second },
     }
 }

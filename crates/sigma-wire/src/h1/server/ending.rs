@@ -1,4 +1,4 @@
-//! How a client's connection ends: what is left of a request, a client that leaves, the last words.
+//! The end of a client's connection: unread request bodies, clients that leave, and the close.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -9,17 +9,16 @@ use sigma_net::Deadline;
 
 use super::Server;
 
-/// How long a refused sender is listened to after the answer, so that a reset does not destroy
-/// the answer on its way.
+/// How long a rejected sender is read after the response, so that a reset does not destroy the response on its way.
 const LINGER_MS: u64 = 2_000;
 
-/// Unread body that is worth reading to keep the connection.
+/// The size of an unread body that is worth reading to keep the connection.
 const DISCARD_BYTES: u64 = 64 * 1024;
 
 impl Server {
     pub(super) fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.output.is_empty() {
-            // A reset tells soon enough if there is nobody to read it.
+            // If the client is gone, a reset reports it soon enough.
             self.patience = None;
             return Poll::Pending;
         }
@@ -32,7 +31,7 @@ impl Server {
         self.patience.get_or_insert_with(begin).poll_expired(cx)
     }
 
-    /// Drops what has come of a body that nobody will read: with all of it the connection may go on.
+    /// Drops the received part of an unread body: if it is complete, the connection can continue.
     pub(crate) fn forgo_body(&mut self) {
         while !self.reader.is_done() {
             match self.reader.next(&mut self.input) {
@@ -50,8 +49,8 @@ impl Server {
         }
     }
 
-    /// Whether the connection may go on behind what is left of the request's body: it is little, and its sender does not
-    /// wait for permission to send it. What has no length may go on for ever.
+    /// Returns true if the connection can continue after the rest of the request body: the rest is short, and its
+    /// sender does not wait for `100 Continue`. A body without a length may be endless.
     pub(super) fn may_discard_rest(&self) -> bool {
         match &self.reader {
             BodyReader::Done => true,
@@ -60,8 +59,8 @@ impl Server {
         }
     }
 
-    /// Reads what is left of a request that was answered without it, if it is little: cheaper
-    /// for both sides than a new connection.
+    /// Reads the rest of a request that got an early response, if it is short: this is cheaper for both sides than a
+    /// new connection.
     pub async fn discard_rest(&mut self) {
         if !self.persists || self.reader.is_done() || !self.output.is_empty() {
             return;
@@ -82,19 +81,19 @@ impl Server {
         self.persists &= done;
     }
 
-    /// Whether there is more to ending the connection than to let go of it.
+    /// Returns true if the connection needs more than a drop to end.
     pub fn has_farewell(&self) -> bool {
         !self.aborted && (self.stream.tls().is_some() || self.is_unread())
     }
 
-    /// Whether the client may still be sending.
+    /// Returns true if the client may still be sending.
     fn is_unread(&self) -> bool {
         !(self.half_closed || self.reader.is_done() && self.input.is_empty())
     }
 
-    /// Ends the connection. A client that is still sending gets to see its answer first: closing
-    /// over unread bytes would reset the connection and take the answer with it. One behind TLS is
-    /// told that this is the end; without that it would have to fear that something was cut off.
+    /// Ends the connection. A client that is still sending gets its response first: closing over unread bytes would
+    /// reset the connection and lose the response. A client behind TLS gets the closing alert; without it, it would
+    /// have to assume a truncation.
     pub async fn close(&mut self) {
         let lingers = self.is_unread();
         self.deadline.set(LINGER_MS);
