@@ -303,6 +303,7 @@ refusals! {
 /// A fault: its kind, its side, and the progress of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The broken rule, for logs and the error body. Never peer-supplied text.
     pub reason: &'static str,

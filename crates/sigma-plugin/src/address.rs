@@ -79,10 +79,12 @@ impl IpText {
         text
     }
 
+    /// Returns the text as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         // The text has only digits, letters, dots and colons.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()

@@ -12,6 +12,7 @@ use crate::{Context, Entry};
 /// A compiled consumer.
 #[derive(Debug, Default)]
 pub struct Consumer {
+    /// Its name.
     pub name: Box<str>,
     /// The consumer group that it names.
     pub group_id: Option<Box<str>>,
@@ -21,6 +22,7 @@ pub struct Consumer {
     pub closed: bool,
     /// Its label `custom_id`.
     pub custom_id: Option<Box<str>>,
+    /// Its labels.
     pub labels: Vec<(Box<str>, Box<str>)>,
     /// The resource as it was written; shared with the configuration.
     pub resource: Option<Arc<resources::Consumer>>,

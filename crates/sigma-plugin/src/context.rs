@@ -113,18 +113,26 @@ impl Tls {
 /// The resources of a route, as they were written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteResources {
+    /// The route itself.
     pub route: Option<Arc<Route>>,
+    /// Its service.
     pub service: Option<Arc<Service>>,
+    /// Its plugin config.
     pub plugin_config: Option<Arc<PluginConfig>>,
 }
 
 /// Facts about the matched route.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteFacts {
+    /// Its identity.
     pub id: Box<str>,
+    /// Its name.
     pub name: Option<Box<str>>,
+    /// Its service's identity.
     pub service_id: Option<Box<str>>,
+    /// Its service's name.
     pub service_name: Option<Box<str>>,
+    /// Its path patterns.
     pub uris: Box<[Box<str>]>,
     /// Its host patterns, its own or its service's.
     pub hosts: Box<[Box<str>]>,

@@ -41,6 +41,7 @@ struct Entry<V> {
 /// A value with its expiry time.
 #[derive(Debug)]
 pub struct Slot<V> {
+    /// The value.
     pub value: V,
     /// From this time on, the value does not exist.
     pub expires_ms: u64,

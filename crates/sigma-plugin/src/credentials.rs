@@ -49,6 +49,7 @@ pub fn is_credential(name: &[u8]) -> bool {
 }
 
 impl Credentials {
+    /// Returns a set of credentials.
     pub fn new(credentials: impl IntoIterator<Item = Credential>) -> Credentials {
         let (mut fields, mut arguments) = (Vec::new(), Vec::new());
         for credential in credentials {
@@ -63,6 +64,7 @@ impl Credentials {
         Credentials { fields: fields.into(), arguments: arguments.into() }
     }
 
+    /// Returns true if there are no credentials.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty() && self.arguments.is_empty()
     }

@@ -49,6 +49,7 @@ impl Phase {
         Phase::Log,
     ];
 
+    /// Returns its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Rewrite => "rewrite",
@@ -146,7 +147,9 @@ pub struct InlineUpstream {
 /// A plugin nested in another plugin's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Child {
+    /// Its name.
     pub name: String,
+    /// Its configuration.
     pub conf: Value,
     /// Its position in the outer configuration.
     pub place: String,
@@ -264,6 +267,7 @@ pub type MakeResident = fn(&Build<'_>) -> Result<Arc<dyn Resident>, String>;
 /// A member of a configuration that names a file or a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMember {
+    /// The member's name.
     pub name: &'static str,
     /// How the plugin uses the file.
     pub access: FileAccess,

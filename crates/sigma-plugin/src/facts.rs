@@ -77,7 +77,9 @@ pub struct Websockets {
 pub struct NodeHealth {
     /// The resource that contains the upstream, e.g. `/apisix/upstreams/1`.
     pub resource: String,
+    /// Its address.
     pub ip: String,
+    /// Its port.
     pub port: u16,
     /// True if it gets requests.
     pub healthy: bool,

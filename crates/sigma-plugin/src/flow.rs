@@ -98,9 +98,13 @@ impl Transport {
 /// The facts about a stream route.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlowFacts {
+    /// Its identity.
     pub id: Box<str>,
+    /// Its name.
     pub name: Option<Box<str>>,
+    /// Its service's identity.
     pub service_id: Option<Box<str>>,
+    /// Its service's name.
     pub service_name: Option<Box<str>>,
 }
 
@@ -135,6 +139,7 @@ pub struct Course {
 /// An attempted node.
 #[derive(Debug, Clone)]
 pub struct Tried {
+    /// Its address.
     pub addr: NodeAddr,
     /// Milliseconds until the connection was established; None if it failed.
     pub connect_ms: Option<f64>,
@@ -272,6 +277,7 @@ impl FlowChain {
         FlowChain(in_order(entries).into())
     }
 
+    /// Returns the plugins.
     pub fn entries(&self) -> &[Arc<Entry<dyn FlowPlugin>>] {
         &self.0
     }

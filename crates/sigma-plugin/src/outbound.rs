@@ -27,6 +27,7 @@ pub const MOST_WITHIN: u8 = 4;
 pub struct Call {
     /// The upstream's key; see [`crate::Build::upstream_key`].
     pub upstream: Box<str>,
+    /// The method.
     pub method: Method,
     /// Path and query.
     pub target: Vec<u8>,
@@ -48,9 +49,11 @@ pub struct Call {
 /// The response of a service.
 #[derive(Debug, Default)]
 pub struct Answer {
+    /// The status.
     pub status: u16,
     /// The fields, without connection fields.
     pub headers: Headers,
+    /// The body.
     pub body: Vec<u8>,
     /// The trailers.
     pub trailers: Headers,

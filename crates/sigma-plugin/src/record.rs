@@ -258,7 +258,9 @@ fn milliseconds(time: Duration) -> f64 {
 /// A hook of a plugin that waited: for a service, a time, or the request's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
+    /// The plugin's name.
     pub plugin: Box<str>,
+    /// The phase of the hook.
     pub phase: Phase,
     /// The start of the wait.
     pub began: Instant,
@@ -269,6 +271,7 @@ pub struct Wait {
 /// One attempt on a node.
 #[derive(Debug, Clone)]
 pub struct Attempt {
+    /// The node.
     pub addr: NodeAddr,
     /// The node's host as it was configured: a name, or an address.
     pub host: String,

@@ -302,6 +302,7 @@ impl BodyStart {
 /// A response by a plugin.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
+    /// The status.
     pub status: u16,
     /// Fields besides the framing fields.
     pub headers: Vec<(Cow<'static, str>, Vec<u8>)>,

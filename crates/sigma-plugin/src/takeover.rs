@@ -17,6 +17,7 @@ pub trait Takeover {
 
     /// Returns ready if it can take bytes of the client. While it is pending, the client is not read.
     ///
+    /// # Errors
     /// Returns an error if it takes no more bytes; the tunnel ends.
     fn poll_ready(&mut self, _task: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

@@ -67,6 +67,7 @@ pub struct TrafficBoard(Mutex<Vec<Arc<Traffic>>>);
 /// The total of one listener on all workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenerTraffic {
+    /// Its address.
     pub listener: Box<str>,
     /// Sessions open now.
     pub active: u64,

@@ -40,6 +40,7 @@ pub struct Received {
     pub status: u16,
     /// The fields, without connection fields.
     pub headers: Headers,
+    /// The body.
     pub body: Vec<u8>,
     /// The trailers.
     pub trailers: Headers,

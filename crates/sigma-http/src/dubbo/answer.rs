@@ -9,6 +9,7 @@ use crate::{HeaderId, ResponseHead, Version, is_token};
 /// The rest of a response besides its head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Said {
+    /// The body.
     pub body: Vec<u8>,
     /// The error text of the provider, for the log; clients do not get it.
     pub complaint: Option<Vec<u8>>,

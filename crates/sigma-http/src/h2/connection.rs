@@ -44,6 +44,7 @@ pub enum Role {
 /// The settings that one side announces and enforces.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
+    /// The side of the connection.
     pub role: Role,
     /// Concurrent streams of a client.
     pub streams: u32,

@@ -59,7 +59,9 @@ pub struct Document<'t> {
 /// An operation of a document.
 #[derive(Debug)]
 pub struct Defined<'t> {
+    /// Its type.
     pub operation: Operation,
+    /// Its name, if it has one.
     pub name: Option<&'t str>,
     /// Its variables, each with its default if that is a number.
     pub variables: Vec<(&'t str, Option<f64>)>,
@@ -79,9 +81,11 @@ pub struct Fragment<'t> {
 /// One selection.
 #[derive(Debug)]
 pub struct Selection<'t> {
+    /// Its kind.
     pub kind: SelectionKind<'t>,
     /// The end of its nested selections, which follow it in the list.
     end: u32,
+    /// Its arguments.
     arguments: Range<u32>,
 }
 

@@ -38,6 +38,7 @@ pub enum Value {
 /// A class, defined before its first object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Class {
+    /// Its name.
     pub name: Box<str>,
     /// The names of its fields.
     pub fields: Box<[Box<str>]>,
