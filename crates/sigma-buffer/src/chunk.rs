@@ -4,21 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Size of a fresh buffer unless [`set_size`] says otherwise. Large enough that a 1 MiB body
-/// costs few reads, small enough to stay in the second-level cache while it is passed from one
-/// socket to the other.
+/// The default size of a new buffer; [`set_size`] changes it. Large enough for a 1 MiB body in few reads, small
+/// enough to stay in the second-level cache on its way between two sockets.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
+/// The number of buffers that a thread keeps for reuse; others are freed, so that a burst leaves no memory.
 const FREE_LIST_MAX: usize = 64;
 
-/// Size of a buffer for a copy of little, which must not take the memory of a read.
+/// The size of a buffer for a small copy, which must not take the memory of a read.
 const SMALL_BYTES: usize = 2 * 1024;
 
-/// Small buffers a thread keeps for reuse.
+/// The number of small buffers that a thread keeps for reuse.
 const SMALL_FREE_LIST_MAX: usize = 256;
 
-/// A shrunk chunk has room for this much: most heads in all.
+/// The least room of a shrunk chunk: enough for most heads.
 const LEAST_SHRUNK_BYTES: usize = 1024;
 
 thread_local! {
@@ -27,8 +26,7 @@ thread_local! {
     static SIZE: Cell<usize> = const { Cell::new(CHUNK_BYTES) };
 }
 
-/// Sets the size of buffers that this thread takes from now on; at least 4 KiB, so that no
-/// setting makes every read a crawl.
+/// Sets the size of new buffers of this thread; at least 4 KiB, so that no setting makes reads inefficient.
 pub fn set_size(bytes: usize) {
     SIZE.set(bytes.max(4 * 1024));
     FREE.with_borrow_mut(Vec::clear);
@@ -38,11 +36,11 @@ fn zeroed(len: usize) -> Box<[u8]> {
     vec![0; len].into_boxed_slice()
 }
 
-/// Memory of a chunk.
+/// The memory of a chunk.
 enum Memory {
-    /// Its own.
+    /// Its own
     Own(Box<[u8]>),
-    /// That of others as well: nobody writes there.
+    /// Shared and read-only
     Shared(Arc<[u8]>),
 }
 
@@ -55,7 +53,7 @@ impl Memory {
         }
     }
 
-    /// Where it may be written to: nowhere if it is shared.
+    /// Returns the writable memory; empty if it is shared.
     #[inline]
     fn own(&mut self) -> &mut [u8] {
         match self {
@@ -72,10 +70,10 @@ impl Default for Memory {
     }
 }
 
-/// A piece of bytes: a window into a recycled buffer, or into memory that is shared.
+/// A piece of bytes: a window into a recycled buffer, or into shared memory.
 ///
-/// Derefs to the window. [`Chunk::spare`] is the room behind it, to read into; shared memory has none, and whoever
-/// changes a window into it changes a copy.
+/// Derefs to the window. [`Chunk::spare`] is the room after it, to read into; shared memory lacks it, and a change of
+/// a shared window makes a copy.
 #[derive(Default)]
 pub struct Chunk {
     memory: Memory,
@@ -84,51 +82,51 @@ pub struct Chunk {
     end: u32,
 }
 
-/// A place in a chunk.
+/// Converts a position in a chunk.
 ///
 /// # Panics
-/// If it is beyond 4 GiB: whoever reads so much at once has no limit.
+/// Panics beyond 4 GiB: a reader of that much at once has no limit.
 #[inline]
 fn place(at: usize) -> u32 {
     u32::try_from(at).expect("a chunk has less than 4 GiB")
 }
 
 impl Chunk {
-    /// An empty chunk that owns no memory.
+    /// Returns an empty chunk without memory.
     #[inline]
     pub fn empty() -> Chunk {
         Chunk::default()
     }
 
-    /// An empty chunk of this thread's buffer size, from the free list if it has one.
+    /// Returns an empty chunk of this thread's buffer size, from the free list if it has one.
     #[inline]
     pub fn take() -> Chunk {
         Chunk::of(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get())))
     }
 
-    /// An empty chunk of 2 KiB, from the free list if it has one.
+    /// Returns an empty chunk of 2 KiB, from the free list if it has one.
     pub fn take_small() -> Chunk {
         Chunk::of(SMALL_FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SMALL_BYTES)))
     }
 
-    /// An empty one on this memory.
+    /// Returns an empty chunk on this memory.
     #[inline]
     fn of(bytes: Box<[u8]>) -> Chunk {
         Chunk { memory: Memory::Own(bytes), start: 0, end: 0 }
     }
 
-    /// A window into memory that others have as well: nothing is copied.
+    /// Returns a window into shared memory, without a copy.
     ///
     /// # Panics
-    /// If the window is not within it.
+    /// Panics if the window exceeds the memory.
     pub fn shared(memory: Arc<[u8]>, window: std::ops::Range<usize>) -> Chunk {
         assert!(window.start <= window.end && window.end <= memory.len(), "a window beyond the memory");
         Chunk { memory: Memory::Shared(memory), start: place(window.start), end: place(window.end) }
     }
 
-    /// A chunk with the next piece of `bytes`, of which `taken` were taken; None at their end.
+    /// Returns a chunk with the next piece of `bytes` after `taken`; None at their end.
     pub fn next_of(bytes: &[u8], taken: &mut usize) -> Option<Chunk> {
-        /// Largest piece: what goes to a socket at once, and little to hold for a slow peer.
+        /// The largest piece: a socket takes it at once, and it is little to hold for a slow peer.
         const PIECE_BYTES: usize = 16 * 1024;
         let rest = bytes.get(*taken..).filter(|rest| !rest.is_empty())?;
         let piece = Chunk::copy_of(&rest[..rest.len().min(PIECE_BYTES)]);
@@ -136,7 +134,7 @@ impl Chunk {
         Some(piece)
     }
 
-    /// A chunk with a copy of `data`, in memory that fits.
+    /// Returns a chunk with a copy of `data`, in memory that fits.
     pub fn copy_of(data: &[u8]) -> Chunk {
         let mut chunk = match data.len() {
             0 => return Chunk::empty(),
@@ -149,23 +147,23 @@ impl Chunk {
         chunk
     }
 
-    /// The room behind the window.
+    /// Returns the room after the window.
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
         self.memory.own().get_mut(self.end as usize..).unwrap_or_default()
     }
 
-    /// Makes `n` bytes of the spare room part of the window.
+    /// Adds `n` bytes of the spare room to the window.
     ///
     /// # Panics
-    /// If `n` exceeds the spare room.
+    /// Panics if `n` exceeds the spare room.
     #[inline]
     pub fn filled(&mut self, n: usize) {
         assert!(n <= self.memory.own().len().saturating_sub(self.end as usize), "filled beyond the buffer");
         self.end += place(n);
     }
 
-    /// Appends `data` if there is room for all of it behind the window; returns whether there was.
+    /// Appends `data` if all of it fits after the window; returns true if it does.
     #[inline]
     pub fn try_append(&mut self, data: &[u8]) -> bool {
         match self.spare().get_mut(..data.len()) {
@@ -178,10 +176,10 @@ impl Chunk {
         }
     }
 
-    /// Removes `n` bytes from the front of the window; a chunk emptied so gives its memory back.
+    /// Removes `n` bytes from the front of the window; an empty chunk gives its memory back.
     ///
     /// # Panics
-    /// If the window is shorter than `n`.
+    /// Panics if the window is shorter than `n`.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len(), "advanced beyond the window");
@@ -223,7 +221,7 @@ impl Chunk {
         }
     }
 
-    /// Bytes of memory that the chunk has for itself; none where the memory is shared.
+    /// Returns the memory of the chunk alone in bytes; 0 for shared memory.
     #[inline]
     pub fn memory(&self) -> usize {
         match &self.memory {
@@ -232,8 +230,8 @@ impl Chunk {
         }
     }
 
-    /// Moves the window into memory of little more than its size, if that spares most of it: for a wait
-    /// whose length the peer decides.
+    /// Moves the window into memory of about its size, if that saves most of it: for a wait whose length the peer
+    /// decides.
     pub fn shrink(&mut self) {
         let needed = (2 * self.len()).max(LEAST_SHRUNK_BYTES);
         if 2 * needed <= self.memory.own().len() {
@@ -243,7 +241,7 @@ impl Chunk {
         }
     }
 
-    /// Takes a copy where the memory is shared.
+    /// Makes a copy of shared memory.
     #[inline]
     fn unshare(&mut self) {
         if matches!(self.memory, Memory::Shared(_)) {
@@ -251,8 +249,8 @@ impl Chunk {
         }
     }
 
-    /// Makes room behind a window that has none: for `total` bytes in all, and for one more at least.
-    /// An empty chunk stays as it is; a read gives it memory.
+    /// Makes room after a full window: for `total` bytes in all, and at least for one more. An empty chunk stays
+    /// unchanged; a read gives it memory.
     #[inline]
     pub fn make_room(&mut self, total: usize) {
         if !self.is_empty() && self.spare().is_empty() {
@@ -298,7 +296,7 @@ impl Drop for Chunk {
     #[inline]
     fn drop(&mut self) {
         let Memory::Own(bytes) = &mut self.memory else { return };
-        // During thread shutdown the lists may be gone; then the buffer is simply freed.
+        // At the end of a thread the lists may be gone; then the buffer is freed.
         let (free, most) = match bytes.len() {
             0 => return,
             SMALL_BYTES => (&SMALL_FREE, SMALL_FREE_LIST_MAX),
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrunk_chunk_keeps_its_window_and_little_else() {
+    fn a_shrunk_chunk_keeps_little_besides_its_window() {
         for (len, most) in [(2, 1024), (1_000, 2_000), (10_000, 20_000), (CHUNK_BYTES, CHUNK_BYTES)] {
             let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
             let mut chunk = Chunk::take();
@@ -357,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_little_takes_little() {
+    fn a_small_copy_takes_little_memory() {
         for (len, room) in [(1, SMALL_BYTES), (SMALL_BYTES, SMALL_BYTES), (SMALL_BYTES + 1, CHUNK_BYTES)] {
             let mut chunk = Chunk::copy_of(&vec![b'x'; len]);
             assert_eq!((chunk.len(), chunk.memory.own().len()), (len, room));
@@ -383,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_read_by_all_and_changed_by_nobody() {
+    fn shared_memory_is_never_changed() {
         let memory: Arc<[u8]> = b"hello"[..].into();
         let window = || Chunk::shared(Arc::clone(&memory), 1..4);
         let mut chunk = window();

@@ -1,28 +1,28 @@
-//! The budget of a thread: bytes that it holds for its clients, in one sum with one limit.
+//! The memory budget of a thread: bytes that it holds for its clients, in one sum with one limit.
 //!
 //! An [`Account`] is the share of one exchange or connection; a [`Held`] is a share that belongs to neither. Both
-//! give their bytes back when they are dropped. Where the budget is short, [`reclaim`]
-//! revokes the accounts of exchanges without progress, on the connections with the most bytes.
+//! give their bytes back when they are dropped. If the budget is short, [`reclaim`] revokes the accounts of exchanges
+//! without progress, on the connections with the most bytes.
 //!
-//! Everything is local to the thread: to count costs a few additions.
+//! All data are local to the thread: counting costs a few additions.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
-/// The limit of a thread until [`set_limit`] says otherwise.
+/// The default limit of a thread; [`set_limit`] changes it.
 pub const DEFAULT_LIMIT_BYTES: usize = 256 << 20;
 
-/// Cost of one exchange besides the bytes that are counted: its task, its context, its stream.
+/// The cost of one exchange besides counted bytes: its task, its context, its stream.
 pub const EXCHANGE_BYTES: usize = 6 * 1024;
 
-/// An exchange makes progress if it moves so many bytes.
+/// An exchange makes progress if it moves this number of bytes.
 const PROGRESS_BYTES: u64 = 1024;
 
-/// A connection that holds no more than this is never revoked, and has the last quarter of the budget to begin exchanges
-/// in.
+/// A connection with at most this number of bytes is never revoked, and may start exchanges in the last quarter of
+/// the budget.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// An account without a place in the ledger.
+/// An account without an entry in the ledger.
 const NONE: u32 = u32::MAX;
 
 thread_local! {
@@ -39,53 +39,53 @@ pub fn set_limit(bytes: usize) {
     LIMIT.set(bytes);
 }
 
-/// Bytes that this thread holds now.
+/// Returns the bytes that this thread holds now.
 #[inline]
 pub fn total() -> usize {
     TOTAL.get()
 }
 
-/// Bytes that may be held on top.
+/// Returns the free bytes of the budget.
 #[inline]
 pub fn room() -> usize {
     LIMIT.get().saturating_sub(TOTAL.get())
 }
 
-/// Bytes of bodies that may be held on top: the last quarter of the budget is for requests.
+/// Returns the free bytes for bodies: the last quarter of the budget is for requests.
 #[inline]
 pub fn body_room() -> usize {
     let limit = LIMIT.get();
     (limit - limit / 4).saturating_sub(TOTAL.get())
 }
 
-/// Whether the whole budget is used.
+/// Returns true if the whole budget is used.
 #[inline]
 pub fn is_full() -> bool {
     TOTAL.get() >= LIMIT.get()
 }
 
-/// How often [`reclaim`] has revoked accounts: a holder looks at its own when this number has changed.
+/// Returns how often [`reclaim`] has revoked accounts: a holder checks its own when this number has changed.
 #[inline]
 pub fn revocations() -> u64 {
     REVOKED.get()
 }
 
-/// A request or a body was refused, since the budget has no room for it.
+/// Counts a request or a body that was rejected because the budget is full.
 pub fn refused() {
     REFUSED.set(REFUSED.get() + 1);
 }
 
-/// How many requests and bodies were refused so far.
+/// Returns how many requests and bodies were rejected so far.
 pub fn refusals() -> u64 {
     REFUSED.get()
 }
 
 fn count(before: usize, after: usize) {
-    // A thread that ends may have lost the cell already.
+    // At the end of a thread the cell may be gone.
     let _ = TOTAL.try_with(|total| total.set(total.get().wrapping_sub(before).wrapping_add(after)));
 }
 
-/// Bytes outside of an account, such as the copy of a body that a log plugin keeps.
+/// Bytes outside of an account, such as the copy of a body for a log plugin.
 #[derive(Debug, Default)]
 pub struct Held {
     bytes: usize,
@@ -94,12 +94,12 @@ pub struct Held {
 }
 
 impl Held {
-    /// Bytes that it holds.
+    /// Returns its bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds `bytes` from now on.
+    /// Sets its bytes.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         if bytes != self.bytes {
@@ -121,16 +121,16 @@ impl Drop for Held {
 struct Entry {
     /// Bytes of this account alone.
     bytes: usize,
-    /// Bytes of this account and of those that it owns.
+    /// Bytes of this account and of the accounts that it owns.
     group: usize,
     /// The account of the connection; its own number for the connection itself.
     owner: u32,
-    /// Bytes that were moved for it, in both directions.
+    /// Bytes moved for it, in both directions.
     moved: u64,
-    /// `moved` when progress was last noted, and the time.
+    /// `moved` at the last recorded progress, and the time.
     marked: u64,
     marked_ms: u64,
-    /// Whether [`reclaim`] may revoke it.
+    /// [`reclaim`] may revoke it.
     revocable: bool,
     revoked: bool,
     open: bool,
@@ -166,7 +166,7 @@ impl Ledger {
         self.set(number, 0);
         self.entries[number as usize].open = false;
         self.free.push(number);
-        // A burst does not stay resident.
+        // Memory of a burst is freed.
         if self.free.len() == self.entries.len() && self.entries.len() > KEPT_ENTRIES {
             (self.entries, self.free) = (Vec::new(), Vec::new());
         }
@@ -185,7 +185,7 @@ impl Ledger {
         }
     }
 
-    /// Revokes accounts until no more than `goal` bytes are held; returns how many.
+    /// Revokes accounts until at most `goal` bytes are held; returns their number.
     fn reclaim(&mut self, now_ms: u64, patience_ms: u64, goal: usize) -> usize {
         let mut stalled = vec![0_usize; self.entries.len()];
         let mut expected = TOTAL.get();
@@ -226,7 +226,7 @@ impl Ledger {
     }
 }
 
-/// Entries that a thread without accounts keeps.
+/// The number of entries that a thread without accounts keeps.
 const KEPT_ENTRIES: usize = 1024;
 
 /// The bytes of one exchange, or the bytes of a connection besides its exchanges.
@@ -237,24 +237,24 @@ pub struct Account {
 }
 
 impl Default for Account {
-    /// One that counts nothing.
+    /// Returns an account that counts nothing.
     fn default() -> Account {
         Account { number: NONE, thread: PhantomData }
     }
 }
 
 impl Account {
-    /// The account of a client's connection.
+    /// Returns the account of a client's connection.
     pub fn of_connection() -> Account {
         Account::open(None, true)
     }
 
-    /// The account of an exchange on the connection of `owner`.
+    /// Returns the account of an exchange on the connection of `owner`.
     pub fn of_exchange(owner: &Account) -> Account {
         Account::open(Some(owner.number).filter(|number| *number != NONE), true)
     }
 
-    /// An account that is never revoked, such as the one of an exchange on a connection to a node.
+    /// Returns an account that is never revoked, such as the one of an exchange on a connection to a node.
     pub fn lasting() -> Account {
         Account::open(None, false)
     }
@@ -271,17 +271,17 @@ impl Account {
         }
     }
 
-    /// Holds `bytes` on top.
+    /// Adds `bytes`.
     pub fn grow(&self, bytes: usize) {
         self.change(0, bytes);
     }
 
-    /// Holds `bytes` less.
+    /// Subtracts `bytes`.
     pub fn shrink(&self, bytes: usize) {
         self.change(bytes, 0);
     }
 
-    /// Holds `after` bytes where it held `before`.
+    /// Replaces `before` bytes with `after` bytes.
     pub fn change(&self, before: usize, after: usize) {
         if before != after {
             self.with(|ledger, number| {
@@ -291,7 +291,7 @@ impl Account {
         }
     }
 
-    /// As [`Account::change`], where `moved` bytes were moved so far.
+    /// As [`Account::change`], with `moved` bytes moved so far.
     pub fn update(&self, before: usize, after: usize, moved: u64) {
         self.with(|ledger, number| {
             let entry = &mut ledger.entries[number as usize];
@@ -301,22 +301,23 @@ impl Account {
         });
     }
 
-    /// Holds `bytes` from now on.
+    /// Sets its bytes.
     pub fn set(&self, bytes: usize) {
         self.with(|ledger, number| ledger.set(number, bytes));
     }
 
-    /// Bytes that it holds.
+    /// Returns its bytes.
     pub fn bytes(&self) -> usize {
         self.with(|ledger, number| ledger.entries[number as usize].bytes)
     }
 
-    /// Notes that `moved` bytes were moved so far for its exchange.
+    /// Records `moved` bytes moved so far for its exchange.
     pub fn moved(&self, moved: u64) {
         self.with(|ledger, number| ledger.entries[number as usize].moved = moved);
     }
 
-    /// Another exchange begins on the connection of this account: it holds `bytes`, and `moved` bytes were moved before.
+    /// Starts another exchange on the connection of this account: it holds `bytes`, and `moved` bytes were moved
+    /// before.
     pub fn begin(&self, bytes: usize, moved: u64) {
         self.with(|ledger, number| {
             ledger.set(number, bytes);
@@ -325,8 +326,8 @@ impl Account {
         });
     }
 
-    /// Whether its connection may begin another exchange: all of them up to three quarters of the budget, and beyond
-    /// that those that hold little.
+    /// Returns true if its connection may start another exchange: every connection up to three quarters of the
+    /// budget, and beyond that connections that hold little.
     pub fn may_begin(&self) -> bool {
         let (total, limit) = (TOTAL.get(), LIMIT.get());
         total < limit - limit / 4
@@ -334,7 +335,7 @@ impl Account {
                 && self.with(|ledger, number| ledger.entries[number as usize].group) <= SMALL_BYTES)
     }
 
-    /// Whether it was revoked: its holder is to let go of everything.
+    /// Returns true if it was revoked: its holder must release everything.
     pub fn is_revoked(&self) -> bool {
         self.with(|ledger, number| ledger.entries[number as usize].revoked)
     }
@@ -343,15 +344,15 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         if self.number != NONE {
-            // A thread that ends may have lost the ledger already.
+            // At the end of a thread the ledger may be gone.
             let _ = LEDGER.try_with(|ledger| ledger.borrow_mut().close(self.number));
         }
     }
 }
 
-/// Revokes accounts if more than half of the budget is used, until it would be half; returns how many. Only exchanges
-/// without progress lose their accounts, and only on connections that hold more than a little. How long they may go
-/// without depends on how much is held. To be called with the time of every tick.
+/// Revokes accounts if more than half of the budget is used, until it would be half; returns their number. Only
+/// exchanges without progress lose their accounts, and only on connections that hold more than a little. The allowed
+/// time without progress depends on the bytes held. Call it with the time of every tick.
 pub fn reclaim(now_ms: u64) -> usize {
     NOW_MS.set(now_ms);
     let (total, limit) = (TOTAL.get(), LIMIT.get());
@@ -377,7 +378,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Connections with one exchange each, which hold so many bytes.
+    /// Returns connections with one exchange each, which hold these numbers of bytes.
     fn holding(bytes: &[usize]) -> Vec<(Account, Account)> {
         let of = |bytes: &usize| {
             let connection = Account::of_connection();
@@ -484,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_leaves_no_ledger_behind() {
+    fn a_burst_leaves_no_ledger_entries() {
         let accounts = holding(&[1; KEPT_ENTRIES]);
         drop(accounts);
         assert_eq!(LEDGER.with_borrow(|ledger| ledger.entries.capacity()), 0);

@@ -2,23 +2,23 @@
 
 use std::cell::RefCell;
 
-/// Buffers a thread keeps for reuse.
+/// The number of buffers that a thread keeps for reuse.
 const FREE_LIST_MAX: usize = 64;
 
-/// Largest buffer kept for reuse.
+/// The largest buffer that is kept for reuse.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty buffer with some room.
+/// Returns an empty buffer with some room.
 #[inline]
 pub fn take() -> Vec<u8> {
     FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(1024))
 }
 
-/// Gives a buffer of [`take`] back.
+/// Takes a buffer of [`take`] back.
 #[inline]
 pub fn recycle(mut bytes: Vec<u8>) {
     if bytes.capacity() > KEPT_BYTES_MAX {
