@@ -1,13 +1,13 @@
-//! Answers that are given for a while: to an authority that asks for a proof while a certificate is ordered.
+//! Temporary responses: to an authority that checks a proof during a certificate order.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Answers by what is asked for: written by the control thread, read by workers.
+/// Responses by question: written by the control thread, read by workers.
 #[derive(Debug)]
 pub struct Answers<V> {
-    /// Whether there is an answer; without, nobody looks further.
+    /// Set while there is a response; otherwise workers read no further.
     is_asked: AtomicBool,
     answers: RwLock<HashMap<Box<str>, V>>,
 }
@@ -18,7 +18,7 @@ impl<V> Default for Answers<V> {
     }
 }
 
-/// An answer is given as long as this is kept.
+/// A response is given as long as this exists.
 #[derive(Debug)]
 #[must_use]
 pub struct Given<V> {
@@ -27,13 +27,13 @@ pub struct Given<V> {
 }
 
 impl<V> Answers<V> {
-    /// Has whoever asks for `question` answered from now on.
+    /// Sets the response to `question`.
     pub fn give(self: &Arc<Self>, question: &str, answer: V) -> Given<V> {
         self.write(|answers| drop(answers.insert(question.into(), answer)));
         Given { answers: Arc::clone(self), question: question.into() }
     }
 
-    /// Whether there is an answer to anything.
+    /// Returns true if there is any response.
     pub fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Acquire)
     }
@@ -46,7 +46,7 @@ impl<V> Answers<V> {
 }
 
 impl<V: Clone> Answers<V> {
-    /// The answer to `question`, to the letter.
+    /// Returns the response to exactly this `question`.
     pub fn get(&self, question: &str) -> Option<V> {
         if !self.is_asked() {
             return None;

@@ -1,14 +1,13 @@
 //! Deadlines on one coarse wheel per worker.
 //!
-//! A gateway sets a deadline for almost every read and nearly none ever expires. So setting one
-//! is a store into a slot; only the wheel's tick, every [`TICK_MS`], looks whether a slot that
-//! was due has meanwhile been moved on, and puts it into a later bucket. No clock is read and
-//! nothing is allocated when a deadline is set.
+//! A gateway sets a deadline for almost every read, and almost none expires. So to set one is a store into a slot.
+//! Only the wheel's tick, every [`TICK_MS`], checks whether a due slot was moved on meanwhile, and puts it into a
+//! later bucket. To set a deadline reads no clock and allocates nothing.
 //!
 //! Deadlines never fire early, and at most two ticks late.
 //!
-//! The wheel of an idle worker rests: up to [`REST_TICKS`] without a deadline pass at once. Whatever wakes the thread
-//! before that, or sets a deadline, rouses the wheel first, so that nobody sees an old time.
+//! The wheel of an idle worker rests: up to [`REST_TICKS`] without a deadline pass at once. An earlier wake of the
+//! thread, or a new deadline, ends the rest first, so that no code sees an old time.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -19,22 +18,22 @@ use std::time::Duration;
 /// Milliseconds between two ticks.
 pub const TICK_MS: u64 = 50;
 
-/// Ticks that pass at once in a thread that has nothing to do. What counts ticks is late by no more than this.
+/// The ticks that pass at once in an idle thread. Tick counters are late by at most this.
 pub const REST_TICKS: u64 = 10;
 
-/// Times that a thread with nothing to do wakes within a tick: for the tick, and for a timer's move to a finer level.
+/// The wakes of an idle thread within a tick: for the tick, and for a timer's move to a finer level.
 const IDLE_WAKES: u32 = 2;
 
-/// Buckets of the wheel; deadlines beyond `TICK_MS * BUCKETS` are put off on the way.
+/// The buckets of the wheel; deadlines beyond `TICK_MS * BUCKETS` are moved on the way.
 const BUCKETS: u64 = 512;
 
 const NEVER: u64 = u64::MAX;
 
 #[derive(Default)]
 struct Slot {
-    /// Tick at which it fires.
+    /// The tick at which it fires.
     due: u64,
-    /// Tick of the bucket that holds it, or 0.
+    /// The tick of the bucket that holds it, or 0.
     queued: u64,
     fired: bool,
     waker: Option<Waker>,
@@ -61,7 +60,7 @@ impl Wheel {
         let slot = Slot { due: NEVER, ..Slot::default() };
         match self.free.pop() {
             Some(id) => {
-                // It may still sit in a bucket from its last owner.
+                // Its last owner may have left it in a bucket.
                 let queued = self.slots[id as usize].queued;
                 self.slots[id as usize] = Slot { queued, ..slot };
                 id
@@ -82,7 +81,7 @@ impl Wheel {
         }
     }
 
-    /// How many of the next ticks, up to `most`, have nothing due before the last of them.
+    /// Returns how many of the next ticks, up to `most`, have nothing due before the last of them.
     fn quiet_ticks(&self, most: u64) -> u64 {
         let is_busy = |ahead: &u64| !self.buckets[((self.tick + ahead) % BUCKETS) as usize].is_empty();
         (1..most).find(is_busy).unwrap_or(most.max(1))
@@ -119,31 +118,31 @@ impl Wheel {
     }
 }
 
-/// The rest of a thread's wheel.
+/// The rest state of a thread's wheel.
 #[derive(Default)]
 struct Rest {
-    /// The thread tells when it wakes; else its wheel does not rest.
+    /// The thread reports its wakes; otherwise its wheel does not rest.
     is_told: Cell<bool>,
-    /// How often it has woken since the last tick.
+    /// The number of wakes since the last tick.
     wakes: Cell<u32>,
     is_resting: Cell<bool>,
-    /// The driver, while it rests.
+    /// The driver's waker, while it rests.
     driver: Cell<Option<Waker>>,
     clock: Cell<Option<Clock>>,
-    /// Run when a wake of the thread has ended the rest.
+    /// Runs when a wake of the thread has ended the rest.
     roused: RefCell<Option<Box<dyn Fn()>>>,
 }
 
 /// A turn of the wheel.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
-    /// How many ticks have passed.
+    /// The number of ticks passed.
     pub ticks: u64,
-    /// How much later than it was to be.
+    /// The delay of the turn.
     pub late_ms: u64,
 }
 
-/// What a time is counted from.
+/// The start of the time count.
 #[derive(Clone, Copy)]
 struct Clock {
     start: tokio::time::Instant,
@@ -152,20 +151,20 @@ struct Clock {
 }
 
 impl Clock {
-    /// The time as the wheel counts it: in milliseconds and in ticks.
+    /// Returns the time of the wheel: in milliseconds and in ticks.
     fn now(self) -> (u64, u64) {
         let elapsed = self.start.elapsed().as_millis() as u64;
         (self.began_ms + elapsed, self.began + elapsed / TICK_MS)
     }
 
-    /// When a tick begins.
+    /// Returns the start of a tick.
     fn beginning_of(self, tick: u64) -> tokio::time::Instant {
         self.start + Duration::from_millis((tick - self.began) * TICK_MS)
     }
 }
 
 impl Rest {
-    /// Ends the rest, if there is one. Returns whether there was.
+    /// Ends the rest, if there is one. Returns true if there was one.
     fn rouse(&self) -> bool {
         if !self.is_resting.get() {
             return false;
@@ -178,12 +177,12 @@ impl Rest {
     }
 }
 
-/// This thread calls [`woken`] whenever it wakes: its wheel may rest.
+/// Declares that this thread calls [`woken`] at each wake, so that its wheel may rest.
 pub(crate) fn is_told_of_wakes() {
     REST.with(|rest| rest.is_told.set(true));
 }
 
-/// The thread has woken, and nothing has run yet.
+/// Handles a wake of the thread, before any task runs.
 pub(crate) fn woken() {
     let clock = REST.with(|rest| {
         rest.wakes.set(rest.wakes.get() + 1);
@@ -200,7 +199,7 @@ pub(crate) fn woken() {
     }
 }
 
-/// From now on `roused` runs in this thread before anything else that a wake out of a rest brings about.
+/// Sets a function that runs in this thread before any other effect of a wake from a rest.
 pub fn when_roused(roused: impl Fn() + 'static) {
     REST.with(|rest| *rest.roused.borrow_mut() = Some(Box::new(roused)));
 }
@@ -213,7 +212,7 @@ thread_local! {
 
 /// One task's deadline; the task has at most one at a time.
 ///
-/// Belongs to the thread that made it.
+/// It belongs to the thread that made it.
 #[derive(Debug)]
 pub struct Deadline {
     id: u32,
@@ -228,12 +227,12 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is not set.
+    /// Returns a deadline that is not set.
     pub fn new() -> Deadline {
         Deadline { id: WHEEL.with_borrow_mut(Wheel::insert), _thread: std::marker::PhantomData }
     }
 
-    /// Expires `timeout_ms` from now, instead of whatever was set.
+    /// Sets the expiry to `timeout_ms` from now.
     pub fn set(&self, timeout_ms: u64) {
         REST.with(Rest::rouse);
         WHEEL.with_borrow_mut(|wheel| {
@@ -245,7 +244,7 @@ impl Deadline {
         });
     }
 
-    /// Never expires until set again.
+    /// Clears it: it never expires until it is set again.
     pub fn clear(&self) {
         WHEEL.with_borrow_mut(|wheel| {
             let slot = &mut wheel.slots[self.id as usize];
@@ -254,7 +253,7 @@ impl Deadline {
         });
     }
 
-    /// What `future` comes to, or `None` if the deadline passes before.
+    /// Returns the output of `future`, or `None` if the deadline passes before.
     pub async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -282,7 +281,7 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        // The wheel may be gone when a thread ends; then so is the slot.
+        // The wheel may be gone at the end of a thread; then so is the slot.
         let _ = WHEEL.try_with(|wheel| {
             if let Ok(mut wheel) = wheel.try_borrow_mut() {
                 let slot = &mut wheel.slots[self.id as usize];
@@ -294,20 +293,20 @@ impl Drop for Deadline {
     }
 }
 
-/// Wakes every task of this thread that waits with a deadline, so that it looks around.
+/// Wakes every task of this thread that waits with a deadline.
 pub fn wake_all() {
     let wakers: Vec<Waker> =
         WHEEL.with_borrow(|wheel| wheel.slots.iter().filter_map(|s| s.waker.clone()).collect());
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Milliseconds since this thread's wheel started, as of its last tick.
+/// Returns milliseconds since the start of this thread's wheel, at its last tick.
 pub fn now_ms() -> u64 {
     NOW_MS.get()
 }
 
-/// Turns this thread's wheel; never returns. `on_tick` runs after each turn. It returns how many ticks may pass at once
-/// if the thread has nothing to do. Started anew, it goes on where it was.
+/// Turns this thread's wheel; never returns. `on_tick` runs after each turn. It returns the largest step of
+/// an idle thread in ticks. After a restart it continues at the same tick.
 pub async fn drive(mut on_tick: impl FnMut(Turn) -> u64) {
     let (began, began_ms) = (WHEEL.with_borrow(|wheel| wheel.tick), NOW_MS.get());
     let clock = Clock { start: tokio::time::Instant::now(), began_ms, began };
@@ -326,7 +325,7 @@ pub async fn drive(mut on_tick: impl FnMut(Turn) -> u64) {
     }
 }
 
-/// Waits until then, or while `rests` until the thread has something to do.
+/// Waits until then, or with `rests` until the thread has work.
 async fn wait(until: tokio::time::Instant, rests: bool) {
     let mut sleep = pin!(tokio::time::sleep_until(until));
     REST.with(|rest| rest.is_resting.set(rests));
@@ -352,8 +351,7 @@ fn turn(now_ms: u64, tick: u64) {
     wake.into_iter().for_each(Waker::wake);
 }
 
-/// One tick passes on this thread, whatever a clock says: for whoever makes up the time, in place of
-/// [`drive`].
+/// Advances this thread by one tick, without a clock: for a simulated time, instead of [`drive`].
 #[cfg(feature = "simulation")]
 pub fn tick() {
     turn(NOW_MS.get() + TICK_MS, WHEEL.with_borrow(|wheel| wheel.tick) + 1);
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_driver_that_is_started_anew_goes_on() {
+    async fn a_restarted_driver_continues() {
         let deadline = Deadline::new();
         for _ in 0..2 {
             deadline.set(2 * TICK_MS);
@@ -406,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A thread as [`crate::worker::spawn`] makes it.
+    /// Runs a thread like [`crate::worker::spawn`].
     fn worker_thread(work: impl AsyncFnOnce() + Send + 'static) {
         let thread =
             crate::worker::spawn("test".into(), None, crate::worker::Io::Epoll, false, async || work().await);
@@ -414,13 +412,13 @@ mod tests {
     }
 
     #[test]
-    fn a_resting_wheel_is_roused_before_anybody_looks() {
+    fn a_resting_wheel_is_roused_before_any_reading() {
         worker_thread(async || {
             let driver = tokio::task::spawn_local(drive(|_| REST_TICKS));
             tokio::time::sleep(Duration::from_millis(2 * TICK_MS)).await;
             let first = (tokio::time::Instant::now(), now_ms());
             for round in 0..3 {
-                // Nothing to do: it rests.
+                // The thread is idle: the wheel rests.
                 tokio::time::sleep(Duration::from_millis(19 * TICK_MS - 10)).await;
                 let (really, counted) = (first.0.elapsed().as_millis() as u64, now_ms() - first.1);
                 assert!(counted.abs_diff(really) <= 6 * TICK_MS, "{round}: {counted} for {really} ms");
@@ -437,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_wakes_seldom() {
+    fn an_idle_thread_wakes_rarely() {
         worker_thread(async || {
             let driver = tokio::task::spawn_local(drive(|_| REST_TICKS));
             tokio::time::sleep(Duration::from_millis(5 * TICK_MS)).await;
@@ -466,7 +464,7 @@ mod tests {
                 tick += 1;
                 turn(tick);
             }
-            // Set just before the next tick, `tick - start - 1` whole ticks have surely passed.
+            // Set just before the next tick, so `tick - start - 1` whole ticks have passed for sure.
             let surely = (tick - start - 1) * TICK_MS;
             assert!(surely >= timeout_ms && surely < timeout_ms + 2 * TICK_MS, "{timeout_ms}: {surely}");
         }

@@ -1,4 +1,4 @@
-//! Descriptors that pass from one program to the next, and those that are waited for.
+//! Descriptors that pass from one program to the next, and descriptors to wait for.
 
 use std::fs::File;
 use std::io;
@@ -11,25 +11,24 @@ use tokio::io::unix::AsyncFd;
 /// The first that is not a standard stream.
 const FIRST: RawFd = 3;
 
-/// A descriptor that the program which started this one has left open for it. Programs that this process starts
-/// do not see it.
+/// Takes a descriptor that the parent program has left open. Programs started by this process do not get it.
 ///
-/// To be called once for each number, and before anything else opens descriptors by that number.
+/// Call it once for each number, before any code opens descriptors with that number.
 ///
 /// # Errors
-/// Returns an error if there is no such descriptor, or if it is one of the standard streams.
+/// Returns an error if there is no such descriptor, or if it is a standard stream.
 #[expect(unsafe_code)]
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < FIRST {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a standard stream"));
     }
-    // SAFETY: a negative number was refused above, and the borrow ends before anybody could close it.
+    // SAFETY: a negative number was rejected above, and the borrow ends before any code could close it.
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) })?;
-    // This process opens nothing that stays open in other programs; so it is none of its own.
+    // Descriptors of this process close on exec; so this one belongs to the process itself.
     if flags.contains(FdFlags::CLOEXEC) {
         return Err(Errno::BADF.into());
     }
-    // SAFETY: it is open, and nobody in this process owns it: what the process has opened itself closes on exec.
+    // SAFETY: it is open and has no owner in this process, whose own descriptors close on exec.
     let adopted = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&adopted, FdFlags::CLOEXEC)?;
     Ok(adopted)
@@ -43,7 +42,7 @@ pub fn leave_open(descriptor: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfd(descriptor, FdFlags::empty())?)
 }
 
-/// Closes a descriptor in the programs that this process starts from now on, as it was before [`leave_open`].
+/// Closes a descriptor in the programs that this process starts from now on; reverts [`leave_open`].
 ///
 /// # Errors
 /// Returns the error of the operating system.
@@ -51,23 +50,23 @@ pub fn close_on_exec(descriptor: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfd(descriptor, FdFlags::CLOEXEC)?)
 }
 
-/// Registers a descriptor with the runtime of the calling thread, to be told when it is ready.
+/// Registers a descriptor with the runtime of the calling thread, for readiness events.
 ///
 /// # Errors
 /// Returns the error of the operating system.
 #[expect(unsafe_code)]
 pub fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: it is the descriptor's owner, which names the same one until it is dropped.
+    // SAFETY: the owner names the same descriptor until it is dropped.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
-/// Whether any process has the file open to write to it, for a file of this user that is opened to be read. The kernel
-/// knows that of every process; `/proc` shows the descriptors of few.
+/// Returns true if any process has the file open for writing. The file belongs to this user and is open for reading.
+/// The kernel knows that for every process; `/proc` shows the descriptors of only a few.
 ///
 /// # Errors
 /// Returns an error if the file system has no leases, or if the file belongs to another user.
 pub fn is_open_for_writing(file: &File) -> io::Result<bool> {
-    // A lease that is broken sends this signal, which is ignored by default; that of a lease ends the process.
+    // A broken lease sends this signal, which is ignored by default; the default signal of a lease ends the process.
     lease(file, F_SETSIG, libc::SIGURG)?;
     match lease(file, libc::F_SETLEASE, F_RDLCK) {
         Ok(()) => lease(file, libc::F_SETLEASE, F_UNLCK).map(|()| false),
@@ -76,7 +75,7 @@ pub fn is_open_for_writing(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Of `fcntl.h`, on every machine.
+/// From `fcntl.h`, the same on every machine.
 const F_SETSIG: libc::c_int = 10;
 const F_RDLCK: libc::c_int = 0;
 const F_UNLCK: libc::c_int = 2;
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_left_open_is_adopted() {
+    fn only_inherited_descriptors_are_adopted() {
         assert!(adopt(-1).is_err() && adopt(0).is_err() && adopt(2).is_err());
         assert!(adopt(1 << 20).is_err(), "there is none");
         let own = File::open("/dev/null").unwrap();
@@ -112,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_to_is_seen() {
+    fn an_open_writer_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let written = File::options().append(true).create(true).open(&path).unwrap();
         let read = File::open(&path).unwrap();
         assert!(is_open_for_writing(&read).unwrap());
         drop(written);
-        // A process that another test just starts has copies for an instant.
+        // A process started by another test has copies for a moment.
         let is_free = || until(DEADLINE, || !is_open_for_writing(&read).unwrap());
         assert!(is_free());
         let mut other = {

@@ -1,4 +1,4 @@
-//! Another program in the place of this one, in the same process.
+//! Replaces the program of this process (re-exec).
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -6,12 +6,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr;
 
-/// Executes the program at `path` in the place of this one, with these arguments, whose first is the path, and nothing
-/// but this environment. Descriptors that close on exec are closed; what else the process has stays as it is, the signals
-/// that it holds back and those that are pending included. The other threads end wherever they are.
+/// Replaces this program with the one at `path`, with these arguments, the first of which is the path, and only this
+/// environment. Descriptors with close-on-exec are closed. The rest of the process stays, including blocked and
+/// pending signals. All other threads end.
 ///
-/// Returns only if that cannot be. Nothing has changed then: other than by [`std::process::Command`], no signal is
-/// set and no folder entered before.
+/// Returns only on failure. Then nothing has changed: unlike [`std::process::Command`], it sets no signals and
+/// changes no directory before.
 pub fn replace(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
     match strings(path, arguments, environment) {
         Ok((path, arguments, environment)) => execute(&path, &arguments, &environment),
@@ -46,7 +46,7 @@ fn execute(path: &CString, arguments: &[CString], environment: &[CString]) -> io
         texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
-    // SAFETY: path, arguments and environment end with a zero each, and the lists of pointers with a null; all of them
+    // SAFETY: path, arguments and environment end with a zero each, and the pointer lists with a null; all of them
     // live until after the call, which only reads them.
     unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_executed_is_told() {
+    fn a_failed_exec_is_reported() {
         let none = replace(Path::new("/no/such/program"), &[], &[]);
         assert_eq!(none.kind(), io::ErrorKind::NotFound);
         assert_eq!(replace(Path::new("/bin/\0sh"), &[], &[]).kind(), io::ErrorKind::InvalidInput);
@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     #[expect(unsafe_code)]
-    fn a_program_takes_the_place() {
+    fn a_program_replaces_another() {
         let mut command = Command::new("/bin/true");
-        // SAFETY: the child has one thread, which allocates; the allocator is made for that (`pthread_atfork`).
+        // SAFETY: the child has one thread, which allocates; the allocator supports that (`pthread_atfork`).
         unsafe {
             command.pre_exec(|| {
                 let arguments = ["-c".into(), "echo \"$$ $0 $GREETING $HOME\"".into(), "me".into()];

@@ -1,7 +1,6 @@
-//! A cell between two threads that holds what one has told and the other has not taken yet.
+//! A cell between two threads: it accumulates the values of the writer until the reader takes them.
 //!
-//! It is no queue: what is told adds to what was not taken, so that a reader who is slow finds the sum
-//! of what it missed and not each step.
+//! It is not a queue: a slow reader gets the sum of its updates, not each step.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,18 +19,18 @@ struct State<T> {
 
 impl<T> Cell<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // What is added by others than this file may panic; what it has left is all there is to take.
+        // The `add` functions of callers may panic; the remaining value is still valid to take.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The end that tells.
+/// The writing end.
 pub struct Teller<T>(Arc<Cell<T>>);
 
-/// The end that takes.
+/// The reading end.
 pub struct Taker<T>(Arc<Cell<T>>);
 
-/// Both ends of a cell in which nothing is.
+/// Returns both ends of an empty cell.
 pub fn latest<T: Default>() -> (Teller<T>, Taker<T>) {
     let state = State { untaken: None, has_teller: true, has_taker: true };
     let cell = Arc::new(Cell { state: Mutex::new(state), news: Notify::new() });
@@ -39,7 +38,7 @@ pub fn latest<T: Default>() -> (Teller<T>, Taker<T>) {
 }
 
 impl<T: Default> Teller<T> {
-    /// Adds to what was not taken yet, or to a value that holds nothing. False if the taker is gone.
+    /// Adds to the untaken value, or to the default value. Returns false if the reader is gone.
     pub fn tell(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = self.0.state();
         if !state.has_taker {
@@ -60,7 +59,7 @@ impl<T> Drop for Teller<T> {
 }
 
 impl<T> Taker<T> {
-    /// All that was told and not taken, once there is something; None once that is over for good.
+    /// Returns the untaken value, once there is one; None once the writer is gone.
     pub async fn take(&mut self) -> Option<T> {
         loop {
             {
@@ -81,7 +80,7 @@ impl<T> Drop for Taker<T> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.has_taker = false;
-        // What nobody takes may hold sockets that nobody would accept from.
+        // An untaken value may hold sockets that would never be accepted from.
         let untaken = state.untaken.take();
         drop(state);
         drop(untaken);
@@ -104,12 +103,12 @@ mod tests {
         assert_eq!(told, Some(vec![7]));
         assert!(teller.tell(|told| told.push(8)));
         drop(teller);
-        // What was told last is not lost.
+        // The last value is not lost.
         assert_eq!((taker.take().await, taker.take().await), (Some(vec![8]), None));
     }
 
     #[test]
-    fn nothing_is_kept_for_a_taker_that_is_gone() {
+    fn no_value_is_kept_for_a_reader_that_is_gone() {
         let (teller, taker) = latest::<Vec<Arc<()>>>();
         let held = Arc::new(());
         assert!(teller.tell(|told| told.push(Arc::clone(&held))));

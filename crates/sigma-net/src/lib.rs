@@ -1,6 +1,6 @@
-//! The machine under the gateway: worker threads, sockets, deadlines. Knows no HTTP.
+//! The base of the gateway: worker threads, sockets, deadlines. It does not know HTTP.
 //!
-//! Everything a worker touches on the request path lives on its own thread; see [`worker`].
+//! All data of a worker on the request path live on its own thread; see [`worker`].
 
 pub mod allocations;
 pub mod answers;

@@ -1,4 +1,4 @@
-//! Listening sockets: bound once on the control side, accepted or received from on the workers.
+//! Listening sockets: bound once on the control side; workers accept or receive from them.
 
 use std::fs;
 use std::io;
@@ -30,27 +30,27 @@ pub enum BoundSocket {
     Unix(StdUnixListener),
 }
 
-/// What a port is of.
+/// The transport of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Connections.
+    /// TCP connections
     Tcp,
-    /// Datagrams.
+    /// UDP datagrams
     Udp,
 }
 
-/// Whose an address is when a socket is bound to it.
+/// The ownership of an address at bind time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// Nobody's so far: refused if any other socket listens there, one of another gateway included.
+    /// Unowned: the bind fails if any other socket listens there, including another gateway's.
     First,
     /// Shared with the sockets of this user that listen there.
     Further,
 }
 
 impl BoundSocket {
-    /// Binds one of several TCP sockets that share `addr`: the kernel spreads connections over
-    /// them (SO_REUSEPORT), so that no two workers contend for one.
+    /// Binds one of several TCP sockets that share `addr`: the kernel spreads connections over them (SO_REUSEPORT),
+    /// so that workers do not contend.
     ///
     /// # Errors
     /// Returns the error of the operating system, for example if another program uses the address.
@@ -64,19 +64,19 @@ impl BoundSocket {
             socket.set_only_v6(true)?;
         }
         socket.set_nonblocking(true)?;
-        // Small answers must not wait for an acknowledgement of the last one. Accepted sockets
-        // inherit it, which saves a system call for each.
+        // Small responses must not wait for the acknowledgement of the previous one. Accepted sockets inherit it,
+        // which saves a system call for each.
         socket.set_tcp_nodelay(true)?;
         socket.bind(&addr.into())?;
-        // The kernel has just refused everybody else; those that follow may share. There is no moment
-        // in which another gateway could slip in.
+        // The kernel has just proved that the address is free; later sockets may share it. Another gateway cannot
+        // bind it in between.
         socket.set_reuse_port(true)?;
         socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(BoundSocket::Tcp(socket.into()))
     }
 
-    /// Binds one of several UDP sockets that share `addr`: the kernel gives all datagrams between the same two
-    /// addresses to the same one, as long as none comes or goes.
+    /// Binds one of several UDP sockets that share `addr`: the kernel sends all datagrams between two addresses to
+    /// the same socket, as long as the set of sockets is unchanged.
     ///
     /// # Errors
     /// Returns the error of the operating system, for example if another program uses the address.
@@ -90,7 +90,7 @@ impl BoundSocket {
         }
         socket.set_nonblocking(true)?;
         if addr.ip().is_unspecified() {
-            // Answers are to leave from where the question came to.
+            // Responses must have the destination of the request as their source.
             datagram::tell_local_addr(&socket, addr)?;
         }
         socket.bind(&addr.into())?;
@@ -99,11 +99,11 @@ impl BoundSocket {
         Ok(BoundSocket::Udp(socket.into()))
     }
 
-    /// Binds a Unix socket. A socket that nobody listens on any more is replaced; any other file stays.
+    /// Binds a Unix socket. A socket file without a listener is replaced; any other file stays.
     ///
     /// # Errors
-    /// Returns the error of the operating system, for example if another process listens there, or if
-    /// there is a file that is no socket.
+    /// Returns the error of the operating system, for example if another process listens there, or if the file is not
+    /// a socket.
     pub fn unix(path: &Path) -> io::Result<BoundSocket> {
         remove_dead_socket(path)?;
         let listener = StdUnixListener::bind(path)?;
@@ -111,7 +111,7 @@ impl BoundSocket {
         Ok(BoundSocket::Unix(listener))
     }
 
-    /// Another handle of the same socket.
+    /// Returns another handle of the same socket.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -123,7 +123,7 @@ impl BoundSocket {
         })
     }
 
-    /// The address it is bound to, with the port the kernel chose.
+    /// Returns the address it is bound to, with the port chosen by the kernel.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             BoundSocket::Tcp(socket) => socket.local_addr().ok(),
@@ -132,8 +132,8 @@ impl BoundSocket {
         }
     }
 
-    /// A number that all handles of it have and no other socket of the machine, in this process and others; None if the
-    /// system does not tell.
+    /// Returns a number that identifies the socket among all sockets of the machine, for all handles in all
+    /// processes; None if the system does not report it.
     pub fn number(&self) -> Option<u64> {
         match self {
             BoundSocket::Tcp(socket) => datagram::number_of(socket),
@@ -164,12 +164,12 @@ impl BoundSocket {
     }
 }
 
-/// A socket of a listener on its worker.
+/// A listener's socket on its worker.
 #[derive(Debug)]
 pub enum Opened {
-    /// Connections are accepted from it.
+    /// A socket to accept connections from
     Connections(Listening),
-    /// Datagrams are received from it.
+    /// A socket to receive datagrams from
     Datagrams(DatagramSocket),
 }
 
@@ -180,12 +180,12 @@ pub enum Listening {
     Tcp(TcpListener),
     /// Unix domain
     Unix(UnixListener),
-    /// Either, on a worker whose connections go by io_uring.
+    /// Either, on a worker with io_uring
     Uring(AsyncFd<OwnedFd>),
 }
 
 impl Listening {
-    /// The one address that connections arrive at; `None` if it differs between them.
+    /// Returns the local address of all its connections; `None` if it differs between them.
     pub fn fixed_addr(&self) -> Option<SocketAddr> {
         let addr = match self {
             Listening::Tcp(listener) => listener.local_addr().ok(),
@@ -197,15 +197,15 @@ impl Listening {
         addr.filter(|addr| !addr.ip().is_unspecified())
     }
 
-    /// Whether a client may have a descriptor; see [`crate::limits::Descriptors`].
+    /// Returns true if there is a descriptor for a client; see [`crate::limits::Descriptors`].
     pub fn has_room(&self) -> bool {
         crate::limits::has_room_for_client(self.as_fd())
     }
 
-    /// The next connection.
+    /// Returns the next connection.
     ///
     /// # Errors
-    /// Returns the error of the operating system; the caller pauses on exhaustion and goes on.
+    /// Returns the error of the operating system; after exhaustion the caller pauses and continues.
     pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Listening::Tcp(listener) => {
@@ -216,8 +216,8 @@ impl Listening {
                 let (stream, _) = listener.accept().await?;
                 Ok((Stream::Unix(stream), Peer::Unix))
             }
-            // The ring could accept as well, but does not tell the peer's address: that would take the
-            // system call that this is.
+            // The ring could accept too, but does not report the peer's address, which would cost the same system
+            // call.
             Listening::Uring(listener) => {
                 let accept = |socket: &OwnedFd| Ok(acceptfrom_with(socket, SocketFlags::CLOEXEC)?);
                 let (socket, addr) = listener.async_io(Interest::READABLE, accept).await?;
@@ -237,8 +237,8 @@ pub struct Occupant {
     pub name: String,
 }
 
-/// The process that listens on `addr` or in its way, as far as this process may see it in `/proc`. Reads much of it:
-/// for the message of a start that has failed.
+/// Finds the process that listens on `addr` or blocks it, as far as `/proc` shows it to this process. It reads much
+/// of `/proc`: only for the message of a failed start.
 pub fn occupant(addr: SocketAddr, transport: Transport) -> Option<Occupant> {
     let tables = match transport {
         Transport::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
@@ -263,11 +263,11 @@ pub fn occupant(addr: SocketAddr, transport: Transport) -> Option<Occupant> {
     None
 }
 
-/// The listening sockets on `port` in one of the kernel's tables, by the names that `/proc/PID/fd` shows.
+/// Returns the listening sockets on `port` in one of the kernel's tables, by their names in `/proc/PID/fd`.
 fn listening_on(table: &str, port: u16, transport: Transport) -> impl Iterator<Item = String> {
     let listen = match transport {
         Transport::Tcp => "0A",
-        // Without a peer, to which it would be connected.
+        // Without a peer: a peer would mean a connected socket.
         Transport::Udp => "07",
     };
     table.lines().skip(1).filter_map(move |line| {
@@ -309,7 +309,7 @@ fn remove_dead_socket(path: &Path) -> io::Result<()> {
         let text = "a file is there that is no socket; move it away or listen elsewhere";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
-    // Not blocking: a socket whose queue is full has a listener.
+    // Non-blocking: a socket with a full queue has a listener.
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(&socket2::SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
@@ -323,23 +323,23 @@ fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket")
 }
 
-/// The file of a Unix socket, which is removed on drop unless another one has taken its place.
+/// The file of a Unix socket, which is removed on drop unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Held so that its number is not given to another file meanwhile.
+    /// Kept open so that its inode number is not reused meanwhile.
     file: Option<fs::File>,
 }
 
 impl SocketFile {
-    /// The file that a socket was just bound to.
+    /// Returns the file of a socket that was just bound.
     pub fn bound(path: &Path) -> SocketFile {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW).bits().cast_signed();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok();
         SocketFile { path: path.to_owned(), file }
     }
 
-    /// The file stays: another process goes on with the socket.
+    /// Keeps the file: another process continues with the socket.
     pub fn leave(mut self) {
         self.file = None;
     }
@@ -354,7 +354,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.is_still_there() {
-            // Already gone is as good as removed.
+            // A missing file is as good as a removed one.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -380,14 +380,14 @@ mod tests {
         assert_eq!(tcp(addr, Claim::First).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
-    /// A port of UDP is another one than that of TCP, and has one owner as well.
+    /// A UDP port is independent of the TCP port, and has one owner as well.
     #[test]
     fn ports_of_datagrams_have_one_owner() {
         let connections = tcp(SocketAddr::from(([127, 0, 0, 1], 0)), Claim::First).unwrap();
         let addr = connections.local_addr().unwrap();
         let udp = |claim| BoundSocket::udp(addr, claim);
         let first = match udp(Claim::First) {
-            // Somebody else has the port of UDP.
+            // Another process has the UDP port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return,
             first => first.unwrap(),
         };
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dead_sockets_make_room() {
+    fn only_dead_sockets_are_replaced() {
         let dir = std::env::temp_dir().join(format!("sigma-listen-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let (file, socket) = (dir.join("file"), dir.join("socket"));
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(BoundSocket::unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(bound);
         let _next = BoundSocket::unix(&socket).unwrap();
-        // It is another's file by now.
+        // It is another socket's file by now.
         drop(owner);
         assert!(socket.exists());
         drop(SocketFile::bound(&socket));

@@ -1,4 +1,4 @@
-//! The memory that the process holds: the allocator's, and that of its own code.
+//! The memory of the process: the allocator's, and the pages of its code.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::{fs, io, ptr};
 
 use rustix::mm::{Advice, madvise};
 
-/// The bytes of memory that are this process's own: not those of files, which the system can take back. `status`
-/// is the open `/proc/self/status`.
+/// Returns the private memory of this process in bytes, without file pages, which the system can reclaim. `status` is
+/// the open `/proc/self/status`.
 ///
 /// # Errors
 /// Returns an error if it cannot be read.
@@ -21,13 +21,13 @@ pub fn own_bytes(status: &mut File) -> io::Result<u64> {
     kibibytes.map(|kibibytes| kibibytes.saturating_mul(1024)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The lowest limit of memory that is set for this process's cgroup or one above it, in bytes; None if there is none.
+/// Returns the lowest memory limit of this process's cgroup and the groups above it, in bytes; None without a limit.
 pub fn cgroup_limit() -> Option<u64> {
     let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
     cgroup_limit_below(Path::new("/sys/fs/cgroup"), &memberships)
 }
 
-/// The memory of the machine in bytes; None if the system does not say.
+/// Returns the memory of the machine in bytes; None if unknown.
 pub fn machine_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -35,7 +35,7 @@ pub fn machine_bytes() -> Option<u64> {
     Some(kibibytes.saturating_mul(1024))
 }
 
-/// The same with cgroups mounted at `root`, in both versions.
+/// Returns the same with cgroups mounted at `root`, in both versions.
 fn cgroup_limit_below(root: &Path, memberships: &str) -> Option<u64> {
     let mut lowest = None;
     for line in memberships.lines() {
@@ -50,7 +50,7 @@ fn cgroup_limit_below(root: &Path, memberships: &str) -> Option<u64> {
             }
             _ => continue,
         };
-        // Within a container its own group is the root of what is mounted, whatever the path says.
+        // In a container its own group is the root of the mount, for any path.
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let limit = fs::read_to_string(mount.join(group).join(name)).ok();
             let limit = limit.and_then(|text| text.trim().parse().ok()).filter(|limit| *limit < UNLIMITED);
@@ -60,45 +60,43 @@ fn cgroup_limit_below(root: &Path, memberships: &str) -> Option<u64> {
     lowest
 }
 
-/// What version 1 says where no limit is set, in whole pages.
+/// The value of version 1 for no limit, in whole pages.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Gives the system back what was freed and what the allocator keeps for its next use, in the pages
-/// of this thread and in those that no thread uses.
+/// Returns freed memory and the allocator's reserve to the system, for pages of this thread and of no thread.
 ///
-/// The allocator does so by itself only while it works. A control thread that has read a large
-/// configuration and then waits for the next one would keep several times what it needs. Takes a
-/// system call for each stretch of memory: for a thread that no request waits for.
+/// The allocator does so by itself only while it works. A control thread that has read a large configuration and then
+/// waits for the next one would keep several times its need. It costs a system call for each range: for a thread that
+/// no request waits for.
 #[expect(unsafe_code)]
 pub fn give_back() {
-    // SAFETY: it takes no pointers and works on the calling thread's own heap. In a program with
-    // another allocator that heap is empty.
+    // SAFETY: it takes no pointers and works on the calling thread's own heap. In a program with another allocator
+    // that heap is empty.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
-/// What the allocator tells of itself, as a text of JSON: what is allocated, mapped and used now and was at most, by
-/// kinds of pages and sizes of blocks. None if it says nothing. In a program with another allocator it tells of nothing
-/// that the program uses.
+/// Returns the allocator's statistics as JSON: allocated, mapped and used bytes now and at peak, by kinds of pages
+/// and sizes of blocks. None without statistics. In a program with another allocator they do not cover its memory.
 #[expect(unsafe_code)]
 pub fn allocator_figures() -> Option<String> {
-    // SAFETY: with a size of 0 and no buffer it makes a text of its own, which ends with a zero byte and is nobody
-    // else's.
+    // SAFETY: with size 0 and no buffer it allocates its own text, which ends with a zero byte and has no other
+    // owner.
     let text = unsafe { libmimalloc_sys::mi_stats_get_json(0, ptr::null_mut()) };
     if text.is_null() {
         return None;
     }
-    // SAFETY: the text is not null, ends with a zero byte, and nobody writes it.
+    // SAFETY: the text is not null, ends with a zero byte, and is not written.
     let figures = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     // SAFETY: it was made by this allocator and is not used after this.
     unsafe { libmimalloc_sys::mi_free(text.cast()) };
     Some(figures)
 }
 
-/// Takes the program's code and constants out of this process's memory; what is needed again comes back from
-/// the system's cache of the file, some pages at a time. Returns the bytes that were mapped.
+/// Removes the program's code and constants from this process's memory; needed pages come back from the page cache, a
+/// few at a time. Returns the number of bytes that were mapped.
 ///
-/// Most of what a start has run through is never run again: reading configurations, building tables,
-/// handshakes with stores. To be called when that is over.
+/// Most code of a start never runs again: reading configurations, building tables, handshakes with stores. Call it
+/// after the start.
 ///
 /// # Errors
 /// Returns an error if `/proc` cannot be read or the system refuses.
@@ -107,18 +105,17 @@ pub fn release_code() -> io::Result<usize> {
     let program = fs::read_link("/proc/self/exe")?;
     let mut released = 0;
     for (start, len) in unchanged(&fs::read_to_string("/proc/self/smaps")?, &program) {
-        // SAFETY: the mapping is one of the program's own file, which stay where they are until the process
-        // ends. It is not writable, and no page of it differs from the file, so that a page that is
-        // read again has the content that it has now.
+        // SAFETY: the mapping is one of the program's own file, which stays in place until the process ends. It is
+        // not writable, and no page differs from the file, so a page that is read again has the same content.
         unsafe { madvise(ptr::without_provenance_mut(start), len, Advice::LinuxDontNeed) }?;
         released += len;
     }
     Ok(released)
 }
 
-/// The private mappings of the file `program` that are not writable and have no page that differs from the
-/// file, in the kernel's list of a process: their addresses and lengths. Those that hold relocated pointers
-/// are made read-only after they were changed; these are left out.
+/// Returns the private, read-only mappings of the file `program` without changed pages, from the kernel's list of a
+/// process: addresses and lengths. Mappings with relocated pointers became read-only after their change; they are
+/// left out.
 fn unchanged(smaps: &str, program: &Path) -> Vec<(usize, usize)> {
     let Some(program) = program.to_str().map(|path| format!(" {path}")) else { return Vec::new() };
     let mut found = Vec::new();
@@ -161,14 +158,14 @@ Anonymous:             0 kB
 ";
 
     #[test]
-    fn only_what_is_as_in_the_file_is_released() {
+    fn only_unchanged_pages_are_released() {
         assert_eq!(unchanged(SMAPS, Path::new("/bin/sigma")), [(0x1000, 0x2000), (0x3000, 0x5000)]);
         assert_eq!(unchanged(SMAPS, Path::new("/sigma")), []);
         assert_eq!(unchanged("1000 r--p\nx-y r-xp /bin/sigma\nAnonymous: 0 kB", Path::new("/bin/sigma")), []);
     }
 
     #[test]
-    fn a_program_goes_on_without_its_code() {
+    fn a_program_continues_without_its_code() {
         let make: [fn(i32) -> Box<dyn std::fmt::Display>; 2] =
             [|n| Box::new(n), |n| Box::new(format!("{n} times"))];
         for n in 0..3 {
@@ -178,15 +175,15 @@ Anonymous:             0 kB
         }
     }
 
-    /// Set in the process of its own that counts memory.
+    /// Set in the separate process that counts memory.
     const ALONE: &str = "SIGMA_TEST_MEMORY_ALONE";
 
-    /// The other tests free memory at the same time: a process of its own is counted.
+    /// Other tests free memory at the same time: so a separate process is measured.
     #[test]
-    fn own_memory_grows_with_what_is_used() {
+    fn own_memory_grows_with_use() {
         if env::var_os(ALONE).is_none() {
             let mut alone = Command::new(env::current_exe().expect("a program"));
-            alone.args(["--exact", "memory::tests::own_memory_grows_with_what_is_used"]);
+            alone.args(["--exact", "memory::tests::own_memory_grows_with_use"]);
             let ended = alone.env(ALONE, "1").output().expect("a process");
             let output = String::from_utf8_lossy(&ended.stdout);
             assert!(ended.status.success() && output.contains("1 passed"), "{output}");
@@ -200,7 +197,7 @@ Anonymous:             0 kB
     }
 
     #[test]
-    fn the_lowest_limit_of_cgroups_holds() {
+    fn the_lowest_cgroup_limit_applies() {
         let dir = tempfile::tempdir().expect("a folder");
         let write = |path: &str, text: &str| {
             let path = dir.path().join(path);
@@ -222,7 +219,7 @@ Anonymous:             0 kB
     }
 
     #[test]
-    fn the_allocator_tells_of_itself() {
+    fn the_allocator_returns_statistics() {
         let figures = allocator_figures().expect("a text");
         assert!(figures.starts_with('{') && figures.trim_end().ends_with('}'), "{figures}");
     }

@@ -1,9 +1,8 @@
-//! Samples of what this process is doing: the kernel stops its threads at a rate and writes down where each one is.
+//! CPU samples of this process: the kernel stops its threads at a rate and records their positions.
 //!
-//! The kernel does it by itself (`perf_event_open(2)`): the registers and the top of the stack of a thread go to a ring
-//! of its own, which is read from another thread. No signal is sent and no code runs in the thread that is looked at, so
-//! whatever it holds or is in the middle of does not matter. A thread that waits is not stopped at all. Without a
-//! [`Sampler`] there is nothing of this in the process.
+//! The kernel does it by itself (`perf_event_open(2)`): registers and the top of the stack of a thread go to a ring,
+//! which another thread reads. No signal is sent and no code runs in the sampled thread, so its locks and state do
+//! not matter. A waiting thread is not stopped at all. Without a [`Sampler`] none of this exists in the process.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Bytes of a stack that a sample has at most, from its top. What lies deeper is missing in its stack.
+/// The largest part of a stack in a sample in bytes, from its top. Deeper frames are missing.
 const STACK_BYTES: u32 = 16 * 1024;
-/// Bytes of a thread's ring, behind the page that says how far it is: some fifteen samples.
+/// The size of a thread's ring in bytes, after the page with its positions: about fifteen samples.
 const RING_BYTES: usize = 256 * 1024;
-/// Threads that are looked at: their rings are memory that cannot be swapped.
+/// The limit of sampled threads: their rings cannot be swapped.
 const MOST_THREADS: usize = 256;
 
-/// Where the registers of a sample are that lead up its stack, by the numbers that DWARF gives them, as bits of the mask
-/// that the kernel takes and at the places where it writes them.
+/// The registers for unwinding by their DWARF numbers: as bits of the kernel's mask, and in the order in which the
+/// kernel writes them.
 #[cfg(target_arch = "x86_64")]
 mod machine {
     /// All but flags and segments.
@@ -51,7 +50,7 @@ mod machine {
     pub(super) const ORDER: [u16; 1] = [0];
 }
 
-/// How many registers a sample has, by DWARF's numbers.
+/// The number of registers in a sample, by DWARF's numbers.
 pub const REGISTERS: usize = machine::ORDER.len();
 
 /// A thread at one moment.
@@ -59,15 +58,15 @@ pub const REGISTERS: usize = machine::ORDER.len();
 pub struct Sample<'r> {
     /// The thread's number.
     pub thread: u32,
-    /// Whether it was in the kernel: then the registers are those with which it had entered it.
+    /// It was in the kernel: the registers are from its entry.
     pub in_kernel: bool,
     /// Its registers by DWARF's numbers; on x86-64 the instruction's address is number 16, on AArch64 number 32.
     pub registers: [u64; REGISTERS],
-    /// Its stack from the stack pointer on, as far as it was copied. It may hold anything, secrets too.
+    /// The copied part of its stack, from the stack pointer on. It may contain secrets.
     pub stack: &'r [u8],
 }
 
-/// Looks at all threads of this process, until it is dropped.
+/// Samples all threads of this process, until it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     hz: u32,
@@ -78,18 +77,18 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins to look `hz` times in each second that a thread runs.
+    /// Starts with `hz` samples for each second of a thread's run time.
     ///
     /// # Errors
-    /// Returns an error if the system does not allow it ([`io::ErrorKind::PermissionDenied`]), gives no room for it
-    /// ([`io::ErrorKind::OutOfMemory`]) or has no such thing.
+    /// Returns an error if the system does not allow it ([`io::ErrorKind::PermissionDenied`]), has no memory for it
+    /// ([`io::ErrorKind::OutOfMemory`]) or does not support it.
     pub fn start(hz: u32) -> io::Result<Sampler> {
         if machine::MASK == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let mut sampler = Sampler { hz, with_kernel: true, rings: HashMap::new(), copy: Vec::new(), lost: 0 };
         match sampler.follow() {
-            // Time in the kernel is more than an ordinary user may see.
+            // Kernel time is more than an ordinary user may see.
             Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied) => {
                 sampler.with_kernel = false;
                 sampler.follow()?;
@@ -99,20 +98,20 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Whether threads are looked at while they are in the kernel.
+    /// Returns true if threads are also sampled in the kernel.
     pub fn with_kernel(&self) -> bool {
         self.with_kernel
     }
 
-    /// Samples for which there was no room, since they were not read in time.
+    /// Returns the number of samples lost because the ring was full.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Looks at threads that have begun since the last call, too.
+    /// Adds threads that were started since the last call.
     ///
     /// # Errors
-    /// Returns an error as [`Sampler::start`] does.
+    /// Returns an error in the same cases as [`Sampler::start`].
     pub fn follow(&mut self) -> io::Result<()> {
         for entry in fs::read_dir("/proc/self/task")? {
             let Some(thread) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -134,7 +133,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Gives `take` what has come since the last call.
+    /// Passes the samples since the last call to `take`.
     pub fn read(&mut self, mut take: impl FnMut(Sample<'_>)) {
         for ring in self.rings.values() {
             self.copy.clear();
@@ -152,7 +151,7 @@ impl Sampler {
     }
 }
 
-/// What a ring has in it.
+/// A record of a ring.
 enum Record<'r> {
     Sample(Sample<'r>),
     Lost(u64),
@@ -160,7 +159,7 @@ enum Record<'r> {
 }
 
 impl<'r> Record<'r> {
-    /// The first record of some, and what is behind it; None where there is no whole one.
+    /// Returns the first record, and the bytes after it; None without a whole one.
     fn first(bytes: &'r [u8]) -> Option<(Record<'r>, &'r [u8])> {
         /// `PERF_RECORD_LOST` and `PERF_RECORD_SAMPLE`.
         const LOST: u32 = 2;
@@ -181,7 +180,7 @@ impl<'r> Record<'r> {
     }
 
     fn sample(how: u16, mut body: &'r [u8]) -> Option<Sample<'r>> {
-        /// Bits of the mode, and the one that is the kernel.
+        /// The bits of the mode, and the kernel's value.
         const MODE: u16 = 7;
         const KERNEL: u16 = 1;
         let (_process, thread) = (word32(&mut body)?, word32(&mut body)?);
@@ -212,7 +211,7 @@ fn word64(bytes: &mut &[u8]) -> Option<u64> {
     bytes.split_off(..8).and_then(|word| word.try_into().ok()).map(u64::from_ne_bytes)
 }
 
-/// `struct perf_event_attr` as far as version 5 of it goes, which Linux 4.1 has.
+/// `struct perf_event_attr` up to its version 5, which Linux 4.1 has.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -237,12 +236,12 @@ struct Attributes {
     reserved: u16,
 }
 
-/// What the kernel writes of one thread.
+/// The ring of one thread.
 #[derive(Debug)]
 struct Ring {
     /// The event; it ends with its descriptor.
     _event: File,
-    /// The page that says how far it is, and the ring behind it.
+    /// The page with the positions, and the ring after it.
     start: NonNull<u8>,
     page: usize,
 }
@@ -250,16 +249,16 @@ struct Ring {
 impl Ring {
     #[expect(unsafe_code)]
     fn open(thread: u32, hz: u32, with_kernel: bool) -> io::Result<Ring> {
-        /// `PERF_TYPE_SOFTWARE`, whose event 0 is the clock of the CPU: it needs no counters of the machine.
+        /// `PERF_TYPE_SOFTWARE`, whose event 0 is the CPU clock: it needs no hardware counters.
         const SOFTWARE: u32 = 1;
         /// `PERF_SAMPLE_TID`, `…_REGS_USER`, `…_STACK_USER`.
         const SAMPLE: u64 = 1 << 1 | 1 << 12 | 1 << 13;
         const EXCLUDE_KERNEL: u64 = 1 << 5;
         const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-        /// `frequency` is a rate and no period.
+        /// `frequency` is a rate, not a period.
         const FREQUENCY: u64 = 1 << 10;
         const CLOSE_ON_EXEC: libc::c_long = 1 << 3;
-        /// Whatever CPU it is on, and no group of events.
+        /// On any CPU, without a group of events.
         const ANY: libc::c_long = -1;
         let attributes = Attributes {
             kind: SOFTWARE,
@@ -271,7 +270,7 @@ impl Ring {
             stack: STACK_BYTES,
             ..Attributes::default()
         };
-        // SAFETY: the attributes are as large as they say, and live through the call, which only reads them.
+        // SAFETY: the attributes have the size they state, and live through the call, which only reads them.
         let event = unsafe {
             let thread = libc::c_long::from(thread);
             libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, ANY, ANY, CLOSE_ON_EXEC)
@@ -279,14 +278,14 @@ impl Ring {
         let Some(event) = i32::try_from(event).ok().filter(|event| *event >= 0) else {
             return Err(io::Error::last_os_error());
         };
-        // SAFETY: the call has just made the descriptor, and nobody else has it.
+        // SAFETY: the call has just opened the descriptor, which has no other owner.
         let event = unsafe { File::from_raw_fd(event) };
-        // SAFETY: it takes and gives numbers only.
+        // SAFETY: it takes and returns numbers only.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page =
             usize::try_from(page).ok().filter(|page| *page >= 4096).ok_or(io::ErrorKind::Unsupported)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address that the kernel chooses: it touches no memory that is in use.
+        // SAFETY: a new mapping at an address chosen by the kernel: it touches no memory in use.
         let start = unsafe { mmap(ptr::null_mut(), page + RING_BYTES, rights, MapFlags::SHARED, &event, 0) };
         let start = start.map_err(|error| {
             let reason = format!("a ring of {RING_BYTES} bytes of locked memory for each thread: {error}");
@@ -296,22 +295,22 @@ impl Ring {
         Ok(Ring { _event: event, start, page })
     }
 
-    /// A number in the first page: how far the kernel is (`data_head`) or its reader (`data_tail`).
+    /// Returns a number in the first page: the position of the kernel (`data_head`) or of the reader (`data_tail`).
     #[expect(unsafe_code)]
     fn place(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.page);
-        // SAFETY: the eight bytes are within the mapping's first page, as was just looked at, and aligned as that is;
-        // they stay as long as `self`. The kernel reads and writes them as an atomic, too.
+        // SAFETY: the eight bytes are within the mapping's first page, as just checked, and aligned like it; they
+        // live as long as `self`. The kernel reads and writes them atomically, too.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// Moves what is in the ring behind `to`.
+    /// Moves the content of the ring to the end of `to`.
     fn drain(&self, to: &mut Vec<u8>) {
         const HEAD: usize = 1024;
         const TAIL: usize = 1032;
         let (head, tail) =
             (self.place(HEAD).load(Ordering::Acquire), self.place(TAIL).load(Ordering::Relaxed));
-        // What is behind the tail stays as it is until the tail has moved on.
+        // Data after the tail stay unchanged until the tail moves.
         let length =
             usize::try_from(head.wrapping_sub(tail)).map_or(RING_BYTES, |length| length.min(RING_BYTES));
         let from = (tail % RING_BYTES as u64) as usize;
@@ -326,9 +325,9 @@ impl Ring {
     fn copy(&self, from: usize, length: usize, to: &mut Vec<u8>) {
         assert!(from <= RING_BYTES && length <= RING_BYTES - from);
         to.reserve(length);
-        // SAFETY: the source is within the ring, as was just looked at, and the kernel does not write there before the
-        // tail has moved. The room behind the vector's end was just reserved, is no part of the mapping, and is written
-        // before the vector says that it is its own.
+        // SAFETY: the source is within the ring, as just checked, and the kernel does not write there before the tail
+        // has moved. The room after the vector's end was just reserved, does not overlap the mapping, and is written
+        // before the length is set.
         unsafe {
             let source = self.start.as_ptr().add(self.page + from);
             ptr::copy_nonoverlapping(source, to.as_mut_ptr().add(to.len()), length);
@@ -340,8 +339,8 @@ impl Ring {
 impl Drop for Ring {
     #[expect(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing refers to it any more: `place` and `copy` let nothing of it
-        // outlive a borrow.
+        // SAFETY: the mapping belongs to this value, and no reference to it is left: `place` and `copy` return
+        // nothing that outlives a borrow.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.page + RING_BYTES) };
         if let Err(error) = unmapped {
             tracing::debug!(%error, "a ring of samples stays mapped");
@@ -357,12 +356,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_as_large_as_the_kernel_knows_them() {
+    fn attributes_have_the_size_that_the_kernel_knows() {
         assert_eq!(size_of::<Attributes>(), 112);
         assert_eq!(machine::MASK.count_ones() as usize, REGISTERS);
     }
 
-    /// Whatever is in a ring, it is read to its end.
+    /// A ring with any content is read to its end.
     #[test]
     fn records_are_read_whole_or_not_at_all() {
         let record = |kind: u32, how: u16, body: &[u8]| {
@@ -391,7 +390,7 @@ mod tests {
                 rest = behind;
             }
         }
-        // A size of nothing is no endless loop.
+        // A size of zero is not an endless loop.
         assert_eq!(Record::first(&[0; 12]).map(|(_, behind)| behind.len()), Some(4));
     }
 
@@ -404,9 +403,9 @@ mod tests {
         number
     }
 
-    /// A thread that computes is seen; one that waits is not.
+    /// A computing thread is seen; a waiting one is not.
     #[test]
-    fn threads_that_run_are_seen() {
+    fn running_threads_are_seen() {
         let is_over = AtomicBool::new(false);
         let (tell, told) = std::sync::mpsc::channel();
         let (end, is_ended) = std::sync::mpsc::channel::<()>();
@@ -424,7 +423,7 @@ mod tests {
             let threads = [told.recv().unwrap(), told.recv().unwrap()];
             let numbers = threads.map(|thread| thread.as_raw_nonzero().get() as u32);
             let mut seen: HashMap<u32, usize> = HashMap::new();
-            // Where the system forbids it, that is what is said.
+            // If the system forbids it, the error says so.
             let is_allowed = match Sampler::start(200) {
                 Ok(mut sampler) => {
                     sigma_testkit::until(Duration::from_secs(30), || {

@@ -1,4 +1,4 @@
-//! Memory for keys: in pages of its own, which are in no core dump, and wiped when it is dropped.
+//! Memory for keys: in separate pages, which are not in core dumps, and wiped on drop.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -9,19 +9,19 @@ use std::slice;
 use rustix::mm::{Advice, madvise};
 use zeroize::Zeroize;
 
-/// The largest page of the machines that Sigma is built for; smaller ones divide it.
+/// The largest page of the supported machines; smaller ones divide it.
 const PAGE: usize = if cfg!(target_arch = "x86_64") { 4_096 } else { 65_536 };
 
-/// Secret bytes. They take a page at least: for the few keys that a process holds as long as it runs.
+/// Secret bytes. They take at least a page: for the few keys that a process holds for its whole life.
 ///
-/// Copies that a library makes of them are its own: rustls and aws-lc hold private keys in the ordinary heap and wipe them
-/// when they are dropped. Dumps do not have them because the process as a whole is not dumpable.
+/// Copies in libraries are separate: rustls and aws-lc hold private keys in the ordinary heap and wipe them on drop.
+/// Dumps do not have them because the whole process is not dumpable.
 pub struct SecretBytes {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: it owns its memory, which it hands out by the usual rules of borrowing.
+// SAFETY: it owns its memory, and lends it by the usual borrowing rules.
 #[expect(unsafe_code)]
 unsafe impl Send for SecretBytes {}
 
@@ -31,12 +31,12 @@ unsafe impl Sync for SecretBytes {}
 
 fn layout(length: usize) -> Layout {
     let size = length.max(1).div_ceil(PAGE) * PAGE;
-    // The size fits: a slice of that length exists, or is to exist, and keys are short.
+    // The size fits: a slice of that length exists or will exist, and keys are short.
     Layout::from_size_align(size, PAGE).unwrap_or(Layout::new::<[u8; PAGE]>())
 }
 
 impl SecretBytes {
-    /// Zeros.
+    /// Returns zeroed bytes.
     #[expect(unsafe_code)]
     pub fn zeroed(length: usize) -> SecretBytes {
         assert!(length <= isize::MAX as usize - PAGE, "no key is that long");
@@ -44,8 +44,8 @@ impl SecretBytes {
         // SAFETY: the size is not zero.
         let start =
             NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: whole pages, which were allocated; dumps leave them out, and nothing else changes. A system that does not
-        // know the advice dumps them.
+        // SAFETY: whole pages of this allocation; dumps leave them out, and nothing else changes. A system without
+        // this advice dumps them.
         let _ = unsafe { madvise(start.as_ptr().cast(), layout.size(), Advice::LinuxDontDump) };
         SecretBytes { start, length }
     }
@@ -70,7 +70,7 @@ impl Deref for SecretBytes {
 
     #[expect(unsafe_code)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: that many bytes are allocated and initialized, and borrowed as long as the slice.
+        // SAFETY: this number of bytes is allocated and initialized, and borrowed as long as the slice.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
@@ -88,9 +88,9 @@ impl Drop for SecretBytes {
     fn drop(&mut self) {
         self.zeroize();
         let layout = layout(self.length);
-        // SAFETY: whole pages of this allocation, which the allocator is to find as it has given them.
+        // SAFETY: whole pages of this allocation, which must go back to the allocator in their original state.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), layout.size(), Advice::LinuxDoDump) };
-        // SAFETY: allocated with this layout, and used no more.
+        // SAFETY: allocated with this layout, and not used any more.
         unsafe { dealloc(self.start.as_ptr(), layout) };
     }
 }
@@ -105,7 +105,7 @@ impl fmt::Debug for SecretBytes {
 mod tests {
     use super::*;
 
-    /// The flags of the mapping that has this address.
+    /// Returns the flags of the mapping at this address.
     fn flags_at(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut is_in = false;
@@ -135,7 +135,7 @@ mod tests {
         let address = secret.as_ptr().addr();
         drop(secret);
         drop(copy);
-        // The page may be gone, or be another's; it is dumped again if it is there.
+        // The page may be gone, or have another owner; if it is there, it is dumped again.
         let ordinary = [1_u8; 64];
         assert!(!flags_at(ordinary.as_ptr().addr()).split_whitespace().any(|flag| flag == "dd"));
         assert_ne!(address, 0);

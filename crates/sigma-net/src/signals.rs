@@ -1,20 +1,19 @@
-//! Signals that work whatever the threads of the process are busy with.
+//! Signals that work even if all threads of the process are busy.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A signal counts as another one only after this long: programs that stop others (`timeout`) send the
-/// same one to the process and to its group.
+/// A signal counts as a second one only after this time: programs that stop others (`timeout`) send the same signal
+/// to the process and to its group.
 const APART_MS: u64 = 1_000;
 
-/// When the first one came, 0 before.
+/// The time of the first one; 0 before.
 static FIRST_MS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on the first SIGTERM or SIGINT is left to those who listen for it, and another one a second
-/// later or more ends the process at once, with the status 128 + signal. An operator need not ask what
-/// it still waits for.
+/// Leaves the first SIGTERM or SIGINT to its listeners; another one at least a second later ends the process at once,
+/// with the status 128 + signal. So an operator can always force the end.
 ///
 /// # Errors
 /// Returns the error of the operating system.
@@ -27,19 +26,19 @@ pub fn end_at_the_second() -> io::Result<()> {
                 unsafe { libc::_exit(128 + signal) }
             }
         };
-        // SAFETY: what runs in the handler reads a clock and an atomic and may call `_exit`: nothing
-        // that allocates, locks or panics.
+        // SAFETY: the handler reads a clock and an atomic and may call `_exit`: nothing that allocates, locks or
+        // panics.
         unsafe { signal_hook_registry::register(signal, on_signal) }?;
     }
     Ok(())
 }
 
-/// The signals that operators send.
+/// Signals of operators.
 const OF_OPERATORS: [libc::c_int; 5] =
     [libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Holds back the signals of operators from the calling thread, and from those that it starts: one that comes stays pending,
-/// also while another program takes the place of this one.
+/// Blocks the signals of operators in the calling thread, and in threads that it starts: such a signal stays pending,
+/// even across a re-exec.
 ///
 /// # Errors
 /// Returns the error of the operating system.
@@ -47,7 +46,7 @@ pub fn hold_back() -> io::Result<()> {
     mask(libc::SIG_BLOCK)
 }
 
-/// Lets those that came meanwhile, and others, through to the calling thread.
+/// Unblocks these signals in the calling thread; pending ones are delivered.
 ///
 /// # Errors
 /// Returns the error of the operating system.
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_held_back_from_a_thread() {
+    fn signals_are_blocked_in_a_thread() {
         let blocked = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let line =

@@ -1,8 +1,7 @@
-//! A network made up by a test, in place of the kernel's: byte streams of its own, and connections
-//! that lead where it says.
+//! A simulated network for tests: its byte streams and connections replace the kernel's.
 //!
-//! It stands below everything that a worker runs, so that what is simulated is the code that serves.
-//! Built with the feature `simulation` only.
+//! It is below all code of a worker, so that the simulated code is the production code. Built only with the feature
+//! `simulation`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -18,24 +17,23 @@ pub trait Wire: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> Wire for T {}
 
-/// A connection on its way.
+/// A connection being established.
 pub type Dialling = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>;
 
-/// Where connections to nodes lead.
+/// Connects to nodes.
 type Network = Box<dyn Fn(SocketAddr) -> Dialling>;
 
 thread_local! {
     static NETWORK: RefCell<Option<Network>> = const { RefCell::new(None) };
 }
 
-/// From here on [`crate::Stream::dial_tcp`] connects as `network` says, on this thread, until the
-/// result is dropped.
+/// Makes [`crate::Stream::dial_tcp`] use `network` on this thread, until the result is dropped.
 pub fn enter(network: impl Fn(SocketAddr) -> Dialling + 'static) -> Entered {
     NETWORK.set(Some(Box::new(network)));
     Entered(())
 }
 
-/// The thread is in a made-up network as long as this lives.
+/// The thread is in a simulated network while this exists.
 #[derive(Debug)]
 #[must_use = "the network ends with it"]
 pub struct Entered(());
@@ -46,7 +44,7 @@ impl Drop for Entered {
     }
 }
 
-/// A connection in the network that this thread is in, if it is in one.
+/// Returns a connection in the simulated network of this thread, if it has one.
 pub(crate) fn dial(addr: SocketAddr) -> Option<Dialling> {
     NETWORK.with_borrow(|network| network.as_ref().map(|network| network(addr)))
 }

@@ -1,6 +1,6 @@
-//! Listening sockets, and those of datagrams, that somebody else has bound: the process before this one, or a service manager.
+//! Inherited sockets, for connections and datagrams, bound by the previous process or a service manager.
 //!
-//! A socket says itself where it listens, so nobody has to tell, and none is taken for another.
+//! A socket knows its own address, so no configuration is needed, and sockets cannot be confused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,22 +14,22 @@ use socket2::{Domain, SockRef, Type};
 use crate::datagram;
 use crate::listen::BoundSocket;
 
-/// Where a socket listens.
+/// The address of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A TCP port.
     Tcp(SocketAddr),
     /// A UDP port.
     Udp(SocketAddr),
-    /// The file of a Unix socket.
+    /// The file of a Unix socket
     Unix(PathBuf),
 }
 
 impl Place {
-    /// Where `socket` listens.
+    /// Returns the address of `socket`.
     ///
     /// # Errors
-    /// Returns an error if it does not listen, or is of a kind that no listener has.
+    /// Returns an error if it does not listen, or is of an unsupported kind.
     pub fn of(socket: impl AsFd) -> io::Result<Place> {
         let other = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
         let socket = SockRef::from(&socket);
@@ -60,12 +60,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Sockets that were found bound, by where they listen. They are closed on drop, but for the handles of them.
+/// Inherited sockets, by their address. They are closed on drop; copied handles stay open.
 #[derive(Debug, Default)]
 pub struct Sockets(HashMap<Place, Vec<OwnedFd>>);
 
 impl Sockets {
-    /// Adds sockets. What is none is closed, and the log says so.
+    /// Adds sockets. Other descriptors are closed, with a log message.
     pub fn add(&mut self, sockets: impl IntoIterator<Item = OwnedFd>) {
         for socket in sockets {
             match Place::of(&socket) {
@@ -75,7 +75,7 @@ impl Sockets {
         }
     }
 
-    /// Handles of those on a TCP port, to listen with a queue of so many connections.
+    /// Returns handles of the sockets on a TCP port, with a queue of this length.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -88,7 +88,7 @@ impl Sockets {
         })
     }
 
-    /// Handles of those on a UDP port.
+    /// Returns handles of the sockets on a UDP port.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -104,7 +104,7 @@ impl Sockets {
         })
     }
 
-    /// Handles of those on the file of a Unix socket.
+    /// Returns handles of the sockets on the file of a Unix socket.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -115,7 +115,7 @@ impl Sockets {
         if !exact.is_empty() {
             return Ok(exact);
         }
-        // One that was bound by a relative path says just that.
+        // A socket bound by a relative path reports the relative path.
         let relative = std::env::current_dir()?;
         match path.strip_prefix(relative) {
             Ok(path) => self.handles(&Place::Unix(path.to_owned()), handle),
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_found_by_where_they_listen() {
+    fn sockets_are_found_by_address() {
         let mut sockets = Sockets::default();
         let (first, other) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("[::1]:0"));
         let (first, other) = (first.unwrap(), other.unwrap());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_listen_is_no_listener() {
+    fn other_descriptors_are_rejected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connected = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(Place::of(&connected).is_err());

@@ -1,7 +1,6 @@
-//! Bytes that go from one socket to another without passing through the process: the kernel hands their pages on by
-//! way of a pipe (splice(2)).
+//! Zero-copy transfer between sockets: the kernel moves their pages through a pipe (splice(2)).
 //!
-//! A pipe is taken when there is something to move, and is empty whenever it is given back: what idles holds none.
+//! A pipe is taken only for data to move, and is empty when it is given back, so an idle connection holds none.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,21 +13,21 @@ use tokio::io::Interest;
 
 use crate::Stream;
 
-/// What a pipe holds, in bytes: as much as a busy socket has at a time.
+/// The capacity of a pipe in bytes: as much as a busy socket has at a time.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// Pipes of a worker, each of which takes two descriptors. What finds none is copied.
+/// The limit of pipes of a worker, each of which takes two descriptors. Without a pipe, data is copied.
 const PIPES_MAX: usize = 64;
 
-/// Those of them that are kept while nothing is in them.
+/// The number of empty pipes that are kept.
 const PIPES_KEPT: usize = 16;
 
 /// The pipes of one worker.
 #[derive(Debug, Default)]
 struct Pipes {
-    /// How many there are, in use or not.
+    /// The number of pipes, in use or not.
     count: usize,
-    /// The system does not let this process splice.
+    /// The system does not allow splicing.
     is_forbidden: bool,
     idle: Vec<Ends>,
 }
@@ -52,7 +51,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe of this worker; None if all are in use, or there is no descriptor for another one.
+    /// Returns an empty pipe of this worker; None if all are in use, or there is no descriptor for another one.
     pub fn take() -> Option<Pipe> {
         PIPES.with_borrow_mut(|pipes| {
             let ends = match pipes.idle.pop() {
@@ -68,7 +67,7 @@ impl Pipe {
         })
     }
 
-    /// Bytes that were read and are still to be written.
+    /// Returns the bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -79,7 +78,7 @@ impl Ends {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         crate::limits::leave_reserve(&read)?;
         crate::limits::leave_reserve(&write)?;
-        // Where that is not allowed it is smaller, and works as well.
+        // If that is not allowed, the pipe is smaller and works as well.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
         Ok(Ends { read, write })
     }
@@ -92,7 +91,7 @@ impl Drop for Pipe {
         let _ = PIPES.try_with(|pipes| {
             let mut pipes = pipes.borrow_mut();
             match ends {
-                // What is in it is nobody else's.
+                // Its content belongs to this connection alone.
                 Some(ends) if is_empty && pipes.idle.len() < PIPES_KEPT => pipes.idle.push(ends),
                 _ => pipes.count -= 1,
             }
@@ -101,21 +100,21 @@ impl Drop for Pipe {
 }
 
 impl Stream {
-    /// Whether bytes can be moved from it, or to it, by a [`Pipe`].
+    /// Returns true if a [`Pipe`] can move bytes from it and to it.
     pub fn can_splice(&self) -> bool {
         matches!(self, Stream::Tcp(_))
     }
 
-    /// Moves what there is into an empty pipe; 0 is the end of the stream.
+    /// Moves available bytes into an empty pipe; 0 is the end of the stream.
     ///
     /// # Errors
-    /// Returns the error of the operating system. Where nothing can be spliced it is [`io::ErrorKind::Unsupported`],
-    /// and nothing was taken.
+    /// Returns the error of the operating system. Without support it is [`io::ErrorKind::Unsupported`], and nothing
+    /// was read.
     pub fn poll_splice_into(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
         loop {
             ready!(socket.poll_read_ready(cx))?;
-            // The pipe is empty: nothing but the socket can make it wait.
+            // The pipe is empty: only the socket can make it wait.
             match socket.try_io(Interest::READABLE, || pass(&*socket, &ends.write, PIPE_BYTES)) {
                 Ok(n) => {
                     pipe.held += n;
@@ -134,10 +133,10 @@ impl Stream {
         }
     }
 
-    /// Moves some of what a pipe holds to the stream.
+    /// Moves bytes from a pipe to the stream.
     ///
     /// # Errors
-    /// As [`Stream::poll_splice_into`].
+    /// Returns an error in the same cases as [`Stream::poll_splice_into`].
     pub fn poll_splice_from(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         let (Stream::Tcp(socket), Some(ends)) = (self, &pipe.ends) else { return Poll::Ready(Err(cannot())) };
         loop {
@@ -164,7 +163,7 @@ fn pass(from: impl AsFd, to: impl AsFd, bytes: usize) -> io::Result<usize> {
     }
 }
 
-/// Whether the system does not splice, or not for this process: a filter of system calls may forbid it.
+/// Returns true if the system does not support splicing, or forbids it, for example by a filter of system calls.
 fn is_refusal(error: &io::Error) -> bool {
     let refusals = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::ACCESS];
     refusals.iter().any(|refusal| error.raw_os_error() == Some(refusal.raw_os_error()))
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_pass_and_a_pipe_is_used_again_when_it_is_empty() {
+    async fn bytes_pass_and_an_empty_pipe_is_reused() {
         let ((mut from, mut sender), (mut to, mut reader)) = (pair().await, pair().await);
         let mut noop = Context::from_waker(std::task::Waker::noop());
         let mut pipe = Pipe::take().expect("a pipe");
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_so_many_pipes() {
+    fn a_worker_has_a_limit_of_pipes() {
         let held: Vec<Pipe> = std::iter::from_fn(Pipe::take).take(PIPES_MAX + 1).collect();
         assert_eq!(held.len(), PIPES_MAX);
         drop(held);
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_plain_tcp_says_so() {
+    async fn other_streams_report_unsupported() {
         let (near, _far) = tokio::net::UnixStream::pair().expect("a pair of sockets");
         let (mut stream, mut pipe) = (Stream::Unix(near), Pipe::take().expect("a pipe"));
         assert!(!stream.can_splice());

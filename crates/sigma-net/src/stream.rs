@@ -1,4 +1,4 @@
-//! One connected stream, whatever it runs over.
+//! One connected stream over any transport.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -18,8 +18,8 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::tls::{Facts, TlsStream};
 use crate::uring::{self, UringStream};
 
-/// A connected byte stream. All operations are polled, so that one task can drive both sides of
-/// an exchange without splitting either.
+/// A connected byte stream. All operations are polled, so that one task can drive both sides of an exchange without
+/// splitting either.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP
@@ -28,9 +28,9 @@ pub enum Stream {
     Unix(UnixStream),
     /// TCP or Unix domain, by io_uring.
     Uring(UringStream),
-    /// Encrypted, over another stream. Boxed, so that plain streams do not pay its size.
+    /// Encrypted, over another stream. Boxed, so that plain streams stay small.
     Tls(Box<TlsStream>),
-    /// Made up by a test.
+    /// Simulated by a test
     #[cfg(feature = "simulation")]
     Simulated(Box<dyn crate::simulation::Wire>),
 }
@@ -38,19 +38,19 @@ pub enum Stream {
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP peer, IPv4-mapped addresses unwrapped.
+    /// A TCP peer; IPv4-mapped addresses are unwrapped
     Ip(SocketAddr),
-    /// A process on this machine.
+    /// A process on this machine
     Unix,
 }
 
 impl Peer {
-    /// From a socket address; `::ffff:a.b.c.d` becomes `a.b.c.d`.
+    /// Returns the peer of a socket address; `::ffff:a.b.c.d` becomes `a.b.c.d`.
     pub fn from_tcp(addr: SocketAddr) -> Peer {
         Peer::Ip(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
     }
 
-    /// The port, if it has one.
+    /// Returns the port, if it has one.
     pub fn port(&self) -> Option<u16> {
         match self {
             Peer::Ip(addr) => Some(addr.port()),
@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// The address, if it has one.
+    /// Returns the address, if it has one.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Peer::Ip(addr) => Some(addr.ip()),
@@ -78,11 +78,11 @@ impl Stream {
         Ok(Stream::Tcp(stream))
     }
 
-    /// As [`Stream::connect_tcp`], for traffic: leaves the reserve of descriptors to operators and
-    /// health checks ([`crate::limits::Descriptors`]).
+    /// As [`Stream::connect_tcp`], for traffic: it leaves the reserve of descriptors to operators and health checks
+    /// ([`crate::limits::Descriptors`]).
     ///
     /// # Errors
-    /// Returns the error of the operating system; that of no free descriptor if only the reserve is left.
+    /// Returns the error of the operating system, or an error for too many open files if only the reserve is left.
     pub async fn dial_tcp(addr: SocketAddr) -> io::Result<Stream> {
         #[cfg(feature = "simulation")]
         if let Some(dialling) = crate::simulation::dial(addr) {
@@ -119,8 +119,8 @@ impl Stream {
 
     /// Reads into `buf`; 0 is the end of the stream.
     ///
-    /// A read that does not fill `buf` also takes note that the socket is drained, so the next
-    /// call waits for the kernel's word instead of asking it again.
+    /// After a read that does not fill `buf`, the socket counts as drained, so the next call waits for the kernel's
+    /// event instead of a system call.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -138,9 +138,8 @@ impl Stream {
         ready.map_ok(|()| buf.filled().len())
     }
 
-    /// Reads behind the bytes in `chunk`, into its own memory; 0 is the end of the stream. A chunk
-    /// without memory gets some only if there is something to read, so a wait holds none; a full one
-    /// grows.
+    /// Reads to the end of `chunk`, into its own memory; 0 is the end of the stream. A chunk without memory gets some
+    /// only when there are bytes to read, so a wait holds none; a full one grows.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -201,9 +200,8 @@ impl Stream {
         }
     }
 
-    /// Ready when everything that was written has been handed to the system, or leaves with the
-    /// worker's turn. An encrypted stream holds bytes back: what it took was encrypted at once, and
-    /// the socket may not have had room for it. So may one by io_uring.
+    /// Ready when all written bytes have been passed to the system, or leave with the worker's turn. An encrypted
+    /// stream may hold bytes back: it encrypts at once, and the socket may have no room. So may an io_uring stream.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -218,8 +216,8 @@ impl Stream {
         }
     }
 
-    /// Closes the sending side; an encrypted stream says so to its peer, who otherwise has to
-    /// take what it got for cut short.
+    /// Closes the sending side; an encrypted stream sends the closing alert, without which its peer must assume a
+    /// truncation.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -234,21 +232,21 @@ impl Stream {
         }
     }
 
-    /// Whether dropping the stream tells its peer the end as [`Stream::poll_shutdown`] would, provided that all that
-    /// the peer has sent was read.
+    /// Returns true if a drop of the stream ends it for its peer as [`Stream::poll_shutdown`] does, provided that all
+    /// received bytes were read.
     pub fn ends_when_dropped(&self) -> bool {
         matches!(self, Stream::Tcp(_) | Stream::Unix(_))
     }
 
-    /// Ends the stream as broken: what was not sent is dropped, and the peer learns that it did not get
-    /// everything (RFC 9293 §3.10.5).
+    /// Resets the stream: unsent bytes are dropped, and the peer learns that its data is incomplete (RFC 9293
+    /// §3.10.5).
     pub fn reset(self) {
         self.be_abrupt();
     }
 
     fn be_abrupt(&self) {
         let abrupt = |socket: BorrowedFd<'_>| {
-            // One that is broken already needs no option.
+            // A broken socket needs no option.
             let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
         };
         match self {
@@ -261,21 +259,21 @@ impl Stream {
         }
     }
 
-    /// Whether an idle stream is still usable: open, and silent. Bytes that nobody asked for make
-    /// it unusable too.
+    /// Returns true if an idle stream is still usable: open, without bytes to read. Unsolicited bytes make it
+    /// unusable too.
     pub fn is_quiet(&mut self) -> bool {
         let mut probe = [0];
         let mut cx = Context::from_waker(std::task::Waker::noop());
         self.poll_read(&mut cx, &mut probe).is_pending()
     }
 
-    /// As [`Stream::is_quiet`], but asks the kernel too: the event loop may not have been told of an end yet. It is a
-    /// system call, for a stream on which is sent what nobody would send again.
+    /// As [`Stream::is_quiet`], with a query to the kernel: the event loop may not know of an end yet. It costs a
+    /// system call, for streams whose next request cannot be sent again.
     pub fn is_quiet_now(&mut self) -> bool {
         self.is_quiet() && self.is_silent()
     }
 
-    /// Whether the kernel has neither bytes nor an end to be read.
+    /// Returns true if the kernel has neither bytes nor an end to be read.
     fn is_silent(&self) -> bool {
         let is_silent = |socket: BorrowedFd<'_>| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -291,7 +289,7 @@ impl Stream {
         }
     }
 
-    /// Whether this connection of a client has the last descriptor that clients get.
+    /// Returns true if this client connection has the last descriptor of the clients' share.
     pub fn is_last_for_clients(&self) -> bool {
         match self {
             Stream::Tcp(s) => crate::limits::is_last_for_clients(s.as_fd()),
@@ -303,7 +301,7 @@ impl Stream {
         }
     }
 
-    /// The local address, if it is an IP one.
+    /// Returns the local address, if it is an IP address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok(),
@@ -315,7 +313,7 @@ impl Stream {
         }
     }
 
-    /// The outcome of the handshake, if the stream is encrypted.
+    /// Returns the result of the handshake, if the stream is encrypted.
     pub fn tls(&self) -> Option<&Facts> {
         match self {
             Stream::Tls(s) => Some(s.facts()),
@@ -326,8 +324,8 @@ impl Stream {
     }
 }
 
-/// Connects without asking the system for an error where it has told of none: that is one call less for each
-/// connection to a node.
+/// Connects, and reads the socket error only if an event reports one: this saves one system call for each connection
+/// to a node.
 async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(addr), kind, Some(Protocol::TCP))?;
@@ -338,7 +336,7 @@ async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     }
     let stream = TcpStream::from_std(socket.into())?;
     let ready = stream.ready(Interest::WRITABLE | Interest::ERROR).await?;
-    // A connection that stands can be written, and nothing else is known of it.
+    // An established connection is writable, and has no other event.
     if (ready.is_error() || ready.is_write_closed() || ready.is_read_closed())
         && let Some(error) = stream.take_error()?
     {
@@ -403,7 +401,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_fill_takes_memory_when_there_is_something_and_grows_what_is_full() {
+    async fn a_fill_takes_memory_only_for_bytes_and_grows_a_full_chunk() {
         let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
         let (mut near, mut chunk) = (Stream::Unix(near), Chunk::empty());
         let mut noop = Context::from_waker(std::task::Waker::noop());
@@ -428,21 +426,21 @@ mod tests {
         assert_eq!(chunk.len(), before + 6);
     }
 
-    /// Within one turn of the event loop, which is told of nothing meanwhile.
+    /// Within one turn of the event loop, which gets no events meanwhile.
     #[tokio::test]
     async fn the_kernel_knows_of_an_end_before_the_event_loop_does() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let mut near = Stream::dial_tcp(addr).await.expect("a connection");
         let (far, _) = listener.accept().expect("a connection");
-        // It has found nothing to read, and waits to be told.
+        // It has found nothing to read, and waits for an event.
         assert!(near.is_quiet() && near.is_quiet_now());
         drop(far);
         assert!(near.is_quiet() && !near.is_quiet_now());
     }
 
     #[tokio::test]
-    async fn what_cannot_be_reached_says_why() {
+    async fn connection_errors_have_a_reason() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         for _ in 0..20 {

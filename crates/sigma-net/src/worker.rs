@@ -13,28 +13,28 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::sandbox::calls;
 use crate::uring::{self, Sizes};
 
-/// Events handled between two looks at the timer and at what other threads tell.
+/// The number of events between two checks of the timer and of other threads.
 const EVENTS_PER_TURN: usize = 256;
 
-/// Threads beside a worker for what blocks, such as reading files and rendering pages. Clients decide
-/// how many such calls come at once; tokio would start 512 threads for each worker. Calls beyond
-/// these wait their turn, and a disk is hardly faster with more.
+/// The number of blocking threads of a worker, for work such as reading files and rendering pages. Clients decide how
+/// many such calls come at once; tokio would start 512 threads for each worker. Further calls wait, and a disk is
+/// hardly faster with more threads.
 const BLOCKING_THREADS: usize = 16;
 
-/// What moves bytes between a worker and its connections.
+/// The I/O method of a worker's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
-    /// The stream itself, when epoll says that its socket is ready.
+    /// The stream itself, when epoll reports that its socket is ready.
     Epoll,
-    /// The kernel, by a ring of these sizes; as [`Io::Epoll`] where that is not to be had, which is logged.
+    /// The kernel, by a ring of these sizes; [`Io::Epoll`] if that is unavailable, which is logged.
     Auto(Sizes),
-    /// As [`Io::Auto`], but nobody expects it not to be had: what is logged is a warning.
+    /// As [`Io::Auto`], but the log entry is a warning.
     Uring(Sizes),
 }
 
-/// Starts a worker thread that runs the future `main` makes, on a runtime of its own. Connections that
-/// it accepts and dials go by `io`. With `is_filtered`, the thread gives up system calls that a worker does not need
-/// ([`calls`]) before it runs the future.
+/// Starts a worker thread that runs the future of `main` on its own runtime. `io` is the method for connections that
+/// it accepts and dials. With `is_filtered`, the thread gives up system calls that a worker does not need ([`calls`])
+/// before it runs the future.
 ///
 /// # Errors
 /// Returns the error of the operating system if the thread cannot be started.
@@ -85,16 +85,16 @@ async fn run<F: Future<Output = ()>>(io: Io, is_filtered: bool, main: impl FnOnc
     uring::settle().await;
 }
 
-/// Pause before what panicked is started anew: it may do so again at once.
+/// The pause before a restart after a panic: it may panic again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the future that `make` makes. Whenever it panics, says so, makes it anew and goes on: what a
-/// worker cannot do without must not end unseen. The panic itself is told by the panic hook.
+/// Runs the future of `make`. After a panic it logs, makes a new one and continues: a necessary part of a worker must
+/// not end unnoticed. The panic hook reports the panic itself.
 pub async fn kept_up<F: Future>(name: &'static str, mut make: impl FnMut() -> F) -> F::Output {
     loop {
         let mut running = pin!(make());
         let ended = poll_fn(|cx| {
-            // It shares with others only cells that are whole between two borrows.
+            // It shares with other code only cells that are valid between two borrows.
             match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
                 Ok(Poll::Pending) => Poll::Pending,
                 Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
@@ -104,18 +104,16 @@ pub async fn kept_up<F: Future>(name: &'static str, mut make: impl FnMut() -> F)
         if let Some(output) = ended.await {
             return output;
         }
-        tracing::error!(name, "a part of a worker has panicked and is started anew");
+        tracing::error!(name, "a part of a worker has panicked and is restarted");
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// How far the threads that do not serve requests stand back from those that do: where they share a
-/// CPU, a quarter of it is left for them.
+/// The nice value of threads that do not serve requests: on a shared CPU they get a quarter of it.
 const STEP_BACK: i32 = 5;
 
-/// Lets the worker threads that run already go first, before the calling thread and those that it
-/// starts from now on. A large configuration or a page of metrics costs time that traffic would
-/// miss on a machine with few CPUs.
+/// Gives running worker threads priority over the calling thread and the threads that it starts from now on. On a
+/// machine with few CPUs, a large configuration or a page of metrics would otherwise take time from traffic.
 pub fn yield_to_workers() {
     let this = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(this), STEP_BACK) {
@@ -128,7 +126,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_panics_is_started_anew() {
+    async fn a_panicked_part_is_restarted() {
         let mut starts = 0;
         let output = kept_up("a test", || {
             starts += 1;
@@ -144,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_io_uring_serves_by_epoll() {
-        // No kernel sets up a ring of no entries.
+    fn a_worker_without_io_uring_uses_epoll() {
+        // No kernel supports a ring without entries.
         let sizes = Sizes { entries: 0, buffers: 1, buffer_bytes: 512, is_restricted: false };
         for io in [Io::Auto(sizes), Io::Uring(sizes), Io::Epoll] {
             let thread = spawn("test".into(), None, io, false, async || assert!(!uring::is_active()));

@@ -1,16 +1,16 @@
-//! Which allocations are looked at, and for how many each of them stands.
+//! The choice of sampled allocations, and the weight of each sample.
 //!
-//! Think of all bytes that a thread allocates as a line, and of points on it at random, one in so many bytes: an allocation
-//! with a point within it is looked at. The distances between such points are exponential. So whether one is looked at
-//! depends on its size alone, not on those before it, which a regular distance would not do: a loop that allocates two
-//! sizes in turn could have one of them seen always and the other never.
+//! Imagine all bytes that a thread allocates as a line with random points on it, one in so many bytes: an allocation
+//! with a point in it is sampled. The distances between such points are exponential. So sampling depends on the size
+//! of an allocation alone, not on earlier ones. With a regular distance, a loop over two sizes could always sample
+//! one of them and never the other.
 
 use std::cell::Cell;
 
-/// A thread's way to its next point.
+/// The distance of a thread to its next point.
 pub(super) struct Countdown {
     random: Cell<u64>,
-    /// Bytes, up to the one that has the point in it.
+    /// The remaining bytes, up to the one with the point.
     left: Cell<u64>,
 }
 
@@ -19,30 +19,30 @@ impl Countdown {
         Countdown { random: Cell::new(0), left: Cell::new(0) }
     }
 
-    /// Begins anew.
+    /// Starts again.
     pub(super) fn begin(&self, seed: u64, mean: u32) {
         self.random.set(mixed(seed));
         self.left.set(self.distance(mean));
     }
 
-    /// Goes on by an allocation, and tells whether it has a point in it.
+    /// Counts an allocation, and returns true if it has a point.
     pub(super) fn is_due(&self, size: u64, mean: u32) -> bool {
         let left = self.left.get();
         if size < left {
             self.left.set(left - size);
             return false;
         }
-        // How far it was to the last point says nothing of how far it is to the next one.
+        // Distances are independent of each other.
         self.left.set(self.distance(mean));
         true
     }
 
-    /// An exponential distance, in whole bytes: rounded up, so that it is within the next `size` bytes just as often as the
-    /// one that is not rounded.
+    /// Returns an exponential distance in whole bytes: rounded up, so that the probability of a point in the next
+    /// `size` bytes is unchanged.
     fn distance(&self, mean: u32) -> u64 {
         let random = self.random.get().wrapping_add(STEP);
         self.random.set(random);
-        /// Values of the 53 bits that the fraction of a float has.
+        /// The number of values of a float's 53-bit fraction.
         const VALUES: f64 = (1_u64 << 53) as f64;
         // Above 0 and up to 1.
         let share = ((mixed(random) >> 11) as f64 + 1.0) / VALUES;
@@ -50,7 +50,7 @@ impl Countdown {
     }
 }
 
-/// Steps of SplitMix64, and its way to make a random number of one that counts.
+/// SplitMix64: its increment, and its mixing function.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 pub(super) fn mixed(number: u64) -> u64 {
@@ -59,19 +59,19 @@ pub(super) fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// What a sample stands for.
+/// The weight of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weight {
-    /// Allocations, in parts of [`PARTS`].
+    /// Allocations, in units of 1/[`PARTS`].
     pub(super) objects: u64,
     pub(super) bytes: u64,
 }
 
-/// Parts of one allocation in [`Weight::objects`]: a large one stands for itself and a little more.
+/// The units of one allocation in [`Weight::objects`]: a large one counts as itself and a little more.
 pub(super) const PARTS: u64 = 1 << 16;
 
 impl Weight {
-    /// That of an allocation of `size` bytes: one in so many of its size has a point within it.
+    /// Returns the weight of an allocation of `size` bytes: the inverse of the probability of a point in it.
     pub(super) fn of(size: u64, mean: u32) -> Weight {
         let size = size.max(1) as f64;
         let chance = -(-size / f64::from(mean)).exp_m1();
@@ -83,9 +83,9 @@ impl Weight {
 mod tests {
     use super::*;
 
-    /// The sums of what was seen are those of all, within what chance allows.
+    /// The sums over samples match the real sums, within the statistical error.
     #[test]
-    fn samples_stand_for_all() {
+    fn samples_represent_all_allocations() {
         let check = |sizes: &[u64], count: usize, mean: u32| {
             let countdown = Countdown::new();
             countdown.begin(42, mean);
@@ -111,7 +111,7 @@ mod tests {
         };
         check(&[64], 1_000_000, 16 << 10);
         check(&[8, 100_000], 50_000, 512 << 10);
-        // A regular distance would see one of these two always.
+        // A regular distance would always sample one of these two.
         check(&[256 << 10, 1, 256 << 10], 30_000, 512 << 10);
         check(&[1, 24, 500, 3_000, 16 << 10, 1 << 20], 600_000, 512 << 10);
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_stands_for_itself() {
+    fn a_large_allocation_counts_as_itself() {
         let check = |size: u64, mean: u32, objects: f64, bytes: u64| {
             let weight = Weight::of(size, mean);
             assert!((weight.objects as f64 / PARTS as f64 - objects).abs() < 0.001, "{size}: {weight:?}");

@@ -1,7 +1,7 @@
-//! Which sampled allocations are not freed yet: a table by addresses, for any thread and without a lock.
+//! The sampled allocations that are not freed: a lock-free table by address, for any thread.
 //!
-//! An address has one line of the table, as long as one of the CPU's cache, and is at any place of it: to find that it is
-//! not there, which is the answer for nearly all, takes one line. What a full line has no place for is not followed.
+//! An address belongs to one line of the table, the size of a cache line, and may be anywhere in it. So the usual
+//! negative look-up reads one line. If a line is full, further allocations in it are not tracked.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use rustix::mm::{Advice, madvise};
 
 use super::distance::mixed;
 
-/// Lines, and places in each: 64 Ki allocations, some 32 GiB at the usual distance. Half of that fits before lines begin to
-/// be full.
+/// The number of lines, and of places in each: 64 Ki allocations, about 32 GiB at the usual distance. Half of that
+/// fits before lines become full.
 const LINES: usize = 1 << 13;
 const PLACES: usize = 8;
 
-/// Where there is nothing: no allocation is there.
+/// An empty place: address 0 is never allocated.
 const FREE: usize = 0;
 
 #[repr(align(64))]
 struct Line([AtomicUsize; PLACES]);
 
-/// The addresses. Aligned to pages, which it fills, so that they can be given back.
+/// The addresses. Aligned to pages, and a multiple of their size, so that they can be returned to the system.
 #[repr(align(4096))]
 pub(super) struct Held([Line; LINES]);
 
@@ -30,15 +30,15 @@ impl Held {
         Held([const { Line([const { AtomicUsize::new(FREE) }; PLACES]) }; LINES])
     }
 
-    /// The number of an address's line. Its low bits say little: blocks of one size are one size apart.
+    /// Returns the line of an address. Low bits have little information: blocks of one size are one size apart.
     fn line(address: usize) -> usize {
         mixed(address as u64) as usize % LINES
     }
 
-    /// Where an address is: its place's number. May be called at any time, and reads one line.
+    /// Returns the index of an address. It may be called at any time, and reads one line.
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let line = Held::line(address);
-        // Whoever may free it has it from the one that allocated it, whose entry is seen therefore.
+        // The thread that frees it got it from the thread that allocated it, so it sees the entry.
         let at = self.0[line].0.iter().position(|place| place.load(Ordering::Relaxed) == address)?;
         Some(line * PLACES + at)
     }
@@ -47,10 +47,10 @@ impl Held {
         &self.0[number / PLACES % LINES].0[number % PLACES]
     }
 
-    /// Takes a free place for an address, which is in none.
+    /// Takes a free place for a new address.
     fn claim(&self, address: usize) -> Option<usize> {
         let line = Held::line(address);
-        // Acquire: who had the place has read what belongs to it before it was free.
+        // Acquire: the previous owner has read its data before it freed the place.
         let is_free = |place: &AtomicUsize| {
             place.compare_exchange(FREE, address, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
@@ -58,13 +58,13 @@ impl Held {
         Some(line * PLACES + at)
     }
 
-    /// Gives a place back, if an address has it.
+    /// Removes an address from its place; returns false if the address is gone.
     fn give_back(&self, number: usize, address: usize) -> bool {
-        // Release: what belongs to it was read before.
+        // Release: the data of the place were read before.
         self.place(number).compare_exchange(address, FREE, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Forgets all of them, and gives their memory back to the system. Nobody may write meanwhile.
+    /// Removes all addresses, and returns their memory to the system. No thread may write meanwhile.
     #[expect(unsafe_code)]
     pub(super) fn clear(&self) {
         for place in self.0.iter().flat_map(|line| &line.0) {
@@ -73,9 +73,9 @@ impl Held {
             }
         }
         let start = ptr::from_ref(self).cast_mut().cast();
-        // SAFETY: the pages are this value's alone, as large and as aligned as it is. Each word of them is zero, and is zero
-        // when it comes back; those who read one meanwhile find that, by an atomic load. Where pages are larger, or are of
-        // another kind, the system refuses, and they stay as they are.
+        // SAFETY: the pages belong to this value alone, which has their size and alignment. Each word is zero
+        // afterwards; concurrent readers see that by an atomic load. If pages are larger, or of another kind, the
+        // system refuses, and they stay unchanged.
         let _ = unsafe { madvise(start, size_of::<Held>(), Advice::LinuxDontNeed) };
     }
 
@@ -85,16 +85,16 @@ impl Held {
     }
 }
 
-/// What is known of an allocation that is held.
+/// The data of a tracked allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The number of its stack.
     pub(super) stack: u32,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(super) size: u64,
 }
 
-/// What belongs to each place of [`Held`], for one run.
+/// The data of each place in [`Held`], for one run.
 pub(super) struct Entries(Box<[(AtomicU32, AtomicU64)]>);
 
 impl Entries {
@@ -102,21 +102,20 @@ impl Entries {
         Entries((0..LINES * PLACES).map(|_| Default::default()).collect())
     }
 
-    /// Holds an allocation, which nobody can free before this returns. Is false if there is no place.
+    /// Tracks an allocation, which cannot be freed before this returns. Returns false if there is no place.
     pub(super) fn insert(&self, held: &Held, address: usize, entry: Entry) -> bool {
         let Some(number) = held.claim(address) else { return false };
         let (stack, size) = &self.0[number];
-        // Read by the one that frees it, who has the address from here.
+        // It is read by the thread that frees the allocation, which got the address after this.
         stack.store(entry.stack, Ordering::Relaxed);
         size.store(entry.size, Ordering::Relaxed);
         true
     }
 
-    /// Takes out the entry of an address, at the place where it was found: None if it is not there any more, since it was
-    /// of another run.
+    /// Removes the entry of an address at its place; None if it is gone, since it belonged to another run.
     pub(super) fn remove(&self, held: &Held, number: usize, address: usize) -> Option<Entry> {
         let (stack, size) = &self.0[number];
-        // Before the place is free and somebody else writes there.
+        // Before the place is free and another thread writes there.
         let entry = Entry { stack: stack.load(Ordering::Relaxed), size: size.load(Ordering::Relaxed) };
         held.give_back(number, address).then_some(entry)
     }
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_has_no_place_for_is_refused() {
+    fn a_full_line_rejects_addresses() {
         let (held, entries) = table();
         let same_line: Vec<usize> =
             (1..).map(|n| n * 16).filter(|address| Held::line(*address) == 7).take(PLACES + 1).collect();
@@ -158,10 +157,10 @@ mod tests {
         assert!(held.is_empty() && held.find(last).is_none());
     }
 
-    /// Addresses go from thread to thread, as those of an allocator do, and are used again at once: each is found by the one
-    /// that has it, with what was said of it.
+    /// As in an allocator, addresses pass between threads and are reused at once: each owner finds its address with
+    /// the right data.
     #[test]
-    fn threads_find_what_others_have_written() {
+    fn threads_find_entries_of_other_threads() {
         const THREADS: usize = 8;
         const ROUNDS: u64 = 20_000;
         let (held, entries) = table();
@@ -179,7 +178,7 @@ mod tests {
                 scope.spawn(move || {
                     start.wait();
                     for round in 0..ROUNDS {
-                        // Those who have ended give nothing more; what they had is at the next one.
+                        // A thread that has ended passes nothing on; its addresses are with the next one.
                         let Ok((address, written)) = own.recv() else { return };
                         let found = held.find(address).and_then(|at| entries.remove(held, at, address));
                         assert_eq!(found, written, "{address:x}");

@@ -1,31 +1,31 @@
-//! Samples of what this process allocates: about one allocation in so many bytes, with the calls in which it was made, and
-//! whether it was freed again.
+//! Samples of the allocations of this process: about one allocation in so many bytes, with its call stack, and
+//! whether it was freed.
 //!
-//! | file | question |
+//! | file | content |
 //! |---|---|
-//! | `distance` | which allocations are looked at, and for how many each of them stands |
-//! | `calls` | which calls a thread is in |
-//! | `held` | which of those that were looked at are not freed yet |
-//! | `stacks` | what was allocated and freed in which calls |
+//! | `distance` | the choice of samples, and their weights |
+//! | `calls` | the call stack of a thread |
+//! | `held` | sampled allocations that are not freed |
+//! | `stacks` | sums by call stack |
 //!
-//! [`Sampled`] stands in front of the program's allocator. While nothing is sampled it loads one word for each call of it,
-//! and goes on. While a [`Sampler`] exists, a thread counts down the bytes that it allocates, and looks for each address
-//! that it frees in a table of fixed size: neither takes a lock. One allocation in so many is looked at closer.
+//! [`Sampled`] wraps the program's allocator. Without a run it loads one word in each call. During a [`Sampler`]'s
+//! run, a thread counts down the bytes that it allocates, and looks up each freed address in a table of fixed size:
+//! neither takes a lock. Only one allocation in so many costs more.
 //!
-//! # Why it is right while threads race
+//! # Correctness under races
 //!
-//! - The tables of a run are behind [`TABLES`], which threads try to read and never wait for. Only the beginning and the
-//!   end of a run write there. A thread that is late finds other tables or none, and leaves: the word it came with is
-//!   compared with that of the tables.
-//! - An address is in [`HELD`] from before its allocation returns until before it is given back to the allocator, so it is
-//!   there at most once, and only its owner looks for it. How the address came from the thread that allocated it to the
-//!   one that frees it orders the two: the second one sees the entry, and the word by which the first one made it or a
-//!   later one. So within a run no free is missed.
-//! - An address that is used again was given back before, and its entry was gone before that.
-//! - A free that meets the end of its run may be counted or not: both are true of some moment of the end. Nothing is left
-//!   behind, since the table is emptied when no thread is at it, and the next run begins after that.
-//! - A probe outside of a run, or one that is late, reads words that say nothing to it: what it finds counts only if
-//!   taking the entry out succeeds, within the tables of that run.
+//! - The tables of a run are behind [`TABLES`], which threads try to read and never wait for. Only the start and
+//!   the end of a run write there. - A late thread finds other tables or none, and stops: it compares its word with
+//!   the tables' word.
+//! - An address is in [`HELD`] from before its allocation returns until before it goes back to the allocator. So it
+//!   is there at most once, and only its owner looks for it. The way of the address from the allocating thread to the
+//!   freeing one orders the two: the second one sees the entry, and the word of that run or a later one. So within a
+//!   run no free is missed.
+//! - A reused address was freed before, and its entry was removed before that.
+//! - A free at the end of its run may or may not count: both are true of some moment. No entry is left, since the
+//!   table is cleared when no thread uses it, and the next run begins after that.
+//! - A look-up outside a run, or a late one, may read unrelated words. Its result counts only if the entry is
+//!   removed successfully within the tables of that run.
 
 mod calls;
 mod distance;
@@ -45,34 +45,33 @@ use self::distance::{Countdown, Weight};
 use self::held::{Entries, Entry, Held};
 use self::stacks::Stacks;
 
-/// The mean distances that can be asked for, in bytes. To look at one allocation takes some ten microseconds: a process that
-/// allocates a gigabyte in a second, as few do, would spend most of a CPU on the shortest.
+/// The allowed mean distances in bytes. A sample costs about ten microseconds: a process that allocates a gigabyte a
+/// second, which is rare, would spend most of a CPU on the shortest distance.
 pub const DISTANCES: std::ops::RangeInclusive<u32> = 16 << 10..=64 << 20;
 
-/// What is under way: 0, or a run's number in the upper half and its mean distance in the lower one. Both are one word, so
-/// that no thread sees the distance of one run and the number of another.
+/// The current run: 0, or its number in the upper half and its mean distance in the lower half. One word, so that no
+/// thread combines the distance of one run with the number of another.
 static RUN: AtomicU64 = AtomicU64::new(0);
 
-/// How many runs there were.
+/// The number of runs so far.
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
-/// What the random numbers of the next thread begin with.
+/// The random seed of the next thread.
 static SEEDS: AtomicU64 = AtomicU64::new(0);
 
-/// What the run under way has found.
+/// The results of the current run.
 static TABLES: RwLock<Option<Tables>> = RwLock::new(None);
 
-/// The addresses of sampled allocations that are not freed yet. It is there at all times, since a free looks into it
-/// without asking whether a run has ended meanwhile; its pages take no memory until something is written there.
+/// The addresses of sampled allocations that are not freed yet. It always exists, since a free reads it without a
+/// check for the end of the run; its pages use no memory until the first write.
 static HELD: Held = Held::new();
 
-/// What a thread knows. It has nothing to drop, so that it is there to the thread's very end, and is there from the
-/// start without an allocation.
+/// The state of a thread. It needs no drop, so that it exists to the end of the thread, and it needs no allocation.
 struct Own {
-    /// The run that its countdown belongs to.
+    /// The run of its countdown.
     run: Cell<u64>,
     countdown: Countdown,
-    /// Whether it is looking at an allocation: those that it makes meanwhile are left alone.
+    /// Set during a sample: allocations of the sampling itself are ignored.
     is_looking: Cell<bool>,
 }
 
@@ -81,27 +80,27 @@ thread_local! {
         const { Own { run: Cell::new(0), countdown: Countdown::new(), is_looking: Cell::new(false) } };
 }
 
-/// An allocator whose allocations can be sampled: the program's, by `#[global_allocator]`.
+/// An allocator that can be sampled: the program's, by `#[global_allocator]`.
 ///
-/// While no [`Sampler`] exists it costs a load and a branch for each call.
+/// Without a [`Sampler`] it costs a load and a branch in each call.
 #[derive(Debug)]
 pub struct Sampled<A>(A);
 
 impl<A> Sampled<A> {
-    /// The allocator `inner`, which does all the work.
+    /// Wraps the allocator `inner`, which does all the work.
     pub const fn new(inner: A) -> Sampled<A> {
         Sampled(inner)
     }
 }
 
-// SAFETY: every method hands the inner allocator what it was called with, on the promises of its own caller, and returns
-// what that returned. Between the two nothing touches the memory, nothing unwinds, and nothing is allocated.
+// SAFETY: every method passes its arguments to the inner allocator, under the guarantees of its own caller, and
+// returns the result unchanged. No code in between touches the memory, unwinds or allocates.
 #[expect(unsafe_code)]
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if RUN.load(Ordering::Relaxed) != 0 {
-            // SAFETY: the caller's promises are those that are asked for.
+            // SAFETY: the caller guarantees the same contract.
             return unsafe { self.alloc_watched(layout) };
         }
         // SAFETY: the same.
@@ -111,7 +110,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if RUN.load(Ordering::Relaxed) != 0 {
-            // SAFETY: the caller's promises are those that are asked for.
+            // SAFETY: the caller guarantees the same contract.
             return unsafe { self.dealloc_watched(at, layout) };
         }
         // SAFETY: the same.
@@ -121,7 +120,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if RUN.load(Ordering::Relaxed) != 0 {
-            // SAFETY: the caller's promises are those that are asked for.
+            // SAFETY: the caller guarantees the same contract.
             return unsafe { self.alloc_zeroed_watched(layout) };
         }
         // SAFETY: the same.
@@ -131,7 +130,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if RUN.load(Ordering::Relaxed) != 0 {
-            // SAFETY: the caller's promises are those that are asked for.
+            // SAFETY: the caller guarantees the same contract.
             return unsafe { self.realloc_watched(at, layout, size) };
         }
         // SAFETY: the same.
@@ -139,53 +138,53 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     }
 }
 
-/// The same while a run is under way: calls of their own, so that nothing of them is in the way else. They load the word
-/// once more, since to hand it over would take instructions where there is none; it may be 0 by now.
+/// The paths during a run, as separate calls, so that they cost nothing otherwise. They load the word again: to pass
+/// it would cost instructions without a run. It may be 0 by now.
 #[expect(unsafe_code)]
 impl<A: GlobalAlloc> Sampled<A> {
-    // SAFETY: callers keep the promises of `GlobalAlloc::alloc`.
+    // SAFETY: callers keep the contract of `GlobalAlloc::alloc`.
     #[cold]
     #[inline(never)]
     unsafe fn alloc_watched(&self, layout: Layout) -> *mut u8 {
         let run = RUN.load(Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `GlobalAlloc::alloc`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
         let at = unsafe { self.0.alloc(layout) };
         allocated(run, at, layout.size());
         at
     }
 
-    // SAFETY: callers keep the promises of `GlobalAlloc::alloc_zeroed`.
+    // SAFETY: callers keep the contract of `GlobalAlloc::alloc_zeroed`.
     #[cold]
     #[inline(never)]
     unsafe fn alloc_zeroed_watched(&self, layout: Layout) -> *mut u8 {
         let run = RUN.load(Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `GlobalAlloc::alloc_zeroed`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`.
         let at = unsafe { self.0.alloc_zeroed(layout) };
         allocated(run, at, layout.size());
         at
     }
 
-    // SAFETY: callers keep the promises of `GlobalAlloc::dealloc`.
+    // SAFETY: callers keep the contract of `GlobalAlloc::dealloc`.
     #[cold]
     #[inline(never)]
     unsafe fn dealloc_watched(&self, at: *mut u8, layout: Layout) {
-        // Before another thread can have the address.
+        // Before another thread can get the address.
         freed(RUN.load(Ordering::Relaxed), at);
-        // SAFETY: the caller's promises are those of `GlobalAlloc::dealloc`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
         unsafe { self.0.dealloc(at, layout) }
     }
 
-    /// A block that is freed and another one that is allocated, wherever that is.
-    // SAFETY: callers keep the promises of `GlobalAlloc::realloc`.
+    /// Counts as a free and an allocation, wherever the new block is.
+    // SAFETY: callers keep the contract of `GlobalAlloc::realloc`.
     #[cold]
     #[inline(never)]
     unsafe fn realloc_watched(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let run = RUN.load(Ordering::Relaxed);
         let before = freed(run, at);
-        // SAFETY: the caller's promises are those of `GlobalAlloc::realloc`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`.
         let now = unsafe { self.0.realloc(at, layout, size) };
         match before {
-            // There is no room for it, and the block stays what it was.
+            // The reallocation failed, and the block is unchanged.
             Some(before) if now.is_null() => held_still(run, at, before),
             _ => allocated(run, now, size),
         }
@@ -193,12 +192,12 @@ impl<A: GlobalAlloc> Sampled<A> {
     }
 }
 
-/// Counts what was allocated, and looks at it if it is its turn.
+/// Counts an allocation, and samples it if it has a point.
 fn allocated(run: u64, at: *mut u8, size: usize) {
     if at.is_null() || run == 0 {
         return;
     }
-    // A thread without its own values, which there is none of, is not looked at.
+    // A thread without its state (there should be none) is not sampled.
     let _ = OWN.try_with(|own| {
         if own.is_looking.get() {
             return;
@@ -215,38 +214,38 @@ fn allocated(run: u64, at: *mut u8, size: usize) {
     });
 }
 
-/// The mean distance of a run, of its word.
+/// Returns the mean distance of a run's word.
 fn distance_of(run: u64) -> u32 {
     run as u32
 }
 
-/// Writes down an allocation with the calls that it was made in. It allocates nothing: what it writes to is there.
+/// Records an allocation with its call stack. It does not allocate: its tables exist already.
 fn look_at(run: u64, at: *mut u8, size: usize) {
     let mut room = [0; MOST_CALLS];
     let calls = calls::of_this_thread(&mut room);
     with_tables(run, |tables| tables.add(&HELD, at.addr(), size as u64, calls));
 }
 
-/// Notes that an allocation ends, and which one of those that were looked at it was.
+/// Records the end of an allocation; returns its entry if it was sampled.
 fn freed(run: u64, at: *mut u8) -> Option<Entry> {
     let place = HELD.find(at.addr())?;
     with_tables(run, |tables| tables.remove(&HELD, place, at.addr()))?
 }
 
-/// Notes that it did not end, after [`freed`].
+/// Reverts [`freed`]: the allocation did not end.
 #[cold]
 fn held_still(run: u64, at: *mut u8, entry: Entry) {
     with_tables(run, |tables| tables.put_back(&HELD, at.addr(), entry));
 }
 
-/// Hands over what a run has found, if it is under way and not just ending.
+/// Calls `f` with the tables of a run, if it is current and not about to end.
 fn with_tables<T>(run: u64, f: impl FnOnce(&Tables) -> T) -> Option<T> {
-    // Only the beginning and the end of a run write there: whoever cannot read has nothing to add.
+    // Only the start and the end of a run write there: a thread that cannot read has nothing to add.
     let tables = TABLES.try_read().ok()?;
     tables.as_ref().filter(|tables| tables.run == run).map(f)
 }
 
-/// What a run has found.
+/// The results of a run.
 struct Tables {
     /// Its word.
     run: u64,
@@ -296,13 +295,13 @@ impl Tables {
         let Some(stack) = self.stacks.number(calls) else { return self.without_stack.add(weight) };
         self.stacks.allocated(stack, weight);
         if !self.entries.insert(held, address, Entry { stack, size }) {
-            // Whether it will be freed nobody would see: it is none of what is in use.
+            // Its free would not be seen: so it does not count as in use.
             self.stacks.freed(stack, weight);
             self.not_followed.add(weight);
         }
     }
 
-    /// Takes an entry out, if it is still the one that was found.
+    /// Removes an entry, if it is still the one that was found.
     fn remove(&self, held: &Held, place: usize, address: usize) -> Option<Entry> {
         let entry = self.entries.remove(held, place, address)?;
         self.stacks.freed(entry.stack, self.weight(entry.size));
@@ -328,17 +327,17 @@ impl Tables {
     }
 }
 
-/// Looks at what all threads of this process allocate, until it is dropped. There is one at a time.
+/// Samples the allocations of all threads of this process, until it is dropped. Only one can exist.
 #[derive(Debug)]
 pub struct Sampler(());
 
 impl Sampler {
-    /// Begins to look at one allocation in about `mean` bytes, within [`DISTANCES`]; `seed` is what the random distances
-    /// begin with.
+    /// Starts to sample one allocation in about `mean` bytes, within [`DISTANCES`]; `seed` is the seed of the random
+    /// distances.
     ///
     /// # Errors
-    /// Returns an error if there is one already ([`io::ErrorKind::ResourceBusy`]), or if the program's allocator is no
-    /// [`Sampled`] ([`io::ErrorKind::Unsupported`]).
+    /// Returns an error if there is one already ([`io::ErrorKind::ResourceBusy`]), or if the program's allocator is
+    /// not a [`Sampled`] ([`io::ErrorKind::Unsupported`]).
     pub fn start(mean: u32, seed: u64) -> io::Result<Sampler> {
         let mean = mean.clamp(*DISTANCES.start(), *DISTANCES.end());
         let number = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -354,7 +353,7 @@ impl Sampler {
             RUN.store(run, Ordering::Release);
         }
         let sampler = Sampler(());
-        // One of this thread's, which its countdown knows of if it came by here.
+        // An allocation of this thread, which starts its countdown if the allocator is sampled.
         drop(std::hint::black_box(Box::new(0_u64)));
         let is_seen = OWN.try_with(|own| own.run.get() == run);
         if is_seen != Ok(true) {
@@ -363,12 +362,12 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Ends, and tells what was found.
+    /// Ends the run and returns its results.
     pub fn end(self) -> Allocations {
         let tables = ended();
-        // Another one may have begun by now, which dropping this one would end.
+        // Another run may have started by now; a drop would end it.
         std::mem::forget(self);
-        // There are tables as long as there is a sampler.
+        // The tables exist as long as the sampler.
         tables.map(|tables| tables.told()).unwrap_or_default()
     }
 }
@@ -379,43 +378,43 @@ impl Drop for Sampler {
     }
 }
 
-/// Ends the run under way: from here on threads know of none, and those that still look at an allocation are waited for.
+/// Ends the current run: from here on threads do not see it, and running samples are waited for.
 fn ended() -> Option<Tables> {
     RUN.store(0, Ordering::Release);
     let mut place = TABLES.write().unwrap_or_else(PoisonError::into_inner);
     let tables = place.take();
-    // Nobody is at it: entries are written by those who read the tables.
+    // No thread writes: entries are written by readers of the tables.
     HELD.clear();
     tables
 }
 
-/// What a [`Sampler`] has found. Numbers are estimates for all allocations, made of the sampled ones: each stands for as
-/// many as one of its size is likely to be seen in, so that their sums are as often too high as too low.
+/// The results of a [`Sampler`]. Numbers are estimates for all allocations, made from the samples: each sample counts
+/// by the inverse of its probability, so that the sums have no bias.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocations {
-    /// By the calls that they were made in.
+    /// The allocations by call stack.
     pub stacks: Vec<Stack>,
-    /// How many were looked at.
+    /// The number of samples.
     pub samples: u64,
-    /// Those that are in no stack, since there was no room for another one.
+    /// Samples without a stack, since the table was full.
     pub without_stack: Untold,
-    /// Those that are not in what is in use, freed or not, since there was no room to follow more.
+    /// Samples without tracking, which do not count as in use, since the table was full.
     pub not_followed: Untold,
 }
 
-/// What was allocated in the same calls.
+/// The allocations of one call stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// The addresses of the calls, the innermost first, which are the allocator's own. Each is behind the instruction that
-    /// called.
+    /// The addresses of the calls, the innermost first, which are the allocator's own. Each is after the calling
+    /// instruction.
     pub calls: Vec<u64>,
-    /// All of it.
+    /// All allocations.
     pub allocated: Amount,
-    /// What of it was not freed until the end.
+    /// Allocations that were not freed before the end.
     pub in_use: Amount,
 }
 
-/// So many allocations, and the bytes that were asked for by them.
+/// A number of allocations, and their requested bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Allocations.
@@ -424,11 +423,11 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// What there was no room for.
+/// Samples that did not fit a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Untold {
     /// Samples.
     pub samples: u64,
-    /// The bytes that they stand for.
+    /// The bytes that they represent.
     pub bytes: u64,
 }

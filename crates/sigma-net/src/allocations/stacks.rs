@@ -1,4 +1,4 @@
-//! What was allocated and freed in which calls: a table that any thread adds to, without a lock and without an allocation.
+//! Sums of allocations and frees by call stack: a table for all threads, without locks and allocations.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,26 +6,26 @@ use super::calls::MOST_CALLS;
 use super::distance::{PARTS, Weight, mixed};
 use super::{Amount, Stack};
 
-/// Places for stacks, of a good kilobyte each: some 9 MiB.
+/// The number of places for stacks, of slightly over a kilobyte each: about 9 MiB.
 const PLACES: usize = 1 << 13;
-/// Places that are looked at for a stack. With more than nine tenths of them taken it may find none.
+/// The number of places to try for a stack. If more than nine tenths are taken, the search may fail.
 const LOOKS: usize = 64;
 
-/// Stacks by a hash of their calls. They are told apart by its 64 bits alone: that two of a full table have the same is
-/// less likely than one in 10¹¹.
+/// Stacks by a hash of their calls. They are identified by the 64 bits alone: a collision in a full table is less
+/// likely than one in 10¹¹.
 pub(super) struct Stacks(Box<[Place]>);
 
 struct Place {
-    /// 0 as long as it is free.
+    /// 0 while it is free.
     hash: AtomicU64,
-    /// Written by the one that took the place, and read when all have gone.
+    /// Written by the thread that takes the place, and read after all threads have left.
     depth: AtomicU32,
     calls: [AtomicU64; MOST_CALLS],
     allocated: Sum,
     freed: Sum,
 }
 
-/// Sums of weights. They are too small to overflow: a profile has an end.
+/// Sums of weights. They cannot overflow: a profile has an end.
 struct Sum {
     objects: AtomicU64,
     bytes: AtomicU64,
@@ -46,7 +46,7 @@ impl Sum {
         self.bytes.fetch_sub(weight.bytes, Ordering::Relaxed);
     }
 
-    /// What it is more than another one, in whole objects.
+    /// Returns the difference to another sum, in whole objects.
     fn beyond(&self, other: &Sum) -> Amount {
         let difference = |all: &AtomicU64, less: &AtomicU64| {
             all.load(Ordering::Relaxed).saturating_sub(less.load(Ordering::Relaxed))
@@ -70,7 +70,7 @@ impl Stacks {
         Stacks((0..PLACES).map(place).collect())
     }
 
-    /// The number of a stack, which is given a place if it has none yet; None if there is none left.
+    /// Returns the number of a stack; a new stack gets a place. None if the table is full.
     pub(super) fn number(&self, calls: &[u64]) -> Option<u32> {
         let hash = calls.iter().fold(1, |hash: u64, call| mixed(hash.rotate_left(7) ^ call)).max(1);
         for look in 0..LOOKS {
@@ -100,12 +100,12 @@ impl Stacks {
         self.0[number as usize % PLACES].freed.add(weight);
     }
 
-    /// Takes back what was said by [`Stacks::freed`].
+    /// Reverts [`Stacks::freed`].
     pub(super) fn not_freed(&self, number: u32, weight: Weight) {
         self.0[number as usize % PLACES].freed.subtract(weight);
     }
 
-    /// All of them, when nobody adds to them any more.
+    /// Returns all stacks, after the last thread has left.
     pub(super) fn all(&self) -> Vec<Stack> {
         let nothing = Sum::new();
         let taken = self.0.iter().filter(|place| place.hash.load(Ordering::Relaxed) != 0);
@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_and_then_none() {
+    fn a_full_table_has_no_further_places() {
         let stacks = Stacks::new();
         let found = (0..2 * PLACES as u64).filter(|n| stacks.number(&[*n]).is_some()).count();
         assert!(found > PLACES * 9 / 10 && found <= PLACES, "{found}");
         assert_eq!(stacks.all().len(), found);
-        // Those that are there are found still, also one without a call.
+        // Existing stacks are still found, also one without a call.
         assert_eq!(stacks.number(&[3]), stacks.number(&[3]));
         assert!(Stacks::new().number(&[]).is_some());
     }

@@ -1,4 +1,4 @@
-//! Runs in this process, whose allocator is a sampled one.
+//! Runs in this process, whose allocator is sampled.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use super::*;
 #[global_allocator]
 static ALLOCATOR: Sampled<std::alloc::System> = Sampled::new(std::alloc::System);
 
-/// There is one sampler at a time, and tests run side by side.
+/// There is one sampler at a time, and tests run in parallel.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -17,7 +17,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 const SHORTEST: u32 = *DISTANCES.start();
 
-/// A block that is made here, wherever that is called.
+/// Allocates a block in this function.
 #[inline(never)]
 fn kept_block(size: usize) -> Vec<u8> {
     std::hint::black_box(vec![1; size])
@@ -28,10 +28,10 @@ fn freed_block(size: usize) {
     drop(std::hint::black_box(vec![1_u8; size]));
 }
 
-/// What was made in a function of this file.
+/// Returns the allocations made in a function of this file.
 fn made_in(found: &Allocations, function: usize) -> (Amount, Amount) {
     let (mut allocated, mut in_use) = (Amount::default(), Amount::default());
-    // Its code is short, and the other one's may be behind it.
+    // Its code is short, and the other function may follow it.
     let is_of = |call: &u64| {
         let before = [KEPT as usize, FREED as usize].into_iter().filter(|start| *start < *call as usize);
         before.max() == Some(function) && *call as usize - function < 512
@@ -53,7 +53,7 @@ const KEPT: fn(usize) -> Vec<u8> = kept_block;
 const FREED: fn(usize) = freed_block;
 
 #[test]
-fn what_is_kept_and_what_is_freed_are_told_apart() {
+fn kept_and_freed_blocks_are_counted() {
     let _alone = alone();
     let sampler = Sampler::start(SHORTEST, 1).unwrap();
     let kept: Vec<Vec<u8>> = (0..4_000).map(|_| kept_block(4_096)).collect();
@@ -72,7 +72,7 @@ fn what_is_kept_and_what_is_freed_are_told_apart() {
     assert!(HELD.is_empty() && TABLES.read().unwrap().is_none());
 }
 
-/// What grows is what it is at its end; what was there before is none of it, until it grows.
+/// A block that grows counts with its last size; an older block does not count until it grows.
 #[test]
 fn blocks_that_grow_are_counted_once() {
     let _alone = alone();
@@ -87,22 +87,21 @@ fn blocks_that_grow_are_counted_once() {
     let in_tests = |found: &Allocations, of: fn(&Stack) -> u64| found.stacks.iter().map(of).sum::<u64>();
     let found = sampler.end();
     let in_use = in_tests(&found, |stack| stack.in_use.bytes);
-    // Other tests may allocate meanwhile, and keep little.
+    // Other tests may allocate a little meanwhile.
     assert!((8 << 20..9 << 20).contains(&in_use), "{in_use}");
     let allocated = in_tests(&found, |stack| stack.allocated.bytes);
     assert!(allocated >= 24 << 20, "{allocated}");
     assert_eq!(before.len() + grown.len(), 5 << 20);
-    // A run of its own knows nothing of those.
+    // A new run does not know these blocks.
     let sampler = Sampler::start(SHORTEST, 2).unwrap();
     drop((blocks, grown, before));
     let found = sampler.end();
     assert_eq!(made_in(&found, KEPT as usize), Default::default());
 }
 
-/// Blocks are freed by threads that did not make them, and their addresses used again: none is forgotten, none is counted
-/// twice.
+/// Blocks are freed by other threads, and their addresses reused: none is lost, none is counted twice.
 #[test]
-fn any_thread_may_free_what_another_one_has_made() {
+fn any_thread_may_free_the_blocks_of_another() {
     const THREADS: usize = 8;
     let _alone = alone();
     let sampler = Sampler::start(SHORTEST, 3).unwrap();
@@ -113,7 +112,7 @@ fn any_thread_may_free_what_another_one_has_made() {
             scope.spawn(move || {
                 for round in 0..5_000 {
                     let next = (me + 1 + round % (THREADS - 1)) % THREADS;
-                    // It may have come to its end: the block is freed here then.
+                    // The receiver may have ended: then the block is freed here.
                     let _ = give[next].send(kept_block(256 << (round % 5)));
                     own.try_iter().for_each(drop);
                 }
@@ -130,9 +129,9 @@ fn any_thread_may_free_what_another_one_has_made() {
     assert_eq!(in_use, Amount::default());
 }
 
-/// Runs that begin and end while threads allocate and free all the time: each is as if it were the first one.
+/// Runs start and end while threads allocate and free: no run affects another.
 #[test]
-fn runs_leave_nothing_to_each_other() {
+fn runs_do_not_affect_each_other() {
     let _alone = alone();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -160,7 +159,7 @@ fn runs_leave_nothing_to_each_other() {
                 assert!(stack.in_use.bytes <= stack.allocated.bytes, "{stack:?}");
                 assert!(!stack.calls.is_empty() && stack.calls.iter().all(|call| *call != 0), "{stack:?}");
             }
-            // Those of this thread, and at the most what the others held at one moment.
+            // The blocks of this thread, and at most the blocks that the others hold at one moment.
             let (_, in_use) = made_in(&found, KEPT as usize);
             assert!((1 << 20..8 << 20).contains(&in_use.bytes), "{in_use:?}");
         }
@@ -173,7 +172,7 @@ fn there_is_one_sampler_at_a_time() {
     let _alone = alone();
     let first = Sampler::start(SHORTEST, 4).unwrap();
     assert_eq!(Sampler::start(SHORTEST, 4).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-    // The one that was refused ends nothing.
+    // The rejected sampler ends nothing.
     assert_ne!(RUN.load(Ordering::Relaxed), 0);
     let kept = kept_block(1 << 20);
     drop(first);
@@ -185,12 +184,12 @@ fn there_is_one_sampler_at_a_time() {
     assert_eq!(made_in(&second.end(), KEPT as usize), Default::default());
 }
 
-/// What there is no room for is counted, and does not spoil the rest.
+/// Samples beyond the tables are counted, and do not spoil the rest.
 #[test]
-fn what_does_not_fit_is_said() {
+fn overflow_is_reported() {
     let (tables, held) = (Tables::new(u64::from(SHORTEST)), Box::new(Held::new()));
     let weight = tables.weight(SHORTEST.into());
-    // Each of them in a place of its own, until lines are full.
+    // Each in its own place, until lines are full.
     for n in 1..=200_000 {
         tables.add(&held, n * 16, SHORTEST.into(), &[1, 2]);
     }
@@ -202,14 +201,14 @@ fn what_does_not_fit_is_said() {
     assert_eq!(stack.in_use.bytes, followed * weight.bytes);
     for n in 1..=200_000 {
         let entry = held.find(n * 16).and_then(|place| tables.remove(&held, place, n * 16));
-        // A block that could not grow is there still.
+        // A block that could not grow is still there.
         if let Some(entry) = entry.filter(|_| n % 2 == 0) {
             tables.put_back(&held, n * 16, entry);
         }
     }
     let in_use = tables.told().stacks[0].in_use.bytes / weight.bytes;
     assert!(in_use.abs_diff(followed / 2) < followed / 20, "{in_use} of {followed}");
-    // As many stacks as there are.
+    // As many stacks as fit.
     for n in 0..20_000 {
         tables.add(&held, 7 << 30, 100, &[n]);
     }

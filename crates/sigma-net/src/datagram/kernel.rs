@@ -1,5 +1,5 @@
-//! `recvmmsg` and `sendmmsg`, which the standard library does not have. All that they point to is on the stack of
-//! the call or in the batch, and outlives it.
+//! `recvmmsg` and `sendmmsg`, which the standard library lacks. Their pointers lead to the stack of the call or to
+//! the batch, which outlive it.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -12,30 +12,30 @@ use socket2::{SockAddr, SockAddrStorage, Socket};
 
 use super::{BATCH, Received, Way};
 
-/// Room for the one control message that there is: the local address of a datagram.
+/// The buffer for the only control message: the local address of a datagram.
 const CONTROL_BYTES: usize = 64;
 
-/// Control messages, aligned as their header has to be.
+/// Control messages, with the alignment of their header.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
 const EMPTY: Control = Control([0; CONTROL_BYTES]);
 
-/// Room for the datagrams that one call receives, and those that it has received.
+/// The buffers of one receive call, and the received datagrams.
 pub struct Batch {
-    /// One slot after the other. Pages that no datagram was large enough for are never touched.
+    /// One slot after the other. Pages beyond the largest datagram are never touched.
     bytes: Box<[u8]>,
     slot: usize,
     froms: Box<[Option<SocketAddr>; BATCH]>,
     tos: Box<[Option<IpAddr>; BATCH]>,
-    /// Bytes of each, and whether it was cut.
+    /// The length of each, and whether it was cut.
     lens: [(usize, bool); BATCH],
     len: usize,
 }
 
 impl Batch {
-    /// Room for datagrams of so many bytes.
+    /// Returns buffers for datagrams of this size.
     pub fn new(datagram_bytes: usize) -> Batch {
         let slot = datagram_bytes.max(1);
         Batch {
@@ -48,22 +48,22 @@ impl Batch {
         }
     }
 
-    /// Bytes of the largest datagram that it has room for.
+    /// Returns the size of the largest datagram that fits.
     pub fn datagram_bytes(&self) -> usize {
         self.slot
     }
 
-    /// The number of datagrams that were received.
+    /// Returns the number of received datagrams.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none was.
+    /// Returns true if no datagram was received.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The datagrams that were received.
+    /// Returns the received datagrams.
     pub fn iter(&self) -> impl Iterator<Item = Received<'_>> {
         let slots = self.bytes.chunks_exact(self.slot).zip(&self.lens);
         slots.zip(&*self.froms).zip(&*self.tos).take(self.len).map(|(((slot, (len, is_cut)), from), to)| {
@@ -71,7 +71,7 @@ impl Batch {
         })
     }
 
-    /// Receives what the socket has now.
+    /// Receives the waiting datagrams of the socket.
     #[expect(unsafe_code)]
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.len = 0;
@@ -92,8 +92,8 @@ impl Batch {
             header.msg_control = control.0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_BYTES;
         }
-        // SAFETY: there are BATCH headers, and each points to a name, a vector with its slot and a control
-        // buffer of its own, with their lengths; all of them live until after the call.
+        // SAFETY: there are BATCH headers, and each points to its own name, vector with its slot, and control buffer,
+        // with their lengths; all of them live until after the call.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -120,7 +120,7 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// A header that says nothing.
+/// Returns an empty header.
 fn blank() -> msghdr {
     msghdr {
         msg_name: ptr::null_mut(),
@@ -133,14 +133,14 @@ fn blank() -> msghdr {
     }
 }
 
-/// The address that the kernel wrote into a header.
+/// Returns the address that the kernel wrote into a header.
 #[expect(unsafe_code)]
 fn name_of(header: &msghdr) -> Option<SocketAddr> {
     if header.msg_namelen == 0 {
         return None;
     }
-    // SAFETY: `msg_name` is the storage that `receive` has put there, and the kernel has written so many bytes of
-    // it as the length says. All bits are valid in it.
+    // SAFETY: `msg_name` is the storage set by `receive`, and the length says how many bytes the kernel has written.
+    // All bit patterns are valid.
     let name = unsafe {
         let mut storage = SockAddrStorage::zeroed();
         let len = (header.msg_namelen as usize).min(size_of::<sockaddr_storage>());
@@ -150,12 +150,11 @@ fn name_of(header: &msghdr) -> Option<SocketAddr> {
     name.as_socket()
 }
 
-/// The address that a datagram came to, if the kernel tells it.
+/// Returns the destination address of a datagram, if the kernel reports it.
 #[expect(unsafe_code)]
 fn local_of(header: &msghdr) -> Option<IpAddr> {
-    // SAFETY: `msg_control` is the buffer that `receive` has put there, aligned and zeroed, and the kernel has
-    // written whole messages into it and their length beside it. The macros walk within that length; data is
-    // copied out of it unaligned, if there is as much of it as is read.
+    // SAFETY: `msg_control` is the buffer set by `receive`, aligned and zeroed. The kernel has written whole messages
+    // and their length. The macros stay within that length; data is copied unaligned after a check of its length.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while let Some(found) = message.as_ref() {
@@ -163,14 +162,14 @@ fn local_of(header: &msghdr) -> Option<IpAddr> {
             let has = |bytes: usize| found.cmsg_len >= libc::CMSG_LEN(bytes as u32) as usize;
             match (found.cmsg_level, found.cmsg_type) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) if has(size_of::<libc::in_pktinfo>()) => {
-                    // For a broadcast it is the address of the interface, from which it can be answered.
+                    // For a broadcast it is the address of the interface, which can be the source of a response.
                     let info: libc::in_pktinfo = ptr::read_unaligned(data.cast());
                     return Some(Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into());
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if has(size_of::<libc::in6_pktinfo>()) => {
                     let info: libc::in6_pktinfo = ptr::read_unaligned(data.cast());
                     let addr = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-                    // Nothing can be sent from an address of many.
+                    // A multicast address cannot be a source.
                     return (!addr.is_multicast()).then_some(addr.into());
                 }
                 _ => message = libc::CMSG_NXTHDR(header, message),
@@ -180,7 +179,7 @@ fn local_of(header: &msghdr) -> Option<IpAddr> {
     None
 }
 
-/// Writes the address that a datagram is to leave from; the bytes that it takes.
+/// Writes the source address of a datagram; returns the number of bytes.
 #[expect(unsafe_code)]
 fn write_local(control: &mut Control, local: IpAddr) -> usize {
     fn put<T>(control: &mut Control, level: c_int, kind: c_int, data: T) -> usize {
@@ -189,7 +188,7 @@ fn write_local(control: &mut Control, local: IpAddr) -> usize {
         let (len, space) = unsafe { (libc::CMSG_LEN(bytes) as usize, libc::CMSG_SPACE(bytes) as usize) };
         assert!(space <= CONTROL_BYTES, "a control message has its room");
         let message: *mut cmsghdr = control.0.as_mut_ptr().cast();
-        // SAFETY: the buffer is aligned for the header and, as asserted, has room for it and the data.
+        // SAFETY: the buffer has the header's alignment and, as asserted, room for the header and the data.
         unsafe {
             (*message).cmsg_level = level;
             (*message).cmsg_type = kind;
@@ -245,7 +244,7 @@ pub(super) fn send<'d>(
         }
         match send_batch(socket, &mut headers[..count]) {
             Ok(some) => sent += some,
-            // The one that it is about is the first of those that have not left.
+            // The error is about the first datagram that was not sent.
             Err(error) if sent == 0 => return Err(error),
             Err(_) => return Ok(sent),
         }
@@ -255,21 +254,21 @@ pub(super) fn send<'d>(
     }
 }
 
-/// Sends what the headers point to; how many of them have left.
+/// Sends the datagrams of the headers; returns the number sent.
 #[expect(unsafe_code)]
 fn send_batch(socket: BorrowedFd<'_>, headers: &mut [mmsghdr]) -> io::Result<usize> {
     if headers.is_empty() {
         return Ok(0);
     }
-    // SAFETY: only `send` makes these headers. Each points to a vector with a borrowed datagram, and all of them
-    // to one name and one control message or to none, which the kernel only reads; all live until after the call.
+    // SAFETY: only `send` makes these headers. Each points to a vector with a borrowed datagram, and all of them to
+    // one name and one control message or to none. The kernel only reads them, and all live until after the call.
     let sent = unsafe {
         libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, libc::MSG_DONTWAIT)
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes a socket of the family of `addr` tell the local address of each datagram.
+/// Makes a socket of the family of `addr` report the local address of each datagram.
 #[expect(unsafe_code)]
 pub(crate) fn tell_local_addr(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
     let (level, option) = match addr {
@@ -278,7 +277,7 @@ pub(crate) fn tell_local_addr(socket: &Socket, addr: SocketAddr) -> io::Result<(
     };
     let on: c_int = 1;
     let len = size_of::<c_int>() as socklen_t;
-    // SAFETY: the value is an int, as these options have it, and lives until after the call.
+    // SAFETY: the value is an int, as these options require, and lives until after the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::from_ref(&on).cast(), len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,8 +1,8 @@
-//! Sockets of UDP on a worker: datagrams come and go in batches, one system call for up to [`BATCH`] of them.
+//! UDP sockets on a worker: datagrams are received and sent in batches, one system call for up to [`BATCH`] of them.
 //!
-//! A [`Batch`] is the room that they are received into. A worker needs one only: what is received is looked at
-//! before anything else is, and copied by whoever wants to keep it. Sockets are the same on workers of epoll and of
-//! io_uring: readiness comes by epoll, which costs a system call for a batch and not for a datagram.
+//! A [`Batch`] has the receive buffers. A worker needs only one: received datagrams are handled before any other, and
+//! copied where they are kept. Sockets are the same on workers with epoll and io_uring: readiness comes from epoll,
+//! which costs a system call for a batch, not for each datagram.
 
 mod kernel;
 
@@ -20,55 +20,55 @@ use tokio::io::unix::AsyncFd;
 pub use kernel::Batch;
 pub(crate) use kernel::tell_local_addr;
 
-/// Datagrams that one system call receives or sends at most.
+/// The largest number of datagrams in one system call.
 pub const BATCH: usize = 32;
 
-/// One datagram as it was received.
+/// One received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received<'b> {
-    /// Where it came from; None on a connected socket, or if it is no address of the internet.
+    /// Its source; None on a connected socket, or if it is not an internet address.
     pub from: Option<SocketAddr>,
-    /// Where it came to, on a socket that is bound to all addresses.
+    /// Its destination, on a socket that is bound to all addresses.
     pub to: Option<IpAddr>,
-    /// What it carries; the beginning of it, if it was cut.
+    /// Its content, or the beginning of it if it was cut.
     pub bytes: &'b [u8],
-    /// It is larger than the batch has room for.
+    /// It is larger than the buffers of the batch.
     pub is_cut: bool,
 }
 
-/// The way of a datagram through a socket that is not connected.
+/// The addresses of a datagram on an unconnected socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Way {
     /// The other end.
     pub peer: SocketAddr,
-    /// The address at this end, where the socket has several.
+    /// The local address, if the socket has several.
     pub local: Option<IpAddr>,
 }
 
-/// A socket of UDP that a worker receives from and sends by.
+/// A UDP socket of a worker.
 #[derive(Debug)]
 pub struct DatagramSocket(AsyncFd<OwnedFd>);
 
 impl DatagramSocket {
-    /// One that is bound already and does not block.
+    /// Takes a bound, non-blocking socket.
     pub(crate) fn adopt(socket: OwnedFd) -> io::Result<DatagramSocket> {
-        // For reading only: what finds no room is dropped, so nobody waits to write, and the kernel would tell of
-        // every datagram that has left.
+        // For reading only: a datagram without room is dropped, so no task waits to write, and the kernel would
+        // report every sent datagram.
         crate::uring::watch(socket).map(DatagramSocket)
     }
 
-    /// A socket for a client's session with `peer`, which no other peer reaches.
+    /// Returns a socket for a client's session with `peer`, which receives from no other peer.
     ///
     /// # Errors
-    /// Returns the error of the operating system. Nobody has been asked yet: a peer that is not there is told of
-    /// by the first answers of the network, as an error of sending or receiving.
+    /// Returns the error of the operating system. No datagram was sent yet: an absent peer is reported by the first
+    /// ICMP response, as an error of sending or receiving.
     pub fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
         let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
         crate::limits::leave_reserve(&socket)?;
         match rustix::net::connect(&socket, &peer) {
-            // All ports of this machine are in use: what TCP says by another error.
+            // All ports of this machine are in use: TCP has another error for that.
             Err(Errno::AGAIN) => Err(Errno::ADDRNOTAVAIL.into()),
             connected => {
                 connected?;
@@ -77,20 +77,20 @@ impl DatagramSocket {
         }
     }
 
-    /// A socket that another process has connected to `peer`. Within a runtime.
+    /// Takes a socket that another process has connected to `peer`. Call it within a runtime.
     ///
     /// # Errors
-    /// Returns an error if it is another one, or the error of the operating system.
+    /// Returns an error if it has another peer, or the error of the operating system.
     pub fn connected(socket: OwnedFd, peer: SocketAddr) -> io::Result<DatagramSocket> {
         let options = SockRef::from(&socket);
         if options.r#type()? != Type::DGRAM || options.peer_addr()?.as_socket() != Some(peer) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is connected to somebody else"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is connected to another peer"));
         }
         options.set_nonblocking(true)?;
         DatagramSocket::adopt(socket)
     }
 
-    /// Another handle of the same socket, for another process.
+    /// Returns another handle of the same socket, for another process.
     ///
     /// # Errors
     /// Returns an error if there are too many open files.
@@ -98,34 +98,34 @@ impl DatagramSocket {
         self.0.get_ref().try_clone()
     }
 
-    /// A number that all handles of this socket have and no other socket of the machine, in this process and others;
-    /// None if the system does not tell.
+    /// Returns a number that identifies this socket among all sockets of the machine, for all handles in all
+    /// processes; None if the system does not report it.
     pub fn number(&self) -> Option<u64> {
         number_of(self)
     }
 
-    /// The address that it is bound to.
+    /// Returns the address that it is bound to.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         SockRef::from(self.0.get_ref()).local_addr().ok()?.as_socket()
     }
 
-    /// Receives what has come into `batch`, at least one datagram. It is borrowed for the call that receives, and not
-    /// while there is nothing.
+    /// Receives waiting datagrams into `batch`, at least one. The batch is borrowed only during the receive call, not
+    /// during the wait.
     ///
     /// # Errors
-    /// Returns the error of the operating system; on a connected socket also what the network answered to a
-    /// datagram that was sent before, such as that nobody listens there.
+    /// Returns the error of the operating system; on a connected socket also the ICMP response to an earlier
+    /// datagram, such as port unreachable.
     pub async fn receive(&self, batch: &RefCell<Batch>) -> io::Result<()> {
-        // What the network answers makes no socket readable.
+        // An ICMP response does not make a socket readable.
         let interest = Interest::READABLE.add(Interest::ERROR);
         self.0.async_io(interest, |socket| batch.borrow_mut().receive(socket.as_fd())).await
     }
 
-    /// Sends datagrams, to the peer of a connected socket or along `way`; the number that has left, which is less
-    /// than all where there is no room for more.
+    /// Sends datagrams, to the peer of a connected socket or along `way`; returns the number sent, which is lower if
+    /// there is no room.
     ///
     /// # Errors
-    /// Returns the error of the operating system about the first one.
+    /// Returns the error of the operating system for the first one.
     pub fn send<'d>(
         &self,
         way: Option<Way>,
@@ -135,7 +135,7 @@ impl DatagramSocket {
     }
 }
 
-/// The number of a socket's inode.
+/// Returns the inode number of a socket.
 pub(crate) fn number_of(socket: impl AsFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_come_in_batches_with_their_bounds() {
+    fn datagrams_arrive_in_batches_with_their_bounds() {
         run(async {
             let (socket, addr) = bound("127.0.0.1:0");
             let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -192,7 +192,7 @@ mod tests {
             let expected: Vec<_> =
                 sent.iter().map(|sent| (sent[..sent.len().min(16)].to_vec(), sent.len() > 16)).collect();
             assert_eq!(seen, expected);
-            // More than one call sends, an empty one among them.
+            // More than one call sends, and one datagram is empty.
             let way = Way { peer: client.local_addr().unwrap(), local: None };
             assert_eq!(socket.send(Some(way), sent.iter().map(Vec::as_slice)).unwrap(), sent.len());
             for sent in &sent {
@@ -203,9 +203,9 @@ mod tests {
         });
     }
 
-    /// Answers have to leave from where the question came to: clients take them from nobody else.
+    /// Responses must have the queried address as their source: clients accept no other.
     #[test]
-    fn a_socket_of_all_addresses_answers_by_the_one_that_was_asked() {
+    fn a_socket_of_all_addresses_responds_from_the_queried_one() {
         run(async {
             for (everywhere, asked) in [("0.0.0.0:0", "127.0.0.2"), ("[::]:0", "::1")] {
                 let (socket, addr) = bound(everywhere);
@@ -222,7 +222,7 @@ mod tests {
                 let way = Way { peer: received.from.unwrap(), local: received.to };
                 assert_eq!(socket.send(Some(way), [&b"me"[..]]).unwrap(), 1);
                 let mut bytes = [0; 8];
-                // It is connected: the kernel lets nothing in from elsewhere.
+                // It is connected: the kernel drops datagrams from elsewhere.
                 assert_eq!(client.recv(&mut bytes).unwrap(), 2);
             }
         });
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connected_socket_hears_that_nobody_is_there() {
+    fn a_connected_socket_gets_port_unreachable() {
         run(async {
             let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let nobody = free.local_addr().unwrap();

@@ -1,8 +1,8 @@
-//! A filter of system calls (seccomp) for threads that read what peers send: the calls that sockets, memory, threads and
-//! reading files take. Every other call fails with EPERM, and the kernel's log (audit) names it.
+//! A filter of system calls (seccomp) for threads that read bytes of peers: it allows calls for sockets, memory,
+//! threads and reading files. Every other call fails with EPERM, and the kernel's audit log names it.
 //!
-//! An error instead of the end of the process is chosen for availability: a call that this list lacks, in a new version
-//! of the C library for example, costs one request and not all connections.
+//! An error instead of a kill is chosen for availability: a call missing here, for example in a new version of the C
+//! library, costs one request and not all connections.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-/// Calls whose arguments do not matter.
+/// Calls with any arguments.
 const ALLOWED: &[libc::c_long] = &[
     // Bytes.
     libc::SYS_read,
@@ -26,7 +26,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_pipe2,
     libc::SYS_splice,
     libc::SYS_sendfile,
-    // Files, which Landlock bounds; `openat` is below.
+    // Files, within the bounds of Landlock; `openat` is below.
     libc::SYS_openat2,
     libc::SYS_fstat,
     libc::SYS_statx,
@@ -54,7 +54,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sendmmsg,
     libc::SYS_recvmmsg,
     libc::SYS_shutdown,
-    // Readiness. A ring is set up before the filter, and restricted to what streams need.
+    // Readiness. A ring is set up before the filter, and restricted to the needs of streams.
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -67,7 +67,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_epoll_wait,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
-    // Memory; what makes it executable is below.
+    // Memory; executable memory is below.
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
@@ -87,13 +87,13 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_membarrier,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // Signals that are handled; `tgkill` is below.
+    // Handled signals; `tgkill` is below.
     libc::SYS_rt_sigreturn,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigaction,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Clocks and chance.
+    // Clocks and random bytes.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -110,14 +110,14 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getrusage,
     libc::SYS_uname,
     libc::SYS_sysinfo,
-    // Answered with ENOSYS by the filter below: its flags are out of a filter's sight.
+    // Rejected with ENOSYS by the filter below: a filter cannot see its flags.
     libc::SYS_clone3,
 ];
 
-/// Request numbers of `ioctl`: bytes that wait, blocking, and whether a stream is a terminal.
+/// Request numbers of `ioctl`: waiting bytes, blocking, and whether a stream is a terminal.
 const IOCTLS: [u64; 4] = [libc::FIONREAD, libc::FIONBIO, libc::TIOCOUTQ, libc::TCGETS];
 
-/// Commands of `fcntl`. None of them asks for signals.
+/// Commands of `fcntl`. None of them requests signals.
 const FCNTLS: [libc::c_int; 7] = [
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -133,15 +133,15 @@ const PRCTLS: [libc::c_int; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR
 
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
-/// Modes of `openat` that make, change or empty a file.
+/// Modes of `openat` that create, change or truncate a file.
 const CHANGES: libc::c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
 
-/// Filters the calls of the calling thread, and of the threads that it starts from now on. Nothing lifts that again.
+/// Filters the calls of the calling thread, and of the threads that it starts from now on. It cannot be undone.
 ///
 /// # Errors
-/// Returns the reason if the system has no such filters; nothing is filtered then.
+/// Returns the reason if the system has no such filters; then nothing is filtered.
 pub fn filter() -> io::Result<()> {
-    // A C library that may not use `clone3` starts threads by `clone`, whose flags a filter can see.
+    // Without `clone3` the C library starts threads by `clone`, whose flags a filter can see.
     let hidden = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let unknown = SeccompAction::Errno(errno(libc::ENOSYS));
     let hidden = compiled(hidden, SeccompAction::Allow, unknown)?;
@@ -188,17 +188,17 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     // For `abort`.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![all(&[(0, SeccompCmpOp::Eq, own)])?]);
-    // Limits are read and not set.
+    // Limits may be read, not set.
     rules.insert(libc::SYS_prlimit64, vec![all(&[(0, SeccompCmpOp::Eq, 0), (2, SeccompCmpOp::Eq, 0)])?]);
     Ok(rules)
 }
 
-/// A rule that holds if all these arguments compare so.
+/// Returns a rule that matches if all these arguments compare as given.
 fn all(conditions: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
     let conditions = conditions
         .iter()
         .map(|(argument, op, value)| {
-            // The kernel reads 32 bits of numbers and flags; pointers and sizes are not compared with others than 0.
+            // The kernel reads 32 bits of numbers and flags; pointers and sizes are only compared with 0.
             let width = if *value == 0 { SeccompCmpArgLen::Qword } else { SeccompCmpArgLen::Dword };
             SeccompCondition::new(*argument, width, op.clone(), *value)
         })
@@ -206,16 +206,16 @@ fn all(conditions: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
     conditions.and_then(SeccompRule::new).map_err(io::Error::other)
 }
 
-/// As `seccompiler::apply_filter`, with flags. The thread may have given up the right to gain privileges before; else it
-/// does now.
+/// As `seccompiler::apply_filter`, with flags. The thread gives up the right to gain privileges now, if it has not
+/// done so before.
 #[expect(unsafe_code)]
 fn install(program: &BpfProgram, flags: libc::c_ulong) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     let length = libc::c_ushort::try_from(program.len()).map_err(io::Error::other)?;
     let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
     let program = libc::sock_fprog { len: length, filter };
-    // SAFETY: the kernel copies `len` instructions, which the borrowed program has; `seccompiler::sock_filter` has the
-    // layout of `struct sock_filter`. Nothing is written, and the result is checked.
+    // SAFETY: the kernel copies `len` instructions of the borrowed program; `seccompiler::sock_filter` has the layout
+    // of `struct sock_filter`. Nothing is written, and the result is checked.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs in a thread of its own, which has the filter as long as it lives.
+    /// Runs in a separate thread, which has the filter for its whole life.
     fn filtered(check: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let run = scope.spawn(|| {
@@ -280,7 +280,7 @@ mod tests {
     fn executable_memory_is_denied() {
         filtered(|| {
             let map = |protection| {
-                // SAFETY: a new mapping, which is not used before it is made.
+                // SAFETY: a new mapping, which is used only after its creation.
                 let at = unsafe {
                     libc::mmap(
                         std::ptr::null_mut(),
@@ -294,7 +294,7 @@ mod tests {
                 if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at) }
             };
             let at = map(libc::PROT_READ | libc::PROT_WRITE).unwrap();
-            // SAFETY: the mapping is this test's.
+            // SAFETY: the mapping belongs to this test.
             let made = unsafe { libc::mprotect(at, 4096, libc::PROT_READ | libc::PROT_EXEC) };
             assert_eq!((made, io::Error::last_os_error().kind()), (-1, ErrorKind::PermissionDenied));
             denied(map(libc::PROT_READ | libc::PROT_EXEC));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_sockets_and_threads_go_on() {
+    fn reading_sockets_and_threads_continue() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "x").unwrap();

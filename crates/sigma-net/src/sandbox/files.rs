@@ -1,4 +1,4 @@
-//! Landlock: a thread, and each that it starts from then on, reaches the files that it has named and no others.
+//! Landlock: a thread, and each thread that it starts later, can access only the files that it has named.
 
 use std::path::{Path, PathBuf};
 
@@ -7,42 +7,42 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-/// The version of the rights that are asked for (Linux 6.10). An older kernel restricts its part of them.
+/// The requested version of the rights (Linux 6.10). An older kernel enforces the part that it supports.
 const KNOWN: ABI = ABI::V5;
 
-/// The rights that a kernel has to know. Before these (Linux 5.19), a restricted process cannot move a file from one
-/// folder to another at all, which the disk cache does.
+/// The minimum version of the rights. With an older version (before Linux 5.19), a restricted process cannot move a
+/// file between folders, which the disk cache needs.
 const NEEDED: ABI = ABI::V2;
 
-/// The files and folders that remain. A folder includes everything in it. A rule belongs to the file or folder
-/// itself: a replaced one takes its rule with it.
+/// The files and folders that stay accessible. A folder includes its whole content. A rule belongs to the file or
+/// folder itself, not to its path: a replacement has no rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remaining {
-    /// May be read.
+    /// Readable paths.
     pub read: Vec<PathBuf>,
-    /// May be read and executed.
+    /// Readable and executable paths.
     pub execute: Vec<PathBuf>,
-    /// May be read, written, created and removed.
+    /// Paths with all rights: read, write, create and remove.
     pub write: Vec<PathBuf>,
-    /// Whether processes outside get no signals of this one any more (Linux 6.12).
+    /// Blocks signals to other processes (Linux 6.12).
     pub scoped_signals: bool,
 }
 
-/// How much of a restriction is in force.
+/// The enforced part of a restriction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enforced {
-    /// All of it.
+    /// All of it
     Fully,
-    /// The part that the kernel knows.
+    /// The part that the kernel supports
     Partly,
-    /// Nothing, for this reason.
+    /// Nothing, for this reason
     Not(String),
 }
 
-/// Restricts the calling thread and the threads and programs that it starts from now on. Nothing lifts that again. It
-/// also takes the right to gain privileges by executing a file.
+/// Restricts the calling thread and the threads and programs that it starts from now on. It cannot be undone. It also
+/// removes the right to gain privileges by executing a file.
 ///
-/// A path that does not exist is left out.
+/// A missing path is left out.
 ///
 /// # Errors
 /// Returns the reason if the kernel has Landlock and refuses the restriction.
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// In a thread of its own: the restriction lasts as long as the thread.
+    /// In a separate thread: the restriction lasts as long as the thread.
     #[test]
     fn paths_outside_are_denied() {
         let dir = tempfile::tempdir().unwrap();

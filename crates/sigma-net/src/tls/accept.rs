@@ -35,37 +35,37 @@ const UNRECOGNIZED_NAME: u8 = 112;
 pub struct AcceptOptions {
     /// Protocols above TLS, the preferred first; empty for no negotiation.
     pub alpn: Vec<Vec<u8>>,
-    /// Versions allowed; an identity may allow fewer.
+    /// The allowed versions; an identity may allow fewer.
     pub versions: Versions,
-    /// Ciphers and groups, where an identity has no choice of its own.
+    /// Ciphers and groups, for identities without their own choice.
     pub offer: Offer,
-    /// Largest ClientHello, record headers included. A browser with post-quantum keys sends
-    /// about 2 KiB.
+    /// The largest ClientHello, record headers included. A browser with post-quantum keys sends about 2 KiB.
     pub hello_bytes: usize,
-    /// Time for the whole handshake.
+    /// The timeout of the whole handshake.
     pub timeout_ms: u64,
-    /// Who is shown to an authority that asks for a proof of a name; None where nothing is proved.
+    /// The identities for authorities that check a proof of a name; None without proofs.
     pub proofs: Option<Arc<Proofs>>,
-    /// Who has certificates made for names that have none; None where they are refused.
+    /// The issuer of certificates for names without one; None if such names are rejected.
     pub issuer: Option<Arc<dyn Issuer>>,
 }
 
-/// Has certificates made for names that have none, while a handshake waits.
+/// Obtains certificates for unknown names during a handshake.
 pub trait Issuer: fmt::Debug + Send + Sync {
-    /// Who is shown for a name, which is in lower case and whatever the client has written; None if nobody is.
+    /// Returns an identity for a name, which is in lower case and unchecked text of the client; None without an
+    /// identity.
     fn obtain<'i>(&'i self, name: &'i str) -> Obtained<'i>;
 
-    /// How long a handshake waits for it, in milliseconds.
+    /// Returns how long a handshake waits for it, in milliseconds.
     fn patience_ms(&self) -> u64;
 }
 
-/// What an [`Issuer`] yields.
+/// The future of an [`Issuer`].
 pub type Obtained<'i> = Pin<Box<dyn Future<Output = Option<Arc<ServerIdentity>>> + Send + 'i>>;
 
 /// Identities that prove names to an authority (RFC 8737), by name in lower case.
 pub type Proofs = Answers<Arc<ServerIdentity>>;
 
-/// The protocol that an authority offers, and no other, when it asks for a proof.
+/// The only protocol in the offer of an authority that checks a proof.
 const PROOF: &[u8] = b"acme-tls/1";
 
 impl Default for AcceptOptions {
@@ -82,24 +82,24 @@ impl Default for AcceptOptions {
     }
 }
 
-/// How long a client may keep a handshake waiting while others wait for its place. Two round trips
-/// around the world, and twice that; only a worker whose places are all taken asks.
+/// How long a client may delay a handshake while others wait for its place. Two round trips around the world,
+/// doubled; it applies only when all places of a worker are taken.
 const PATIENCE_MS: u64 = 500;
 
-/// Bounds the handshakes that a worker is in the middle of, for each holds some 30 KiB. A client counts
-/// from its complete ClientHello on, so that silent ones keep nobody out. One that falls silent later
-/// loses its place to the next who needs it.
+/// The limit of concurrent handshakes of a worker, as each holds about 30 KiB. A client counts from its complete
+/// ClientHello on, so that silent ones block no others. A client that falls silent later loses its place to the next
+/// one.
 #[derive(Debug)]
 pub struct Handshakes {
     places: Semaphore,
-    /// How many wait for a place.
+    /// The number of handshakes that wait for a place.
     waiting: Cell<usize>,
-    /// Somebody waits.
+    /// Notified when a handshake waits.
     wanted: Notify,
 }
 
 impl Handshakes {
-    /// At most `max` at a time; others wait their turn within their own time.
+    /// Returns a limit of `max` handshakes at a time; others wait within their own timeout.
     pub fn new(max: usize) -> Handshakes {
         Handshakes {
             places: Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)),
@@ -108,7 +108,7 @@ impl Handshakes {
         }
     }
 
-    /// A place for one handshake, given back on drop.
+    /// Takes a place for one handshake, given back on drop.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         if let Ok(place) = self.places.try_acquire() {
             return Some(place);
@@ -119,7 +119,7 @@ impl Handshakes {
         self.places.acquire().await.ok()
     }
 
-    /// Ready when a handshake that has kept us waiting for so long is to make room.
+    /// Ready when a handshake that has been delayed for this long must make room.
     async fn wanted_after(&self, patience: Deadline) {
         poll_fn(|cx| patience.poll_expired(cx)).await;
         while self.waiting.get() == 0 {
@@ -128,7 +128,7 @@ impl Handshakes {
     }
 }
 
-/// Counts one who waits, however that ends.
+/// Counts one that waits, however that ends.
 struct Waiting<'w>(&'w Cell<usize>);
 
 impl<'w> Waiting<'w> {
@@ -144,15 +144,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Shakes hands with the client at the other end of `socket`, of which the bytes `early` have
-/// been read already. `choose` is asked for the identity that the client sees, once the client has
-/// said which name it wants, or that it wants none.
+/// Runs the handshake with the client of `socket`, of which the bytes `early` have been read already. `choose`
+/// returns the identity for the name that the client requests, or for no name.
 ///
-/// Session tickets leave with the first write or read, to share its system call.
+/// Session tickets are sent with the first write or read, to share its system call.
 ///
 /// # Errors
-/// Returns an error if no session comes about, whatever the reason. The client has been told where the
-/// protocol has a way.
+/// Returns an error if the handshake fails for any reason. The client gets an alert where the protocol has one.
 pub async fn accept(
     mut socket: Stream,
     early: &[u8],
@@ -164,7 +162,7 @@ pub async fn accept(
     greeting.accept(socket, options, handshakes, choose).await
 }
 
-/// A client's first message, before anything was answered.
+/// A client's ClientHello, before the response.
 pub struct Greeting {
     hello: Hello,
     /// For the whole handshake.
@@ -172,10 +170,10 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// Reads it from `socket`, behind the bytes `early`.
+    /// Reads it from `socket`, after the bytes `early`.
     ///
     /// # Errors
-    /// As [`accept`].
+    /// Returns an error in the same cases as [`accept`].
     pub async fn read(
         socket: &mut Stream,
         early: &[u8],
@@ -187,35 +185,35 @@ impl Greeting {
         Ok(Greeting { hello: hello.unwrap_or(Err(HandshakeError::TimedOut))?, deadline })
     }
 
-    /// The name that the client asks for.
+    /// Returns the name that the client requests.
     pub fn server_name(&self) -> Option<&Arc<str>> {
         self.hello.name.as_ref()
     }
 
-    /// The protocols above TLS that the client offers.
+    /// Returns the protocols above TLS that the client offers.
     pub fn alpn(&self) -> &[Vec<u8>] {
         &self.hello.alpn
     }
 
-    /// Whether it is an authority's, which wants a proof.
+    /// Returns true for an authority that checks a proof.
     pub fn asks_proof(&self) -> bool {
         matches!(&self.hello.alpn[..], [only] if only == PROOF)
     }
 
-    /// Tells the client that nobody here is for what it asks.
+    /// Rejects the client with an alert: the requested name is unknown.
     pub fn refuse(self, socket: &mut Stream) {
         alert(socket, UNRECOGNIZED_NAME);
     }
 
-    /// All bytes that were read: for whoever shakes hands in the gateway's place.
+    /// Returns all bytes read, for a node that runs the handshake itself.
     pub fn bytes(&self) -> &[u8] {
         self.hello.bytes.filled()
     }
 
-    /// Shakes hands, as [`accept`].
+    /// Runs the handshake, as [`accept`] does.
     ///
     /// # Errors
-    /// As [`accept`].
+    /// Returns an error in the same cases as [`accept`].
     pub async fn accept(
         self,
         socket: Stream,
@@ -230,7 +228,7 @@ impl Greeting {
     }
 }
 
-/// All of a handshake behind the client's first message.
+/// Runs the handshake after the ClientHello.
 async fn answer(
     mut socket: Stream,
     (hello, asks_proof, deadline): (Hello, bool, &Deadline),
@@ -245,10 +243,10 @@ async fn answer(
     let is_proof = proof.is_some();
     let mut chosen = proof.or_else(|| choose(name.as_deref()));
     if let (None, Some(issuer), Some(name), false) = (&chosen, &options.issuer, &name, asks_proof) {
-        // Who waits for a certificate keeps nobody out.
+        // A handshake that waits for a certificate gives up its place.
         drop(place.take());
         deadline.set(issuer.patience_ms() + options.timeout_ms);
-        // On the heap, for the sake of all handshakes that wait for none.
+        // On the heap, so that other handshakes stay small.
         chosen = Box::pin(issued(&**issuer, name)).await;
         deadline.set(options.timeout_ms);
         place = handshakes.place().await;
@@ -271,7 +269,7 @@ async fn answer(
     let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
     let ja4 = ja4::fingerprint(hello.filled());
     let mut session = Session::new(Side::Server(connection), hello);
-    // Before anything is judged: lists that come meanwhile are newer than the verdict.
+    // Before the verdict: later lists are newer than the verdict.
     let revision = identity.client_auth().map_or(0, ClientAuth::revision);
     let patience = Deadline::new();
     patience.set(PATIENCE_MS);
@@ -281,13 +279,13 @@ async fn answer(
         () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
     }
     if is_proof {
-        // The authority has seen what it asked for, and nothing may follow (RFC 8737 §3).
+        // The authority has seen its proof, and nothing may follow (RFC 8737 §3).
         return Err(HandshakeError::Proved);
     }
     drop(place);
     let mut facts = Facts::of(session.common());
     if let Some(auth) = identity.client_auth().filter(|auth| auth.inquires()) {
-        // On the heap, for the sake of all handshakes that ask nobody.
+        // On the heap, so that handshakes without an inquiry stay small.
         facts.inquiry = Box::pin(auth.inquire(&facts.peer_chain)).await;
     }
     let facts = judged(&mut socket, &mut session, facts, identity, name)?;
@@ -295,7 +293,7 @@ async fn answer(
     Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
 }
 
-/// What an issuer yields for a name within its time.
+/// Returns the issuer's identity for a name, within its time.
 async fn issued(issuer: &dyn Issuer, name: &str) -> Option<Arc<ServerIdentity>> {
     let patience = Deadline::new();
     patience.set(issuer.patience_ms());
@@ -303,7 +301,7 @@ async fn issued(issuer: &dyn Issuer, name: &str) -> Option<Arc<ServerIdentity>> 
     patience.bound(issuer.obtain(&name)).await.unwrap_or(None)
 }
 
-/// Goes through a handshake to its end.
+/// Runs a handshake to its end.
 pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<(), HandshakeError> {
     poll_fn(|cx| {
         loop {
@@ -317,7 +315,7 @@ pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<
                     }
                 }
                 Err(error) => {
-                    // Small enough for the socket's buffer; a peer that lets it overflow misses it.
+                    // It fits the socket's buffer; a peer that lets the buffer overflow misses it.
                     let _ = poll_drain(socket, session, cx);
                     return Poll::Ready(Err(HandshakeError::Protocol(error)));
                 }
@@ -331,26 +329,26 @@ pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<
 struct Hello {
     /// All bytes read.
     bytes: Buffer,
-    /// The name asked for.
+    /// The requested name.
     name: Option<Arc<str>>,
-    /// Whose ciphers go first.
+    /// The side whose cipher order applies.
     order: Order,
-    /// The protocols above TLS that are offered.
+    /// The offered protocols above TLS.
     alpn: Vec<Vec<u8>>,
 }
 
-/// What the first bytes of a client say about cleartext.
+/// The kind of cleartext in the first bytes of a client.
 #[derive(Debug, PartialEq, Eq)]
 enum Cleartext {
-    /// A request line, or the preface of HTTP/2.
+    /// A request line, or the preface of HTTP/2
     Http,
-    /// The beginning of what may become a request line.
+    /// The beginning of a possible request line
     Unclear,
-    /// Anything else.
+    /// Other bytes
     No,
 }
 
-/// Looks for the request line of HTTP/1.
+/// Detects the request line of HTTP/1.
 fn cleartext(bytes: &[u8]) -> Cleartext {
     let line = &bytes[..bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len())];
     let method = line.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
@@ -375,7 +373,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
             if kind == Cleartext::Http {
                 return Poll::Ready(Err(HandshakeError::Cleartext(Some(hello.filled().into()))));
             }
-            // Of what may become a request line, the next bytes decide.
+            // The next bytes of a possible request line decide.
             let waits = kind == Cleartext::Unclear && hello.len() < limit;
             while !waits && seen < hello.len() {
                 let mut fresh = &hello.filled()[seen..];
@@ -395,7 +393,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
                     Ok(None) => return Poll::Ready(Err(HandshakeError::HelloTooLarge)),
                     Err((error, mut alert)) => {
                         let mut bytes = Vec::new();
-                        // Into memory; it cannot fail.
+                        // To memory; it cannot fail.
                         let _ = alert.write_all(&mut bytes);
                         send_now(socket, &bytes);
                         let is_record = hello.filled().first() == Some(&HANDSHAKE);
@@ -414,7 +412,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
                 Poll::Ready(Ok(n)) => hello.grow(n),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => {
-                    // A client that says nothing yet holds no memory.
+                    // A silent client holds no memory.
                     hello.rest();
                     return Poll::Pending;
                 }
@@ -425,7 +423,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
     .map(|(name, order, alpn)| Hello { bytes: hello, name, order, alpn })
 }
 
-/// Completes the facts, of which the client's certificate may be one that is not let in.
+/// Completes the facts; the client's certificate may be rejected.
 fn judged(
     socket: &mut Stream,
     session: &mut Session,
@@ -434,8 +432,8 @@ fn judged(
     name: Option<Arc<str>>,
 ) -> Result<Facts, HandshakeError> {
     if let Some(auth) = identity.client_auth() {
-        // A full handshake with the demand has just judged it. A session that goes on from an
-        // earlier one is judged again: the certificate may have run out since.
+        // A full handshake with a demand has just judged it. A resumed session is judged again: the certificate may
+        // have expired since.
         facts.client_certificate = match auth.demand() {
             Demand::Required if !facts.is_resumed && !auth.inquires() => ClientCertificate::Verified,
             _ => auth.judge(&facts.peer_chain),
@@ -460,8 +458,7 @@ fn alert(socket: &mut Stream, description: u8) {
     send_now(socket, &[21, 3, 3, 0, 2, 2, description]);
 }
 
-/// Sends as much as goes without waiting. The connection is over; that its end is understood is
-/// a courtesy.
+/// Sends as much as possible without waiting. The connection has ended; to explain its end is a courtesy.
 fn send_now(socket: &mut Stream, bytes: &[u8]) {
     let _ = socket.poll_write(&mut Context::from_waker(Waker::noop()), bytes);
 }

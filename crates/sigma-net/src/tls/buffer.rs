@@ -1,20 +1,20 @@
-//! Bytes on their way between a socket and a TLS session.
+//! Byte buffers between a socket and a TLS session.
 
 use std::cell::RefCell;
 
-/// Room of a full-sized buffer: four of the largest records of TLS 1.3 (RFC 8446 §5.2). Large
-/// enough that bodies cost few system calls, and above the largest handshake message taken.
+/// The size of a full buffer: four of the largest records of TLS 1.3 (RFC 8446 §5.2). Large enough for few system
+/// calls, and above the largest accepted handshake message.
 pub(super) const FULL_BYTES: usize = 4 * (16_384 + 256 + 5);
 
-/// Full-sized buffers a thread keeps for reuse; beyond it they are freed.
+/// The number of full buffers that a thread keeps for reuse; others are freed.
 const FREE_LIST_MAX: usize = 16;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A queue of bytes. Its memory is full-sized only while a read or write is under way; at rest it
-/// is of the order of the bytes left over, and none when there are none.
+/// A queue of bytes. Its memory is full-sized only during a read or write; at rest it is about the size of the
+/// remaining bytes, and zero for none.
 #[derive(Default)]
 pub(super) struct Buffer {
     /// Always initialised to its length.
@@ -40,7 +40,7 @@ impl Buffer {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// The room behind the bytes, at least `room`; the memory becomes full-sized.
+    /// Returns the room after the bytes, at least `room`; the memory becomes full-sized.
     pub(super) fn spare(&mut self, room: usize) -> &mut [u8] {
         if self.bytes.len() < FULL_BYTES {
             self.move_to(take());
@@ -56,7 +56,7 @@ impl Buffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Makes `n` bytes of the spare room part of the queue.
+    /// Adds `n` bytes of the spare room to the queue.
     pub(super) fn grow(&mut self, n: usize) {
         debug_assert!(n <= self.bytes.len() - self.end, "grown beyond the buffer");
         self.end += n;
@@ -77,7 +77,7 @@ impl Buffer {
         self.end += bytes.len();
     }
 
-    /// Gives up memory if most of it is unused.
+    /// Frees memory if most of it is unused.
     pub(super) fn rest(&mut self) {
         if self.bytes.len() >= FULL_BYTES && self.len() <= self.bytes.len() / 2 {
             let kept = self.filled().to_vec();
@@ -85,7 +85,7 @@ impl Buffer {
         }
     }
 
-    /// Memory held.
+    /// Returns the memory in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity()
@@ -114,7 +114,7 @@ fn give(bytes: Vec<u8>) {
     if bytes.len() != FULL_BYTES {
         return;
     }
-    // A thread that ends has no list any more; then the memory is freed.
+    // At the end of a thread there is no list; then the memory is freed.
     let _ = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
         if free.len() < FREE_LIST_MAX {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!((buffer.filled(), buffer.bytes.len()), (&b"world"[..], 5));
         buffer.extend(b"!");
         assert_eq!(buffer.filled(), b"world!");
-        // Room beyond the full size is made, for a message larger than any buffer.
+        // It makes room beyond the full size, for a message larger than any buffer.
         assert!(buffer.spare(FULL_BYTES).len() >= FULL_BYTES);
         assert_eq!(buffer.filled(), b"world!");
         buffer.advance(6);

@@ -1,4 +1,4 @@
-//! The fields of a certificate, in the forms that logs and headers show.
+//! The fields of a certificate as text for logs and headers.
 
 use std::fmt::Write;
 
@@ -29,22 +29,22 @@ const ATTRIBUTES: &[(&[u8], &str)] = &[
     (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25], "DC"),
 ];
 
-/// The subject's distinguished name (RFC 2253), such as `CN=client,O=Example`; `None` if the
-/// certificate is malformed.
+/// Returns the subject's distinguished name (RFC 2253), such as `CN=client,O=Example`; `None` if the certificate is
+/// malformed.
 pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
     name(EndEntityCert::try_from(certificate).ok()?.subject())
 }
 
-/// The issuer's distinguished name, as [`subject`] shows it.
+/// Returns the issuer's distinguished name, in the form of [`subject`].
 pub fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
     name(EndEntityCert::try_from(certificate).ok()?.issuer())
 }
 
-/// The serial number in upper-case hexadecimal digits.
+/// Returns the serial number in upper-case hexadecimal digits.
 pub fn serial(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let digits = certificate.serial();
-    // A zero in front only keeps the number positive.
+    // A leading zero only keeps the number positive.
     let digits = if let [0, rest @ ..] = digits
         && !rest.is_empty()
     {
@@ -55,8 +55,8 @@ pub fn serial(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(hex(digits, Case::Upper))
 }
 
-/// The encoded serial number and the identifier of the key that signed the certificate: by these two an
-/// authority is asked about it (RFC 9773 §4.1). `None` if it has no such identifier, or is malformed.
+/// Returns the encoded serial number and the key identifier of the issuer, which identify the certificate to its
+/// authority (RFC 9773 §4.1). `None` without a key identifier, or if it is malformed.
 pub fn renewal_identity(certificate: &CertificateDer<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 35];
     const KEY_IDENTIFIER: u8 = 0x80;
@@ -65,7 +65,7 @@ pub fn renewal_identity(certificate: &CertificateDer<'_>) -> Option<(Vec<u8>, Ve
     Some((serial, element_of(value, KEY_IDENTIFIER)?.0.to_vec()))
 }
 
-/// The value of the extension with an encoded object identifier.
+/// Returns the value of the extension with an encoded object identifier.
 pub(super) fn extension<'a>(certificate: &'a CertificateDer<'_>, kind: &[u8]) -> Option<&'a [u8]> {
     const EXTENSIONS: u8 = 0xa3;
     let (body, _) = element_of(certificate, SEQUENCE)?;
@@ -82,15 +82,14 @@ pub(super) fn extension<'a>(certificate: &'a CertificateDer<'_>, kind: &[u8]) ->
         let (extension, rest) = element_of(extensions, SEQUENCE)?;
         let (own, value) = element_of(extension, OBJECT_IDENTIFIER)?;
         if own == kind {
-            // Whether it is critical may stand before its value.
+            // The critical flag may precede its value.
             return element_of(after_optional(value, BOOLEAN), OCTET_STRING).map(|(value, _)| value);
         }
         extensions = rest;
     }
 }
 
-/// Where a certificate says that its authority tells whether it was revoked (RFC 6960 §3.1): the first address
-/// of HTTP.
+/// Returns the first HTTP address of the authority's OCSP responder in a certificate (RFC 6960 §3.1).
 pub(super) fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
     const AUTHORITY_INFORMATION: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 1];
     const OCSP: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 48, 1];
@@ -108,13 +107,13 @@ pub(super) fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
     }
 }
 
-/// The SHA-1 digest of the certificate in lower-case hexadecimal digits; by custom, and not fit
-/// for telling certificates apart that an attacker made.
+/// Returns the SHA-1 digest of the certificate in lower-case hexadecimal digits; by custom, and unfit against
+/// certificates made by an attacker.
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref(), Case::Lower)
 }
 
-/// The time for which a certificate is good, in Unix seconds, both ends included.
+/// The validity of a certificate in Unix seconds, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// Its first second.
@@ -123,9 +122,9 @@ pub struct Validity {
     pub not_after: i64,
 }
 
-/// When a certificate is good; `None` if it is malformed.
+/// Returns the validity of a certificate; `None` if it is malformed.
 pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
-    /// The tag of a version, which the first version does not name.
+    /// The tag of a version, which the first version omits.
     const VERSION: u8 = 0xa0;
     let (certificate, _) = element_of(certificate, SEQUENCE)?;
     let (fields, _) = element_of(certificate, SEQUENCE)?;
@@ -138,13 +137,13 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
     rest.is_empty().then_some(Validity { not_before, not_after })
 }
 
-/// The DNS names that a certificate is for, wildcards among them.
+/// Returns the DNS names in a certificate, including wildcards.
 pub fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let certificate = EndEntityCert::try_from(certificate).ok();
     certificate.iter().flat_map(|certificate| certificate.valid_dns_names().map(str::to_owned)).collect()
 }
 
-/// The URIs that a certificate is for, such as a SPIFFE id; whatever characters they have.
+/// Returns the URIs in a certificate, such as a SPIFFE id, with any characters.
 pub fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     let certificate = EndEntityCert::try_from(certificate).ok();
     certificate.iter().flat_map(|certificate| certificate.valid_uri_names().map(str::to_owned)).collect()
@@ -171,7 +170,7 @@ const BMP_STRING: u8 = 0x1e;
 /// UTF8String, NumericString, PrintableString, TeletexString, IA5String and VisibleString.
 const BYTE_STRINGS: &[u8] = &[0x0c, 0x12, 0x13, 0x14, 0x16, 0x1a];
 
-/// A Name, without its outermost tag, as text: the most specific part first.
+/// Formats a Name, without its outermost tag: the most specific part first.
 fn name(mut der: &[u8]) -> Option<String> {
     let mut parts = Vec::new();
     while !der.is_empty() {
@@ -213,7 +212,7 @@ fn append(out: &mut String, kind: &[u8], value: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// An object identifier in numbers.
+/// Formats an object identifier as numbers.
 fn dotted(kind: &[u8]) -> String {
     let mut text = String::new();
     let mut number = 0u64;
@@ -232,8 +231,8 @@ fn dotted(kind: &[u8]) -> String {
     text
 }
 
-/// Escapes as RFC 2253 §2.4 says, and everything beyond printable ASCII, so that a value can
-/// neither end its header nor its line of a log.
+/// Escapes as in RFC 2253 §2.4, and everything beyond printable ASCII, so that a value can end neither its header nor
+/// its log line.
 fn escape(out: &mut String, value: &[u8]) {
     for (at, &byte) in value.iter().enumerate() {
         let is_edge = at == 0 || at + 1 == value.len();
@@ -254,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_is_asked_about_a_certificate_by_two_numbers() {
+    fn two_numbers_identify_a_certificate_to_its_authority() {
         let key = KeyPair::generate().unwrap();
         let mut authority = CertificateParams::default();
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -331,7 +330,7 @@ mod tests {
             let found = validity(certificate.der()).unwrap();
             assert_eq!((found.not_before, found.not_after), expected);
             assert_eq!(dns_names(certificate.der()), ["a.test", "*.b.test"]);
-            // Whatever is cut off or changed is an answer, never a panic.
+            // Truncated or changed input gives a result, never a panic.
             let der = certificate.der().to_vec();
             for at in 0..der.len() {
                 assert_eq!(validity(&CertificateDer::from(&der[..at])), None);
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_names_are_none() {
+    fn malformed_names_are_rejected() {
         for der in [&[0x31][..], &[0x30, 0], &[0x31, 2, 0x30, 1], &[0x31, 0x83, 0, 0, 0], &[0x31, 2, 0x30, 0]]
         {
             assert_eq!(name(der), None, "{der:?}");

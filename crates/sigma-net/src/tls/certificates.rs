@@ -1,4 +1,4 @@
-//! Which identity a client sees for the name it asks for.
+//! The choice of an identity by the requested name.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use super::ServerIdentity;
 
-/// Names and their identities. Immutable; identities that did not change are shared with the
-/// table before it, so that a new table costs one pass over the names.
+/// Names and their identities. Immutable; unchanged identities are shared with the previous table, so that a new
+/// table costs one pass over the names.
 #[derive(Debug, Default)]
 pub struct Certificates {
     exact: HashMap<Box<str>, Arc<ServerIdentity>>,
-    /// By what follows `*.`.
+    /// By the name after `*.`.
     wildcard: HashMap<Box<str>, Arc<ServerIdentity>>,
     any: Option<Arc<ServerIdentity>>,
     fallback: Option<Box<str>>,
 }
 
 impl Certificates {
-    /// A table of `entries`: a name, `*.` and a name, or `*`. If two have the same name the first
-    /// counts. `fallback` is the name that a client which gives none is taken to ask for.
+    /// Returns a table of `entries`: a name, `*.` and a name, or `*`. Of two with the same name the first counts.
+    /// `fallback` is the assumed name for clients without a name.
     pub fn new<'n>(
         entries: impl IntoIterator<Item = (&'n str, Arc<ServerIdentity>)>,
         fallback: Option<&str>,
@@ -39,8 +39,8 @@ impl Certificates {
         table
     }
 
-    /// The identity for `name`: its own, else that of the wildcard for exactly its first label,
-    /// else that of `*`.
+    /// Returns the identity for `name`: its own, else the wildcard's for exactly its first label, else the one for
+    /// `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<ServerIdentity>> {
         let name = normal(name);
         self.exact
@@ -49,9 +49,9 @@ impl Certificates {
             .or(self.any.as_ref())
     }
 
-    /// The identity whose demands hold for requests to the host `name`. A wildcard guards names of
-    /// any depth, as it does where requests are routed, although a certificate is good for one label
-    /// only: what is below a guarded name is not less guarded than its parent.
+    /// Returns the identity whose demands apply to requests to the host `name`. Here a wildcard covers names of any
+    /// depth, as in routing, although a certificate covers one label only: a name below a guarded name needs the same
+    /// guard.
     pub fn guard(&self, name: &str) -> Option<&Arc<ServerIdentity>> {
         let name = normal(name);
         let mut rest = &*name;
@@ -67,13 +67,13 @@ impl Certificates {
         self.any.as_ref()
     }
 
-    /// The identity for a client that asks for `name`, or for none.
+    /// Returns the identity for a client that requests `name`, or no name.
     pub fn choose(&self, name: Option<&str>) -> Option<&Arc<ServerIdentity>> {
         self.find(name.or(self.fallback.as_deref())?)
     }
 }
 
-/// Lower case, without the dot at the end that makes a name absolute.
+/// Converts to lower case, without the trailing dot of an absolute name.
 fn normal(name: &str) -> Cow<'_, str> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.bytes().any(|b| b.is_ascii_uppercase()) {

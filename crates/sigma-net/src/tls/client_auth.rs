@@ -1,4 +1,4 @@
-//! Certificates of clients.
+//! Client certificates.
 
 use std::sync::Arc;
 
@@ -16,29 +16,29 @@ use super::{CertificateDer, ClientCertificate, Inquiring, Inquiry, PROVIDER, Rev
 /// The demands on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// A client without a trusted certificate is refused in the handshake.
+    /// The handshake rejects a client without a trusted certificate.
     Required,
-    /// Every client is let in; [`Facts::client_certificate`](super::Facts) says what it showed.
+    /// Every client is accepted; [`Facts::client_certificate`](super::Facts) has the result.
     Optional,
 }
 
-/// Which clients are trusted.
+/// The trusted clients.
 #[derive(Debug)]
 pub struct ClientAuth {
     demand: Demand,
     anchors: Vec<TrustAnchor<'static>>,
     subjects: Vec<DistinguishedName>,
-    /// Intermediate certificates allowed between the client's own and an authority.
+    /// The limit of intermediate certificates between the client's own and an authority.
     depth: usize,
     revocation: Option<Revocation>,
     inquiring: Option<Inquiring>,
-    /// Tells these demands from all others; see [`super::resumption`].
+    /// Identifies these demands; see [`super::resumption`].
     pub(super) fingerprint: [u8; 32],
 }
 
 impl ClientAuth {
-    /// Trusts clients whose certificate leads, over at most `depth` intermediate ones, to an
-    /// authority in `authorities` (PEM).
+    /// Trusts clients whose certificate leads, over at most `depth` intermediate ones, to an authority in
+    /// `authorities` (PEM).
     ///
     /// # Errors
     /// Returns `failed to validate client_cert: …` if the authorities cannot be used.
@@ -66,7 +66,7 @@ impl ClientAuth {
         })
     }
 
-    /// The same; certificates that were revoked are trusted no longer.
+    /// Adds lists of revoked certificates.
     #[must_use]
     pub fn checking(mut self, revocation: Revocation) -> ClientAuth {
         self.add_to_fingerprint(&revocation.settings());
@@ -74,7 +74,7 @@ impl ClientAuth {
         self
     }
 
-    /// The same; what responders say of certificates counts.
+    /// Adds inquiries to OCSP responders.
     #[must_use]
     pub fn inquiring(mut self, inquiring: Inquiring) -> ClientAuth {
         self.add_to_fingerprint(&inquiring.settings());
@@ -89,21 +89,20 @@ impl ClientAuth {
         self.fingerprint.copy_from_slice(digest.finish().as_ref());
     }
 
-    /// A verdict is good for as long as this is the same: until other lists of revoked certificates are in
-    /// force, or a responder says something else.
+    /// Returns the revision of verdicts: a verdict is valid while it stays the same. New revocation lists and new
+    /// responses of responders change it.
     pub fn revision(&self) -> u64 {
         let lists = self.revocation.as_ref().map_or(0, |revocation| revocation.lists.revision());
         lists + self.inquiring.as_ref().map_or(0, Inquiring::revision)
     }
 
-    /// Whether responders are asked.
+    /// Returns true if responders are asked.
     pub(super) fn inquires(&self) -> bool {
         self.inquiring.is_some()
     }
 
-    /// Has a responder asked about a chain, and waits for what it says, for a bounded time. Nobody is asked about
-    /// one that is not trusted anyway: its author would choose who is asked. What is returned keeps the answer up
-    /// to date.
+    /// Starts an inquiry about a chain, and waits for its result for a bounded time. There is no inquiry about an
+    /// untrusted chain: its author would choose the responder. The returned inquiry keeps the result up to date.
     pub(super) async fn inquire(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<Inquiry>> {
         let (own, others) = chain.split_first()?;
         let inquiring = self.inquiring.as_ref()?;
@@ -116,7 +115,7 @@ impl ClientAuth {
         self.demand
     }
 
-    /// Judges a chain as of now.
+    /// Judges a chain at the current time.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> ClientCertificate {
         match chain.split_first() {
             None => ClientCertificate::Absent,
@@ -183,7 +182,7 @@ impl ClientCertVerifier for Verifier {
         if self.0.demand == Demand::Required {
             self.0.verify(end_entity, intermediates, now).map_err(certificate_error)?;
         }
-        // Otherwise it is judged after the handshake, where the verdict can be kept.
+        // Otherwise it is judged after the handshake, where the verdict can be stored.
         Ok(ClientCertVerified::assertion())
     }
 
@@ -210,7 +209,7 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-/// The error whose alert tells the client what is wrong.
+/// Returns the error whose alert explains the problem to the client.
 fn certificate_error(error: webpki::Error) -> Error {
     match error {
         webpki::Error::BadDer | webpki::Error::BadDerTime => CertificateError::BadEncoding.into(),

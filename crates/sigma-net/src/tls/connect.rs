@@ -26,10 +26,10 @@ use super::{CertificateDer, Facts, HandshakeError, Offer, PROVIDER, Unusable, Ve
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
-/// Sessions kept for resumption, one a server name.
+/// The number of sessions for resumption, one for each server name.
 const SESSIONS: usize = 256;
 
-/// Where systems keep the authorities they trust, in the order they are looked for.
+/// The usual files of trusted authorities on systems, in search order.
 const SYSTEM_FILES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -38,21 +38,20 @@ const SYSTEM_FILES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// Authorities that may vouch for servers. Cheap to clone, so that many clients share them.
+/// Trusted authorities for servers. Cheap to clone, so that many clients share them.
 #[derive(Clone)]
 pub struct Authorities {
     roots: Arc<RootCertStore>,
-    /// Digests of the certificates themselves: a server may show one of them as its own.
+    /// Digests of the certificates themselves: a server may use one of them as its own.
     digests: Arc<HashSet<Box<[u8]>>>,
 }
 
 impl Authorities {
-    /// The authorities that the system trusts: of the file named by the environment's `SSL_CERT_FILE`, else
-    /// of the first usual file that can be read. Authorities in a form that is not understood are
-    /// left out, as elsewhere.
+    /// Returns the system's trusted authorities: from the file in the environment's `SSL_CERT_FILE`, else from the
+    /// first readable usual file. Unsupported authorities are left out, as elsewhere.
     ///
     /// # Errors
-    /// Returns an error if there is no such file, or if no certificate in it is understood.
+    /// Returns an error if there is no such file, or no supported certificate in it.
     pub fn system() -> Result<Authorities, Unusable> {
         let named = std::env::var_os("SSL_CERT_FILE");
         let usual = SYSTEM_FILES.iter().map(Path::new);
@@ -76,7 +75,7 @@ impl Authorities {
         Ok(Authorities { roots: Arc::new(roots), digests: Arc::new(digests) })
     }
 
-    /// The certificates of a PEM text.
+    /// Parses the certificates of a PEM text.
     ///
     /// # Errors
     /// Returns `failed to parse cert: …` if the text has no certificate.
@@ -96,7 +95,7 @@ fn digest(certificate: &CertificateDer<'_>) -> Box<[u8]> {
     aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate).as_ref().into()
 }
 
-/// Whether a server can be asked for `name`: a DNS name or an address.
+/// Returns true if `name` can be a server name: a DNS name or an address.
 pub fn is_server_name(name: &str) -> bool {
     ServerName::try_from(name).is_ok()
 }
@@ -107,13 +106,13 @@ impl fmt::Debug for Authorities {
     }
 }
 
-/// Which servers are trusted.
+/// The trusted servers.
 #[derive(Debug, Clone, Default)]
 pub enum Trust {
-    /// Any that answers: nobody who can get between is kept out.
+    /// Any server: a man in the middle is not detected.
     #[default]
     Anyone,
-    /// Certificates that one of these authorities vouches for, under the name asked for.
+    /// Servers with a certificate by one of these authorities, for the requested name.
     Authorities(Authorities),
 }
 
@@ -122,25 +121,24 @@ pub enum Trust {
 pub struct ClientSettings {
     /// Which servers are trusted.
     pub trust: Trust,
-    /// The certificate shown to servers that ask for one.
+    /// The certificate for servers that request one.
     pub pair: Option<Pair>,
     /// Protocols above TLS, the preferred first; empty for no negotiation.
     pub alpn: Vec<Vec<u8>>,
-    /// Versions offered.
+    /// The offered versions.
     pub versions: Versions,
-    /// Ciphers and groups offered.
+    /// The offered ciphers and groups.
     pub offer: Offer,
 }
 
-/// The TLS settings towards one upstream, ready for handshakes. Sessions are resumed among connections
-/// that share them.
+/// The TLS settings towards one upstream, ready for handshakes. Connections that share them resume sessions.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
 }
 
 impl ClientTls {
-    /// Makes settings ready for handshakes.
+    /// Prepares settings for handshakes.
     ///
     /// # Errors
     /// Returns an error if the authorities or versions cannot be used.
@@ -167,27 +165,27 @@ impl ClientTls {
         Ok(ClientTls { config: Arc::new(config) })
     }
 
-    /// Whether both are one and the same object, so that a connection made on one fits the other.
+    /// Returns true if both are the same object, so that a connection of one fits the other.
     pub fn is_same(&self, other: &ClientTls) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
     }
 
-    /// Whether a server may agree on HTTP/2.
+    /// Returns true if the server may choose HTTP/2.
     pub fn offers_http2(&self) -> bool {
         self.config.alpn_protocols.iter().any(|protocol| protocol == b"h2")
     }
 
-    /// For tests, a configuration that settings cannot express.
+    /// Returns settings for tests with a configuration that settings cannot express.
     #[cfg(test)]
     pub(super) fn from_config(config: ClientConfig) -> ClientTls {
         ClientTls { config: Arc::new(config) }
     }
 
-    /// Shakes hands with the server at the other end of `socket`, which is asked for `name`: a
-    /// DNS name, or an address, which is verified but not sent (RFC 6066 §3).
+    /// Runs the handshake with the server of `socket` for `name`: a DNS name, or an address, which is verified but
+    /// not sent (RFC 6066 §3).
     ///
     /// # Errors
-    /// Returns an error if no session comes about, whatever the reason.
+    /// Returns an error if the handshake fails for any reason.
     pub async fn connect(
         &self,
         socket: Stream,
@@ -199,10 +197,10 @@ impl ClientTls {
         deadline.bound(self.shake(socket, name)).await.unwrap_or(Err(HandshakeError::TimedOut))
     }
 
-    /// As [`ClientTls::connect`], for a thread that keeps its own time.
+    /// As [`ClientTls::connect`], for a thread with its own timers.
     ///
     /// # Errors
-    /// Returns an error if no session comes about, whatever the reason.
+    /// Returns an error if the handshake fails for any reason.
     pub async fn shake(&self, mut socket: Stream, name: &str) -> Result<Stream, HandshakeError> {
         let server = ServerName::try_from(name).map_err(|_| HandshakeError::BadName)?.to_owned();
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server)
@@ -214,7 +212,7 @@ impl ClientTls {
     }
 }
 
-/// Shows one certificate to whoever asks.
+/// Presents one certificate to every server.
 #[derive(Debug)]
 struct Own(Arc<CertifiedKey>);
 
@@ -228,8 +226,8 @@ impl ResolvesClientCert for Own {
     }
 }
 
-/// Trusts servers that an authority vouches for, or that show a trusted certificate as their own:
-/// one that signs itself is an authority in form, and the usual check refuses those as servers.
+/// Trusts servers with a certificate by an authority, and servers that present a trusted certificate as their own: a
+/// self-signed one is formally an authority, which the usual check rejects for servers.
 #[derive(Debug)]
 struct Vouched {
     chain: Arc<WebPkiServerVerifier>,
@@ -248,7 +246,7 @@ impl ServerCertVerifier for Vouched {
         let judged =
             self.chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match judged {
-            // Said after the times of validity were found good; the name was not looked at yet.
+            // This error comes after the check of validity times; the name is not checked yet.
             Err(error) if is_of_authority(&error) && self.digests.contains(&digest(end_entity)) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -280,14 +278,14 @@ impl ServerCertVerifier for Vouched {
     }
 }
 
-/// Whether a certificate was refused for nothing but being an authority's.
+/// Returns true if a certificate was rejected only for being an authority's.
 fn is_of_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(error))) = error else { return false };
     matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Trusts every server. Signatures are not looked at either: made with a key that nobody vouches
-/// for they prove nothing, and odd certificates of old servers would fail in them.
+/// Trusts every server. Signatures are not checked either: with an untrusted key they prove nothing, and odd
+/// certificates of old servers would fail.
 #[derive(Debug)]
 struct Trusting;
 

@@ -1,7 +1,6 @@
-//! DER, read as far as certificates, lists of revoked ones and the answers of responders need it.
+//! A DER reader for certificates, revocation lists and OCSP responses.
 //!
-//! Everything here is given bytes that an attacker may have made: nothing is taken on trust, and whatever is
-//! not as it should be is `None`.
+//! The bytes may come from an attacker: everything is checked, and invalid input gives `None`.
 
 pub(super) const BOOLEAN: u8 = 0x01;
 pub(super) const INTEGER: u8 = 0x02;
@@ -13,7 +12,7 @@ pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
 
-/// Splits the first element off DER: its tag, its content and what follows.
+/// Splits the first element off DER; returns its tag, its content and the rest.
 pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, len], rest) = der.split_first_chunk::<2>()?;
     let (len, rest) = match len {
@@ -21,7 +20,7 @@ pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         0x81..=0x84 => {
             let (digits, rest) = rest.split_at_checked(usize::from(len & 0x7f))?;
             let len = digits.iter().fold(0u64, |len, digit| (len << 8) | u64::from(*digit));
-            // There is one way to write a length, so that nothing has two forms.
+            // There is only one valid form of a length.
             if len < 0x80 || digits.first() == Some(&0) {
                 return None;
             }
@@ -33,17 +32,17 @@ pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// The same, of the tag that is expected: its content and what follows.
+/// As [`element`], for an expected tag; returns content and rest.
 pub(super) fn element_of(der: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
     element(der).and_then(|(tag, content, rest)| (tag == expected).then_some((content, rest)))
 }
 
-/// What follows the first element, which has this tag if it is there at all.
+/// Returns the rest after the first element, if it has this tag; else everything.
 pub(super) fn after_optional(der: &[u8], tag: u8) -> &[u8] {
     element_of(der, tag).map_or(der, |(_, rest)| rest)
 }
 
-/// An element of these parts.
+/// Encodes an element of these parts.
 pub(super) fn encode(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     let digits = len.to_be_bytes();
@@ -51,7 +50,7 @@ pub(super) fn encode(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let mut der = vec![tag];
     match (len, u8::try_from(digits.len())) {
         (0..=0x7f, _) => der.extend(digits.first().or(Some(&0))),
-        // There are no more than eight of them.
+        // There are at most eight of them.
         (_, count) => {
             der.push(0x80 | count.unwrap_or(8));
             der.extend(digits);
@@ -61,8 +60,8 @@ pub(super) fn encode(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     der
 }
 
-/// A UTCTime or GeneralizedTime in the only forms that RFC 5280 §4.1.2.5 allows, in Unix seconds; and what
-/// follows.
+/// Parses a UTCTime or GeneralizedTime in the only forms that RFC 5280 §4.1.2.5 allows; returns Unix seconds and the
+/// rest.
 pub(super) fn time(der: &[u8]) -> Option<(i64, &[u8])> {
     let (tag, text, rest) = element(der)?;
     let (digits, b"Z") = text.split_at_checked(text.len().checked_sub(1)?)? else { return None };
@@ -99,7 +98,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days of the Gregorian calendar; years count from March, so that the day which comes and goes is the last.
+/// Returns days of the Gregorian calendar; years start in March, so that the leap day is the last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_read() {
+    fn encoded_elements_are_read_back() {
         for len in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x1_0001] {
             let content = vec![9; len];
             let der = encode(OCTET_STRING, &[&content[..len / 2], &content[len / 2..]]);
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_match_the_calendar() {
         let check = |tag: u8, text: &str, expected: Option<i64>| {
             let der = [&[tag, text.len() as u8], text.as_bytes(), &[9]].concat();
             assert_eq!(time(&der), expected.map(|seconds| (seconds, &[9u8][..])), "{text}");

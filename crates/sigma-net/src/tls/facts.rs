@@ -1,4 +1,4 @@
-//! The outcome of a handshake.
+//! The result of a handshake.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 
 use super::{CertificateDer, Inquiry, ServerIdentity, Version};
 
-/// The known facts about the client's certificate.
+/// The status of the client's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// None was asked for.
+    /// It was not requested
     NotAsked,
-    /// It was asked for, and the client gave none.
+    /// It was requested, and the client sent none
     Absent,
-    /// It was issued by a trusted authority, and is in force.
+    /// It is valid and issued by a trusted authority
     Verified,
-    /// It is not to be trusted; that the client holds its key is all that is sure.
+    /// It is not trusted; only the client's possession of its key is proved
     Refused,
 }
 
 impl ClientCertificate {
-    /// As nginx's `$ssl_client_verify` shows it.
+    /// Returns the value of nginx's `$ssl_client_verify`.
     pub fn as_str(self) -> &'static str {
         match self {
             ClientCertificate::NotAsked | ClientCertificate::Absent => "NONE",
@@ -30,37 +30,37 @@ impl ClientCertificate {
     }
 }
 
-/// The outcome of a connection's handshake.
+/// The result of a connection's handshake.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The protocol above TLS (RFC 7301), if one was agreed on.
+    /// The negotiated protocol above TLS (RFC 7301), if there is one.
     pub alpn: Option<Box<[u8]>>,
     /// The version of TLS.
     pub version: Version,
-    /// The cipher suite, as OpenSSL names it.
+    /// The cipher suite, with its OpenSSL name.
     pub cipher: &'static str,
-    /// How the key was agreed on, such as `X25519MLKEM768`; empty for a resumed session of TLS 1.2.
+    /// The key exchange, such as `X25519MLKEM768`; empty for a resumed session of TLS 1.2.
     pub key_exchange: &'static str,
-    /// The name that the client asked for.
+    /// The name that the client requested.
     pub server_name: Option<Arc<str>>,
-    /// On the server's side: what the client's first message looks like (JA4).
+    /// On the server's side: the fingerprint of the ClientHello (JA4).
     pub ja4: Option<Box<str>>,
-    /// The peer's certificates, its own first; empty if it gave none.
+    /// The peer's certificates, its own first; empty without one.
     pub peer_chain: Arc<[CertificateDer<'static>]>,
-    /// On the server's side: what is known of the client's certificate.
+    /// On the server's side: the status of the client's certificate.
     pub client_certificate: ClientCertificate,
-    /// The [revision](super::ClientAuth::revision) by which it was judged.
+    /// The [revision](super::ClientAuth::revision) of its verdict.
     pub revision: u64,
-    /// Keeps up to date what a responder says of the client's certificate.
+    /// Keeps the responder's status of the client's certificate up to date.
     pub inquiry: Option<Arc<Inquiry>>,
-    /// The session goes on from an earlier connection.
+    /// The session was resumed.
     pub is_resumed: bool,
-    /// On the server's side: who the client sees.
+    /// On the server's side: the identity that the client sees.
     pub identity: Option<Arc<ServerIdentity>>,
 }
 
 impl Facts {
-    /// The facts that both sides of a connection have.
+    /// Returns the facts that both sides of a connection have.
     pub(super) fn of(connection: &CommonState) -> Facts {
         let version = match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
@@ -85,7 +85,7 @@ impl Facts {
     }
 }
 
-/// The name of a suite in OpenSSL, which is what access logs show.
+/// Returns the OpenSSL name of a suite, which access logs show.
 pub(super) fn cipher_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_suite_on_offer_has_its_own_name() {
+    fn every_offered_suite_has_its_own_name() {
         for suite in &super::super::PROVIDER.cipher_suites {
             let name = cipher_name(suite.suite());
             assert!(!name.starts_with("TLS13_") && !name.contains("WITH"), "{name}");

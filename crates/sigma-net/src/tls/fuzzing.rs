@@ -1,13 +1,13 @@
-//! What must hold of certificates, lists of revoked ones and ClientHellos, whatever they are: a function for each
-//! target in `fuzz/`, which panics where it does not.
+//! Properties of certificates, revocation lists and ClientHellos with any content: a function for each target in
+//! `fuzz/`, which panics on a violation.
 
 use super::certificate::{dns_names, fingerprint, issuer, renewal_identity, serial, subject, uris, validity};
 use super::{CertificateDer, Crl, der, ja4};
 
-/// A certificate: its facts are read or there are none, and what is shown of it stays within a line.
+/// A certificate: its facts are valid or absent, and their text stays within a line.
 pub fn certificate(input: &[u8]) {
     if let Some((tag, content, rest)) = der::element(input) {
-        // There is one way to write it.
+        // The encoding is unique.
         let length = content.len().to_be_bytes();
         let digits = &length[length.iter().take_while(|digit| **digit == 0).count()..];
         let written = match content.len() {
@@ -30,7 +30,7 @@ pub fn certificate(input: &[u8]) {
     assert_eq!(fingerprint(&der).len(), 40);
 }
 
-/// A list of revoked certificates, and behind two bytes of its length the authority that made it.
+/// Input: two bytes of length, a list of revoked certificates, and the authority that made it.
 pub fn revocation_list(input: &[u8]) {
     let Some((&length, rest)) = input.split_first_chunk::<2>() else { return };
     let length = usize::from(u16::from_be_bytes(length));
@@ -44,8 +44,7 @@ pub fn revocation_list(input: &[u8]) {
     }
 }
 
-/// The records that a client begins with: the fingerprint has its form, and does not depend on how the message is
-/// cut into records.
+/// The first records of a client: the fingerprint has its form, and does not depend on the division into records.
 pub fn client_hello(input: &[u8]) {
     let Some(shown) = ja4::fingerprint(input) else { return };
     let is_ja4 = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

@@ -1,4 +1,4 @@
-//! One way to present the gateway to clients.
+//! An identity of the gateway towards clients.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -12,36 +12,35 @@ use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
 use super::{Offer, Resumption, Unusable, Versions};
 
-/// How many prepared configurations an identity keeps: two for each of eight listeners with options of
-/// their own.
+/// The number of prepared configurations of an identity: two for each of eight listeners with their own options.
 const PREPARED_MAX: usize = 16;
 
-/// Whose order of ciphers decides.
+/// The side whose cipher order applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The gateway's, which spares it work.
+    /// The gateway's order, which saves work
     Ours,
-    /// The client's, which knows its hardware.
+    /// The client's order, which fits its hardware
     Clients,
 }
 
 /// The parts of a [`ServerIdentity`].
 #[derive(Debug)]
 pub struct Identity {
-    /// Certificates. The name that a client asks for decides, then its signature schemes, ECDSA and Ed25519 before
+    /// The certificates. The requested name decides, then the client's signature schemes, ECDSA and Ed25519 before
     /// RSA, since they cost the gateway a tenth. Clients with another name, or none, get the first.
     pub pairs: Vec<Pair>,
-    /// Versions offered with these certificates.
+    /// The versions offered with these certificates.
     pub versions: Versions,
-    /// Ciphers and groups; what it does not choose is the listener's choice.
+    /// Ciphers and groups; the listener's choice fills the gaps.
     pub offer: Offer,
     /// The demands on clients.
     pub client_auth: Option<ClientAuth>,
-    /// How sessions are resumed.
+    /// The way of session resumption.
     pub resumption: Resumption,
 }
 
-/// The server that clients see under some names, and its TLS settings.
+/// The server that clients see under some names, with its TLS settings.
 #[derive(Debug)]
 pub struct ServerIdentity {
     certificates: Arc<Choice>,
@@ -49,15 +48,15 @@ pub struct ServerIdentity {
     offer: Offer,
     client_auth: Option<Arc<ClientAuth>>,
     resumption: Resumption,
-    /// One configuration for each kind of listener that needed one.
+    /// One configuration for each kind of listener.
     prepared: RwLock<Vec<(Kind, Arc<ServerConfig>)>>,
 }
 
-/// What the configuration of a listener differs in, beside the protocols above TLS and the order of ciphers.
+/// The properties of a listener's configuration, besides the protocols above TLS and the order of ciphers.
 type Kind = (Versions, Offer);
 
 impl ServerIdentity {
-    /// An identity that is ready for handshakes.
+    /// Returns an identity that is ready for handshakes.
     ///
     /// # Errors
     /// Returns an error if there is no certificate or no version.
@@ -79,8 +78,8 @@ impl ServerIdentity {
         Ok(identity)
     }
 
-    /// An identity that nobody is shown: whoever asks for one of its names is refused the handshake.
-    /// It holds the place of one that cannot be used, so that no other one is shown instead.
+    /// Returns an identity without a certificate: the handshake for one of its names fails. It replaces an unusable
+    /// one, so that no other identity matches instead.
     pub fn refusing() -> ServerIdentity {
         ServerIdentity {
             certificates: Arc::new(Choice(Vec::new())),
@@ -92,27 +91,27 @@ impl ServerIdentity {
         }
     }
 
-    /// Whether it only refuses.
+    /// Returns true if it only rejects.
     pub fn refuses(&self) -> bool {
         self.certificates.0.is_empty()
     }
 
-    /// The certificates that it shows, with their keys.
+    /// Returns its certificates, with their keys.
     pub fn pairs(&self) -> impl Iterator<Item = Pair> {
         self.certificates.0.iter().map(|of| of.pair.clone())
     }
 
-    /// Its demands on clients.
+    /// Returns its demands on clients.
     pub fn client_auth(&self) -> Option<&ClientAuth> {
         self.client_auth.as_deref()
     }
 
-    /// Versions it offers.
+    /// Returns the offered versions.
     pub fn versions(&self) -> Versions {
         self.versions
     }
 
-    /// The configuration for who speaks TLS over streams of its own, and offers `alpn` above it.
+    /// Returns the configuration for callers with their own TLS streams, with the protocols `alpn`.
     ///
     /// # Errors
     /// Returns an error if there is no certificate.
@@ -124,9 +123,8 @@ impl ServerIdentity {
         config.map_err(|error| Unusable::new(error.to_string()))
     }
 
-    /// The configuration for a listener that allows `versions` and offers `alpn`, with the ciphers and groups of
-    /// `offer` where this has no choice of its own, and for clients whose order of ciphers counts as `order`
-    /// says.
+    /// Returns the configuration for a listener that allows `versions` and offers `alpn`. Ciphers and groups come
+    /// from `offer` where this identity has no choice of its own; `order` decides whose cipher order applies.
     pub(super) fn config(
         &self,
         versions: Versions,
@@ -180,17 +178,17 @@ fn unix_seconds() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Certificates to choose from: by name, then by the kinds of keys that a client verifies, the preferred first.
+/// Certificates to choose from: by name, then by the key types that a client verifies, the preferred first.
 #[derive(Debug)]
 struct Choice(Vec<Candidate>);
 
-/// A certificate, and the clients that it is for.
+/// A certificate, and its clients.
 #[derive(Debug)]
 struct Candidate {
     pair: Pair,
     /// The DNS names of the certificate, in lower case.
     names: Box<[String]>,
-    /// It has a name of the first certificate: it is for clients whose name no certificate has.
+    /// It has a name of the first certificate: it serves clients whose name no certificate has.
     is_default: bool,
 }
 
@@ -213,11 +211,11 @@ impl Choice {
         Choice(candidates)
     }
 
-    /// The certificate for a client that asks for `name` and verifies what `fits`.
+    /// Returns the certificate for a client that requests `name` and verifies `fits`.
     fn choose(&self, name: Option<&str>, fits: impl Fn(&Pair) -> bool) -> Option<&Pair> {
         let preferred = |is_for: &dyn Fn(&Candidate) -> bool| {
             let of_them = || self.0.iter().filter(|of| is_for(of)).map(|of| &of.pair);
-            // With none that fits, the handshake fails further on with the alert that says why.
+            // If none fits, the handshake fails later with the proper alert.
             of_them().find(|pair| fits(pair)).or_else(|| of_them().next())
         };
         let name = name.map(str::to_ascii_lowercase);
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_chosen_by_name_and_then_by_kind_of_key() {
+    fn a_certificate_is_chosen_by_name_and_then_by_key_type() {
         let pairs = [
             pair(&["shop.test"]),
             pair(&["*.shop.test", "Blog.test"]),
@@ -275,11 +273,11 @@ mod tests {
         check(Some("a.shop.test"), &[], 1);
         check(Some("pay.shop.test"), &[], 3);
         check(Some("b.a.shop.test"), &[], 0);
-        // Another name is no way out of a kind of key that the client does not verify.
+        // A certificate for another name does not replace an unsupported key type.
         check(Some("shop.test"), &[0], 2);
         check(Some("shop.test"), &[0, 2], 0);
         check(Some("pay.shop.test"), &[3], 3);
-        // The first is for everybody else.
+        // The first serves all other names.
         check(Some("other.test"), &[], 0);
         check(None, &[], 0);
         check(None, &[0], 2);

@@ -1,8 +1,8 @@
-//! What authorities say of single certificates of clients (OCSP), as handshakes see it.
+//! The revocation status of client certificates (OCSP), from the view of handshakes.
 //!
-//! A worker asks nobody. It looks here; where nothing is known yet it leaves an inquiry for whoever asks, and its
-//! connection waits for a bounded time. What is known stays for the next connections, and is kept up to date as long
-//! as it is used.
+//! A worker sends no OCSP requests. It reads this table. For an unknown certificate it adds an inquiry for the asking
+//! task, and its connection waits for a bounded time. Results stay for later connections, and are kept up to date
+//! while they are used.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -15,42 +15,42 @@ use super::ocsp::{OcspQuestion, issued_by};
 use super::{CertificateDer, WithoutAnswer};
 use crate::deadline::Deadline;
 
-/// What is known of a certificate.
+/// The status of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Its responder is being asked for the first time.
+    /// The first request to its responder is running
     Asked,
-    /// It was not revoked.
+    /// It is not revoked
     Good,
-    /// It was revoked, or its responder does not know it.
+    /// It is revoked, or unknown to its responder
     Refused,
-    /// Nobody says anything that can be used.
+    /// There is no usable response
     Unavailable,
 }
 
-/// A certificate that a responder is asked about.
+/// A certificate with an OCSP inquiry.
 #[derive(Debug)]
 pub struct Inquiry {
     key: [u8; 32],
     question: OcspQuestion,
     standing: watch::Sender<Standing>,
     is_used: AtomicBool,
-    /// A connection was judged before the first answer was there.
+    /// A connection was judged before the first response.
     is_foregone: AtomicBool,
 }
 
 impl Inquiry {
-    /// The question.
+    /// Returns the OCSP request.
     pub fn question(&self) -> &OcspQuestion {
         &self.question
     }
 
-    /// What is known now.
+    /// Returns the current status.
     pub fn standing(&self) -> Standing {
         *self.standing.borrow()
     }
 
-    /// What is known now, for a verdict. One that is passed too early is passed again later.
+    /// Returns the current status, for a verdict. A connection that is accepted too early is judged again later.
     fn settled(&self) -> Standing {
         let standing = self.standing();
         if standing != Standing::Asked {
@@ -58,16 +58,16 @@ impl Inquiry {
         }
         self.is_foregone.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Either this is the answer that has come meanwhile, or whoever gives it sees the mark.
+        // Either this is the new response, or its writer sees the mark.
         self.standing()
     }
 
-    /// Whether a connection has needed it since this was asked the last time.
+    /// Returns true if a connection has needed it since the last call.
     pub fn was_used(&self) -> bool {
         self.is_used.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits until something is known, for so long at most.
+    /// Waits until the status is known, at most for this time.
     async fn known_within(&self, wait_ms: u64) {
         let deadline = Deadline::new();
         deadline.set(wait_ms);
@@ -76,12 +76,12 @@ impl Inquiry {
             // The sender is here, and stays.
             let _ = standing.wait_for(|standing| *standing != Standing::Asked).await;
         };
-        // What is not known by then is for the policy to judge.
+        // The policy decides about an unknown status.
         let _ = deadline.bound(known).await;
     }
 }
 
-/// The certificates of clients of some authorities that are asked about. Shared by all workers.
+/// The inquiries about client certificates of some authorities. Shared by all workers.
 #[derive(Debug)]
 pub struct Inquiries {
     authorities: Vec<CertificateDer<'static>>,
@@ -92,8 +92,8 @@ pub struct Inquiries {
 }
 
 impl Inquiries {
-    /// About at most `max` certificates, which `authorities` or those below them have issued. Who is to ask is told
-    /// by `fresh`.
+    /// Returns a table for at most about `max` certificates, issued by `authorities` or those below them. `fresh`
+    /// passes new inquiries to the asking task.
     pub fn new(
         authorities: Vec<CertificateDer<'static>>,
         max: usize,
@@ -103,12 +103,12 @@ impl Inquiries {
         Inquiries { authorities, known, max, revision, fresh }
     }
 
-    /// About none: nobody asks.
+    /// Returns a table that accepts no inquiries.
     pub fn unanswered() -> Inquiries {
         Inquiries::new(Vec::new(), 0, mpsc::channel(1).0)
     }
 
-    /// Says what is known of a certificate now. For one thread, the one that asks.
+    /// Sets the status of a certificate. Only for the asking thread.
     pub fn set(&self, inquiry: &Inquiry, standing: Standing) {
         let before = inquiry.standing.send_replace(standing);
         fence(Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl Inquiries {
         }
     }
 
-    /// Forgets a certificate that nobody but the table and the caller hold. Whether it is forgotten.
+    /// Removes a certificate that only the table and the caller hold. Returns true if it was removed.
     pub fn forget(&self, inquiry: &Arc<Inquiry>) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(inquiry) > 2 {
@@ -130,8 +130,8 @@ impl Inquiries {
         true
     }
 
-    /// The inquiry about the first certificate of a chain, which was verified. None if there cannot be one: its
-    /// issuer is not there, or too many are under way.
+    /// Returns the inquiry about the first certificate of a verified chain. None if its issuer is missing, or too
+    /// many inquiries are open.
     fn about(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<Inquiry>> {
         let own = chain.first()?;
         let mut key = [0; 32];
@@ -164,19 +164,19 @@ impl Inquiries {
     }
 }
 
-/// How certificates of clients are inquired about.
+/// The settings of inquiries about client certificates.
 #[derive(Debug, Clone)]
 pub struct Inquiring {
-    /// What is known.
+    /// The inquiries.
     pub inquiries: Arc<Inquiries>,
-    /// How long a connection waits for a first answer.
+    /// How long a connection waits for a first response.
     pub wait_ms: u64,
-    /// What counts for a certificate of which nobody says anything.
+    /// The policy for a certificate without a usable response.
     pub when_missing: WithoutAnswer,
 }
 
 impl Inquiring {
-    /// Tells these settings from others.
+    /// Identifies these settings.
     pub(super) fn settings(&self) -> [u8; 2] {
         [2, u8::from(self.when_missing == WithoutAnswer::Refuse)]
     }
@@ -185,15 +185,15 @@ impl Inquiring {
         self.inquiries.revision.load(Ordering::Acquire)
     }
 
-    /// Has the first certificate of a chain asked about, and waits for what is said of it. What is returned keeps
-    /// that up to date.
+    /// Starts an inquiry about the first certificate of a chain, and waits for its status. The returned inquiry keeps
+    /// the status up to date.
     pub(super) async fn inquire(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<Inquiry>> {
         let inquiry = self.inquiries.about(chain)?;
         inquiry.known_within(self.wait_ms).await;
         Some(inquiry)
     }
 
-    /// Whether the first certificate of a chain, which was verified, is trusted by what is known now.
+    /// Returns true if the first certificate of a verified chain is trusted under its current status.
     pub(super) fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let standing = self.inquiries.about(chain).map(|inquiry| inquiry.settled());
         match standing {
@@ -224,10 +224,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_waits_for_what_is_said_and_open_ones_are_told_of_changes() {
+    async fn a_connection_waits_for_its_status_and_open_ones_see_changes() {
         let ((issuer, der), (_, namesake)) = (authority(), authority());
         let (fresh, mut asked) = mpsc::channel(8);
-        // Two authorities have one name; the key tells them apart.
+        // Two authorities have one name; the key identifies them.
         let inquiries = Arc::new(Inquiries::new(vec![namesake, der], 2, fresh));
         let check =
             |when_missing| Inquiring { inquiries: Arc::clone(&inquiries), wait_ms: 60_000, when_missing };
@@ -254,14 +254,14 @@ mod tests {
             assert_eq!([closed.trusts(&chain), open.trusts(&chain)], trusted, "{standing:?}");
         }
         assert_eq!(closed.revision(), 4);
-        // It is kept while a connection is there, and while it is asked for.
+        // It is kept while a connection exists, and while it is used.
         assert!(inquiry.was_used() && !inquiry.was_used());
         assert!(!inquiries.forget(&inquiry));
         drop(lease);
         assert!(inquiries.forget(&inquiry));
     }
 
-    /// The same, while the worker's clock goes.
+    /// Runs a test while the worker's clock runs.
     async fn driven<T>(test: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_an_end_to_waiting_and_to_what_is_asked() {
+    async fn waits_and_inquiries_are_bounded() {
         let (issuer, der) = authority();
         let (fresh, mut asked) = mpsc::channel(2);
         let inquiries = Arc::new(Inquiries::new(vec![der], 3, fresh));
@@ -279,7 +279,7 @@ mod tests {
             Inquiring { inquiries: Arc::clone(&inquiries), wait_ms: 1, when_missing: WithoutAnswer::Refuse };
         let chains: Vec<_> = (0..5).map(|_| [leaf(&issuer)]).collect();
         for (at, chain) in chains.iter().enumerate() {
-            // Two fit into the queue; once these are taken, one more into the table.
+            // Two fit into the queue; after these are taken, one more fits into the table.
             if at == 3 {
                 assert!(asked.recv().await.is_some());
             }
@@ -290,13 +290,13 @@ mod tests {
             );
             assert!(!inquiring.trusts(chain));
         }
-        // Who waited for it and was not judged before needs no other verdict.
+        // A connection that waited for it and was not judged before needs no other verdict.
         let inquiry = asked.recv().await.unwrap();
         let first = inquiring.revision();
         inquiry.is_foregone.store(false, Ordering::SeqCst);
         inquiries.set(&inquiry, Standing::Good);
         assert_eq!(inquiring.revision(), first);
-        // Of whom the issuer is not there nobody can be asked.
+        // Without the issuer there is no inquiry.
         assert!(inquiring.inquire(&[leaf(&authority().0)]).await.is_none());
         assert!(inquiring.inquire(&[]).await.is_none());
     }

@@ -1,4 +1,4 @@
-//! JA4: what a ClientHello looks like, as a short text (FoxIO's `ja4`, TLS over TCP).
+//! JA4: the fingerprint of a ClientHello as a short text (FoxIO's `ja4`, TLS over TCP).
 
 use aws_lc_rs::digest::{SHA256, digest};
 
@@ -7,15 +7,15 @@ const SIGNATURE_ALGORITHMS: u16 = 13;
 const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 
-/// Counts are shown by two digits.
+/// Counts have two digits.
 const COUNT_MAX: usize = 99;
 
-/// The fingerprint of the ClientHello that TLS records begin with; None if there is none that can be read.
+/// Returns the fingerprint of the ClientHello at the start of TLS records; None if it cannot be parsed.
 pub(super) fn fingerprint(records: &[u8]) -> Option<Box<str>> {
     Hello::parse(&handshake(records)?).map(|hello| hello.fingerprint().into())
 }
 
-/// The bytes of the handshake message that the records carry.
+/// Returns the bytes of the handshake message in the records.
 pub(super) fn handshake(mut records: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::new();
     // Type, version and length of a record; 22 is a handshake.
@@ -33,23 +33,23 @@ pub(super) fn handshake(mut records: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The parts of a ClientHello that count.
+/// The relevant parts of a ClientHello.
 #[derive(Default)]
 struct Hello {
     version: u16,
     ciphers: Vec<u16>,
     extensions: Vec<u16>,
     signatures: Vec<u16>,
-    /// The first protocol that is offered.
+    /// The first offered protocol.
     alpn: Vec<u8>,
 }
 
-/// Values that are there to be ignored (RFC 8701).
+/// Returns true for values that must be ignored (RFC 8701).
 fn is_grease(value: u16) -> bool {
     value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
 }
 
-/// Bytes that are read one after the other.
+/// A byte reader.
 struct Bytes<'b>(&'b [u8]);
 
 impl<'b> Bytes<'b> {
@@ -67,7 +67,7 @@ impl<'b> Bytes<'b> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// What a length of two bytes says that follows.
+    /// Returns the part after a length of two bytes.
     fn part(&mut self) -> Option<Bytes<'b>> {
         let length = usize::from(self.pair()?);
         self.take(length).map(Bytes)
@@ -143,7 +143,7 @@ impl Hello {
     }
 }
 
-/// The first and the last character of a protocol; of its bytes in hexadecimal where one is no letter or digit.
+/// Returns the first and the last character of a protocol; in hexadecimal if one is not a letter or digit.
 fn alpn(protocol: &[u8]) -> String {
     let (Some(first), Some(last)) = (protocol.first(), protocol.last()) else { return "00".to_owned() };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
@@ -157,7 +157,7 @@ fn listed(values: &[u16]) -> String {
     values.iter().map(|value| format!("{value:04x}")).collect::<Vec<_>>().join(",")
 }
 
-/// The first twelve digits of a digest; zeros for nothing.
+/// Returns the first twelve digits of a digest; zeros for an empty text.
 fn hashed(text: &str) -> String {
     if text.is_empty() {
         return "000000000000".to_owned();
@@ -181,7 +181,7 @@ mod tests {
         [&(content.len() as u16).to_be_bytes()[..], content].concat()
     }
 
-    /// A ClientHello in records of at most `record` bytes.
+    /// Returns a ClientHello in records of at most `record` bytes.
     fn hello(ciphers: &[u16], extensions: &[Vec<u8>], record: usize) -> Vec<u8> {
         let mut body = [&[3, 3][..], &[7; 32], &[0]].concat();
         body.extend(part(&pairs(ciphers)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn hellos_with_little_in_them() {
+    fn short_hellos() {
         let check = |ciphers: &[u16], extensions: &[Vec<u8>], expected: &str| {
             assert_eq!(fingerprint(&hello(ciphers, extensions, 1 << 14)).as_deref(), Some(expected));
         };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_has_none() {
+    fn other_messages_have_no_fingerprint() {
         let (ciphers, extensions) = chrome();
         let whole = hello(&ciphers, &extensions, 1 << 14);
         for length in 0..whole.len() {
@@ -245,7 +245,7 @@ mod tests {
         for at in 5..whole.len() {
             let mut broken = whole.clone();
             broken[at] ^= 0xff;
-            // Whatever comes of it, it is no panic.
+            // The result does not matter, but there must be no panic.
             let _ = fingerprint(&broken);
         }
         assert_eq!(fingerprint(b"GET / HTTP/1.1\r\n\r\n"), None);

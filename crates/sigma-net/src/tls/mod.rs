@@ -1,16 +1,16 @@
-//! TLS: which certificate a client sees, the handshake, and records on a stream.
+//! TLS: the choice of certificates, the handshake, and records on a stream.
 //!
-//! - [`pem`] reads what an operator gives: certificates and keys, checked against each other.
-//! - [`ServerIdentity`] is one way to present the gateway: its certificates, protocol versions
-//!   and what it asks of clients. All that can fail happens when it is built.
-//! - [`Certificates`] finds the identity for a name. It never changes; a new one is published
-//!   whole, and handshakes under way keep the one they took.
-//! - [`accept`] shakes hands with a client, [`ClientTls::connect`] with a server. Both turn a
-//!   [`Stream`](crate::Stream) into another, with [`Facts`] about what was agreed on.
+//! - [`pem`] parses the operator's certificates and keys, and checks that they match.
+//! - [`ServerIdentity`] is an identity of the gateway: its certificates, protocol versions and demands on clients.
+//!   Everything fallible happens when it is built.
+//! - [`Certificates`] finds the identity for a name. It never changes; a new one is published as a whole, and
+//!   running handshakes keep the old one.
+//! - [`accept`] runs the handshake with a client, [`ClientTls::connect`] with a server. Both turn a
+//!   [`Stream`](crate::Stream) into another one, with [`Facts`] about the result.
 //!
-//! The cryptography is aws-lc's, built with a C compiler alone; key exchange prefers X25519MLKEM768,
-//! which a recording of today's traffic and a quantum computer of tomorrow do not break. Versions
-//! before 1.2 and ciphers without forward secrecy are not offered at all.
+//! The cryptography is aws-lc's, built with only a C compiler. Key exchange prefers X25519MLKEM768, which protects
+//! recorded traffic from future quantum computers. Versions before 1.2 and ciphers without forward secrecy are never
+//! offered.
 
 mod accept;
 mod buffer;
@@ -63,12 +63,12 @@ pub use versions::{Version, Versions};
 /// A certificate in DER.
 pub use rustls::pki_types::CertificateDer;
 
-/// The one provider of cryptography.
+/// The only provider of cryptography.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(thrifty(rustls::crypto::aws_lc_rs::default_provider())));
 
-/// AES-128 with SHA-256 goes first: it is no weaker than the keys of the handshake, and processors hash with
-/// SHA-256 in hardware. With AES-256 goes SHA-384, which is a quarter of the instructions of a handshake.
+/// Puts AES-128 with SHA-256 first: it is not weaker than the keys of the handshake, and processors have SHA-256 in
+/// hardware. AES-256 comes with SHA-384, which costs a quarter of the instructions of a handshake.
 fn thrifty(mut provider: CryptoProvider) -> CryptoProvider {
     let is_aes_128 =
         |suite: &SupportedCipherSuite| suite.suite().as_str().is_some_and(|name| name.contains("_AES_128_"));
@@ -76,14 +76,14 @@ fn thrifty(mut provider: CryptoProvider) -> CryptoProvider {
     provider
 }
 
-/// Whether a client prefers ChaCha20: it has no hardware for AES, and every record would cost it dearly.
+/// Returns true if a client prefers ChaCha20: it has no hardware for AES, which would be slow for it.
 fn prefers_chacha(offered: &[CipherSuite]) -> bool {
     let ours = |offered: &&CipherSuite| PROVIDER.cipher_suites.iter().any(|own| own.suite() == **offered);
     let first = offered.iter().find(ours).and_then(CipherSuite::as_str);
     first.is_some_and(|name| name.contains("_CHACHA20_"))
 }
 
-/// TLS material that cannot be used; the text says what is wrong with it.
+/// Unusable TLS material; the text has the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(String);
 
@@ -101,24 +101,24 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Why a handshake did not succeed.
+/// The reason for a failed handshake.
 #[derive(Debug)]
 pub enum HandshakeError {
     /// It was not complete in time.
     TimedOut,
-    /// The client fell silent in the middle, while others waited for its place.
+    /// The client fell silent, while others waited for its place.
     Displaced,
     /// The peer closed the connection.
     Closed,
     /// The connection broke.
     Io(io::Error),
-    /// The ClientHello is over its limit.
+    /// The ClientHello exceeds its limit.
     HelloTooLarge,
-    /// No certificate is for the name that the client asked for, or it gave none.
+    /// No certificate matches the requested name, or the client sent no name.
     NoCertificate(Option<Box<str>>),
     /// The certificate for this name and the listener have no protocol version in common.
     NoVersion,
-    /// The client sent cleartext: all bytes that were read, if they begin a request of HTTP.
+    /// The client sent cleartext: all bytes read, if they begin an HTTP request.
     Cleartext(Option<Box<[u8]>>),
     /// The peer or its certificate broke a rule of the protocol.
     Protocol(rustls::Error),
@@ -128,36 +128,36 @@ pub enum HandshakeError {
     BadName,
 }
 
-/// What a handshake failed on, as far as it is of use to whoever reads of it.
+/// The cause of a failed handshake, as far as it is useful in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeCause {
-    /// The peer's certificate, or that it has shown none.
+    /// The peer's certificate, or its absence
     Certificate,
-    /// An alert of the peer.
+    /// An alert of the peer
     Alert,
-    /// Anything else.
+    /// Another cause
     Protocol,
 }
 
-/// What is wrong with a certificate. Each has another cure.
+/// The problem with a certificate. Each needs another remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BadCertificate {
-    /// No trusted authority vouches for it, or an intermediate certificate is missing.
+    /// It is not issued by a trusted authority, or an intermediate certificate is missing
     Untrusted,
-    /// It is for other names than the one that was asked for.
+    /// It is for other names than the requested one
     WrongName,
-    /// Its time is over.
+    /// It has expired
     Expired,
-    /// Its time has not begun.
+    /// It is not valid yet
     NotYetValid,
-    /// Its authority has revoked it.
+    /// Its authority has revoked it
     Revoked,
-    /// Anything else.
+    /// Another problem
     Other,
 }
 
 impl HandshakeError {
-    /// What is wrong with the peer's certificate, if that is what it failed on.
+    /// Returns the problem with the peer's certificate, if that is the cause.
     pub fn bad_certificate(&self) -> Option<BadCertificate> {
         use rustls::CertificateError as E;
         match self {
@@ -174,7 +174,7 @@ impl HandshakeError {
         }
     }
 
-    /// What it failed on.
+    /// Returns the cause.
     pub fn cause(&self) -> HandshakeCause {
         use rustls::Error::{
             AlertReceived, InvalidCertRevocationList, InvalidCertificate, NoCertificatesPresented,

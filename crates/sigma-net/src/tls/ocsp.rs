@@ -1,4 +1,4 @@
-//! Answers about single certificates (OCSP, RFC 6960): what a responder is asked, and what its answer is worth.
+//! Status of single certificates (OCSP, RFC 6960): requests to a responder, and checked responses.
 
 use std::time::Duration;
 
@@ -21,70 +21,70 @@ const FIELD_1: u8 = 0xa1;
 const PRIMITIVE_0: u8 = 0x80;
 const PRIMITIVE_2: u8 = 0x82;
 
-/// id-pkix-ocsp-basic.
+/// id-pkix-ocsp-basic
 const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 48, 1, 1];
-/// id-kp-OCSPSigning.
+/// id-kp-OCSPSigning
 const SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 9];
-/// By SHA-1, which every responder knows (RFC 5019 §2.1.1); it only says which certificate is meant.
+/// SHA-1, which every responder supports (RFC 5019 §2.1.1); it only identifies the certificate.
 const SHA1: &[u8] = &[0x2b, 0x0e, 3, 2, 26];
 const SHA1_ALGORITHM: &[u8] = &[SEQUENCE, 9, OBJECT_IDENTIFIER, 5, 0x2b, 0x0e, 3, 2, 26, 5, 0];
 
-/// Certificates of delegates that are looked at in one answer.
+/// The limit of delegate certificates to check in one response.
 const DELEGATES_MAX: usize = 8;
 
-/// How far the clock of a responder may be ahead, in seconds.
+/// The tolerated clock difference of a responder, in seconds.
 const AHEAD_S: i64 = 300;
 
-/// The question whether a certificate was revoked.
+/// An OCSP request for a certificate.
 #[derive(Debug, Clone)]
 pub struct OcspQuestion {
     issuer: CertificateDer<'static>,
     responder: Option<String>,
-    /// The name of the issuer and its key, hashed.
+    /// The hashes of the issuer's name and key.
     hashes: [Vec<u8>; 2],
     serial: Vec<u8>,
     identity: [u8; 32],
 }
 
-/// What an authority says of a certificate.
+/// The status of a certificate at its authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevocationStatus {
-    /// It was not revoked.
+    /// Not revoked
     Good,
-    /// It was.
+    /// Revoked
     Revoked,
-    /// The responder does not know it.
+    /// The responder does not know it
     Unknown,
 }
 
-/// An answer that is about the certificate in question, and was not over when it was read.
+/// A response about the requested certificate that was valid when it was read.
 #[derive(Debug, Clone)]
 pub struct OcspAnswer {
-    /// What it says.
+    /// Its status.
     pub status: RevocationStatus,
-    /// When that was known to be so, in Unix seconds.
+    /// The time of the status, in Unix seconds.
     pub this_update: i64,
-    /// When there will be a newer one; None if at any time.
+    /// The time of the next status; None if unknown.
     pub next_update: Option<i64>,
 }
 
-/// Whether an answer has to be signed by who may.
+/// The required signer of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signer {
-    /// By the issuer of the certificate, or a responder that it has named.
+    /// The issuer of the certificate, or a responder that it has named
     Verified,
-    /// By anybody.
+    /// Any signer
     Anybody,
 }
 
 impl OcspQuestion {
-    /// About the first certificate of a chain.
+    /// Returns the request for the first certificate of a chain.
     ///
     /// # Errors
-    /// Returns an error if the second is not that of its issuer, or one of them is malformed.
+    /// Returns an error if the second is not its issuer's, or one of them is malformed.
     pub fn about(chain: &[CertificateDer<'_>]) -> Result<OcspQuestion, Unusable> {
         let [own, issuer, ..] = chain else {
-            return Err(Unusable::new("the certificate of its issuer does not follow it"));
+            return Err(Unusable::new("the certificate of its issuer is missing after it"));
         };
         let malformed = |_| Unusable::new("a certificate of the chain is malformed");
         let (parsed, above) = (
@@ -92,7 +92,7 @@ impl OcspQuestion {
             EndEntityCert::try_from(issuer).map_err(malformed)?,
         );
         if parsed.issuer() != above.subject() {
-            return Err(Unusable::new("the certificate that follows it is not that of its issuer"));
+            return Err(Unusable::new("the certificate after it is not its issuer's"));
         }
         let key_info = above.subject_public_key_info();
         let key = public_key(&key_info).ok_or_else(|| Unusable::new("the key of its issuer is malformed"))?;
@@ -112,17 +112,17 @@ impl OcspQuestion {
         })
     }
 
-    /// Where the certificate says to ask; None if nowhere.
+    /// Returns the responder's address in the certificate; None if it has no address.
     pub fn responder(&self) -> Option<&str> {
         self.responder.as_deref()
     }
 
-    /// Tells the certificate and its issuer from all others.
+    /// Returns an identifier of the certificate and its issuer.
     pub fn identity(&self) -> [u8; 32] {
         self.identity
     }
 
-    /// The question as responders read it.
+    /// Returns the encoded request.
     pub fn encoded(&self) -> Vec<u8> {
         let [name, key] = &self.hashes;
         let id = encode(
@@ -138,10 +138,10 @@ impl OcspQuestion {
         (0..4).fold(id, |inner, _| encode(SEQUENCE, &[&inner]))
     }
 
-    /// Reads an answer at `now`, in Unix seconds.
+    /// Parses a response at `now`, in Unix seconds.
     ///
     /// # Errors
-    /// Returns an error if it is none about this certificate, not signed by `signer`, of the future, or over.
+    /// Returns an error if it is about another certificate, not signed by `signer`, from the future, or expired.
     pub fn answer(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
         let malformed = || Unusable::new("the answer is malformed");
         let basic = basic(der)?;
@@ -158,7 +158,7 @@ impl OcspQuestion {
         let answer = self.found(data).ok_or_else(malformed)?;
         let answer = answer.ok_or_else(|| Unusable::new("the answer is about another certificate"))?;
         if answer.this_update > now.saturating_add(AHEAD_S) {
-            return Err(Unusable::new("the answer is of the future: look at the clocks"));
+            return Err(Unusable::new("the answer is from the future: check the clocks"));
         }
         if answer.next_update.is_some_and(|next| next <= now) {
             return Err(Unusable::new("the answer is past its next update"));
@@ -183,7 +183,7 @@ impl OcspQuestion {
         false
     }
 
-    /// Whether the issuer itself has certified `delegate` for answers (RFC 6960 §4.2.2.2).
+    /// Returns true if the issuer itself has certified `delegate` for responses (RFC 6960 §4.2.2.2).
     fn has_named(&self, delegate: &CertificateDer<'_>, now: i64) -> bool {
         let (Ok(anchor), Ok(certificate), Ok(now)) =
             (anchor_from_trusted_cert(&self.issuer), EndEntityCert::try_from(delegate), u64::try_from(now))
@@ -196,7 +196,7 @@ impl OcspQuestion {
         certificate.verify_for_usage(algorithms, &[anchor], &[], now, usage, None, None).is_ok()
     }
 
-    /// What an answer says of the certificate; the inner None if nothing.
+    /// Returns the response about the certificate; the inner None without one.
     fn found(&self, data: &[u8]) -> Option<Option<OcspAnswer>> {
         let (_responder, rest) = {
             let (_, content, rest) = element(after_optional(data, FIELD_0))?;
@@ -232,7 +232,7 @@ impl OcspQuestion {
     }
 }
 
-/// Whether a certificate names `issuer` as its issuer, whose key has signed it.
+/// Returns true if a certificate names `issuer` as its issuer and has its signature.
 pub(super) fn issued_by(own: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
     let is_named = || {
         let (own, issuer) = (EndEntityCert::try_from(own).ok()?, EndEntityCert::try_from(issuer).ok()?);
@@ -245,14 +245,14 @@ pub(super) fn issued_by(own: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -
     is_named() == Some(true) && is_signed() == Some(true)
 }
 
-/// The bits of a key, of which a SubjectPublicKeyInfo is made.
+/// Returns the bits of a key in a SubjectPublicKeyInfo.
 fn public_key(info: &[u8]) -> Option<&[u8]> {
     let (content, _) = element_of(info, SEQUENCE)?;
     let (_algorithm, rest) = element_of(content, SEQUENCE)?;
     element_of(rest, BIT_STRING)?.0.strip_prefix(&[0])
 }
 
-/// The BasicOCSPResponse within what a responder sends.
+/// Returns the BasicOCSPResponse of a responder's message.
 fn basic(der: &[u8]) -> Result<&[u8], Unusable> {
     let malformed = || Unusable::new("the answer is malformed");
     let (content, rest) = element_of(der, SEQUENCE).ok_or_else(malformed)?;
@@ -275,7 +275,7 @@ fn basic(der: &[u8]) -> Result<&[u8], Unusable> {
     parts().ok_or_else(malformed)
 }
 
-/// What a SingleResponse says behind the certificate that it is about.
+/// Parses a SingleResponse after its certificate id.
 fn single_answer(said: &[u8]) -> Option<OcspAnswer> {
     let (tag, _, rest) = element(said)?;
     let status = match tag {
@@ -295,7 +295,7 @@ fn single_answer(said: &[u8]) -> Option<OcspAnswer> {
     Some(OcspAnswer { status, this_update, next_update })
 }
 
-/// Whether one of these extensions must be understood: none is.
+/// Returns true if one of these extensions is critical: none is supported.
 fn has_critical(extensions: &[u8]) -> Option<bool> {
     let (mut extensions, _) = element_of(extensions, SEQUENCE)?;
     while !extensions.is_empty() {
@@ -309,9 +309,9 @@ fn has_critical(extensions: &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// Whether clients that heed it refuse the certificate unless an answer is stapled to it (RFC 7633).
+/// Returns true if the certificate requires a stapled response (RFC 7633).
 pub fn must_be_stapled(own: &CertificateDer<'_>) -> bool {
-    /// id-pe-tlsfeature, and status_request among its features.
+    /// id-pe-tlsfeature, and status_request among its features
     const FEATURES: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 24];
     const STATUS_REQUEST: &[u8] = &[5];
     let features =

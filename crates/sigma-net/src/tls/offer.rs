@@ -1,4 +1,4 @@
-//! Ciphers and groups for key exchange that an operator narrows the offer to.
+//! Ciphers and groups for key exchange, as narrowed by an operator.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use super::facts::cipher_name;
 use super::{PROVIDER, Unusable};
 
-/// Ciphers of OpenSSL with forward secrecy and AEAD that are not on offer: they agree on keys in finite fields.
+/// OpenSSL ciphers with forward secrecy and AEAD that are not offered: they use finite-field key exchange.
 const PASSED_OVER: [&str; 3] =
     ["DHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-GCM-SHA384", "DHE-RSA-CHACHA20-POLY1305"];
 
-/// Groups and how OpenSSL calls them; the first name is the usual one.
+/// Groups with their OpenSSL names; the first name is the usual one.
 const GROUPS: [(rustls::NamedGroup, &[&str]); 5] = [
     (rustls::NamedGroup::X25519MLKEM768, &["X25519MLKEM768"]),
     (rustls::NamedGroup::secp256r1MLKEM768, &["SecP256r1MLKEM768"]),
@@ -22,7 +22,7 @@ const GROUPS: [(rustls::NamedGroup, &[&str]); 5] = [
     (rustls::NamedGroup::secp384r1, &["P-384", "secp384r1"]),
 ];
 
-/// A choice of ciphers and groups. What is not chosen is offered as ever.
+/// A choice of ciphers and groups. Without a choice the defaults are offered.
 #[derive(Debug, Clone, Default)]
 pub struct Offer {
     ciphers: Option<Arc<[SupportedCipherSuite]>>,
@@ -39,12 +39,11 @@ impl PartialEq for Offer {
 }
 
 impl Offer {
-    /// The same with these ciphers only, by their names in OpenSSL or IANA's, joined by `:`, the preferred first. A
-    /// version of TLS of which none is named keeps all of its own. Returned beside it are those that are passed
-    /// over, for a warning.
+    /// Limits the ciphers to these, by their OpenSSL or IANA names, joined by `:`, the preferred first. A TLS version
+    /// without a named cipher keeps all of its own. Ignored names are returned too, for a warning.
     ///
     /// # Errors
-    /// Returns an error if a name is unknown, or if nothing is left to offer.
+    /// Returns an error if a name is unknown, or if no cipher is left.
     pub fn with_ciphers(mut self, text: &str) -> Result<(Offer, Vec<String>), Unusable> {
         let (mut named, mut passed_over) = (Vec::new(), Vec::new());
         for name in text.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
@@ -75,10 +74,10 @@ impl Offer {
         Ok((self, passed_over))
     }
 
-    /// The same with these groups only, by their names in OpenSSL, joined by `:`, the preferred first.
+    /// Limits the groups to these, by their OpenSSL names, joined by `:`, the preferred first.
     ///
     /// # Errors
-    /// Returns an error if a name is unknown, or if there is none.
+    /// Returns an error if a name is unknown, or the list is empty.
     pub fn with_groups(mut self, text: &str) -> Result<Offer, Unusable> {
         let usual: Vec<&str> = GROUPS.iter().map(|(_, names)| names[0]).collect();
         let mut chosen: Vec<&'static dyn SupportedKxGroup> = Vec::new();
@@ -98,7 +97,7 @@ impl Offer {
         Ok(self)
     }
 
-    /// What this chooses, and of the rest what `other` does.
+    /// Combines this choice with `other`, which fills the gaps.
     pub(super) fn over(&self, other: &Offer) -> Offer {
         Offer {
             ciphers: self.ciphers.clone().or_else(|| other.ciphers.clone()),
@@ -106,7 +105,7 @@ impl Offer {
         }
     }
 
-    /// The cryptography that is offered.
+    /// Returns the cryptography of the offer.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         if self.ciphers.is_none() && self.groups.is_none() {
             return Arc::clone(&PROVIDER);
@@ -122,7 +121,7 @@ impl Offer {
     }
 }
 
-/// The names of all ciphers on offer.
+/// Returns the names of all offered ciphers.
 fn ciphers() -> Vec<&'static str> {
     PROVIDER.cipher_suites.iter().map(|suite| cipher_name(suite.suite())).collect()
 }
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ciphers_are_chosen_by_name_for_each_version_by_itself() {
+    fn ciphers_are_chosen_by_name_for_each_version() {
         let check = |text: &str, expected: Result<(&str, usize), &str>| {
             let made = Offer::default().with_ciphers(text).map_err(|error| error.to_string());
             match (made, expected) {
@@ -191,14 +190,14 @@ mod tests {
         );
         check("auto", Err("unknown curve"));
         check(":", Err("no curve"));
-        // Every name stands for a group that there is.
+        // Every name belongs to an existing group.
         for (_, names) in GROUPS {
             names.iter().for_each(|name| assert!(Offer::default().with_groups(name).is_ok(), "{name}"));
         }
     }
 
     #[test]
-    fn one_offer_goes_over_another_by_its_parts() {
+    fn one_offer_overrides_another_by_its_parts() {
         let ciphers = Offer::default().with_ciphers("TLS_AES_128_GCM_SHA256").unwrap().0;
         let groups = Offer::default().with_groups("X25519").unwrap();
         let both = ciphers.over(&groups);

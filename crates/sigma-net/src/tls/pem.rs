@@ -1,4 +1,4 @@
-//! Certificates and keys as operators give them: PEM (RFC 7468).
+//! The operator's certificates and keys: PEM (RFC 7468).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroize;
 
 use super::{Staple, Unusable};
 
-/// A private key that is fit for signing. The text it came from is not kept.
+/// A private key for signing. Its text is not kept.
 #[derive(Debug, Clone)]
 pub struct PrivateKey(Arc<dyn SigningKey>);
 
@@ -17,20 +17,20 @@ pub struct PrivateKey(Arc<dyn SigningKey>);
 #[derive(Debug, Clone)]
 pub struct Pair {
     key: Arc<CertifiedKey>,
-    /// What its authority says of it, where that is fetched.
+    /// The OCSP response of its authority, if it is fetched.
     staple: Option<Arc<Staple>>,
 }
 
 impl Pair {
-    /// Reads a chain and its key from PEM, and checks that they belong together. `ocsp` is a
-    /// stapled response about the certificate, in DER.
+    /// Parses a chain and its key from PEM, and checks that they match. `ocsp` is a stapled response about the
+    /// certificate, in DER.
     ///
     /// # Errors
     /// Returns `failed to parse cert: …` or `failed to parse key: …`, or an error if the two do not match.
     pub fn parse(cert: &str, key: &str, ocsp: Option<Vec<u8>>) -> Result<Pair, Unusable> {
         let pair = CertifiedKey { cert: parse_chain(cert)?, key: parse_key(key)?.0, ocsp };
         match pair.keys_match() {
-            // A key that cannot tell its public half is found out by the first handshake only.
+            // The first handshake finds a mismatch of a key that cannot show its public half.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
                 Ok(Pair { key: Arc::new(pair), staple: None })
             }
@@ -41,8 +41,8 @@ impl Pair {
         }
     }
 
-    /// A certificate that proves a name to an authority (RFC 8737), with its key in PEM. It is taken as it is:
-    /// by the extension that makes it a proof nobody else can read it.
+    /// Returns a certificate that proves a name to an authority (RFC 8737), with its key in PEM. It is not checked:
+    /// other readers do not understand the extension that makes it a proof.
     ///
     /// # Errors
     /// Returns `failed to parse key: …`.
@@ -51,22 +51,22 @@ impl Pair {
         Ok(Pair { key: Arc::new(pair), staple: None })
     }
 
-    /// The certificates as they are shown, the subject's own first.
+    /// Returns the certificates in sending order, the subject's own first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.key.cert
     }
 
-    /// Whether both are the same, and not merely alike.
+    /// Returns true if both are the same object, not merely equal.
     pub fn is(&self, other: &Pair) -> bool {
         Arc::ptr_eq(&self.key, &other.key)
     }
 
-    /// Whether an answer of its authority came with it.
+    /// Returns true if it came with an OCSP response.
     pub fn has_answer(&self) -> bool {
         self.key.ocsp.is_some()
     }
 
-    /// The same; it is shown with what `staple` has.
+    /// Adds a staple, whose current response is sent with it.
     #[must_use]
     pub fn stapled(self, staple: Arc<Staple>) -> Pair {
         Pair { staple: Some(staple), ..self }
@@ -76,7 +76,7 @@ impl Pair {
         &self.key
     }
 
-    /// As it is shown at a moment in Unix seconds.
+    /// Returns its form at a moment in Unix seconds.
     pub(super) fn shown(&self, now: impl FnOnce() -> i64) -> Arc<CertifiedKey> {
         let answer = self.staple.as_ref().and_then(|staple| staple.at(now()));
         let Some(answer) = answer else { return Arc::clone(&self.key) };
@@ -84,16 +84,15 @@ impl Pair {
         Arc::new(CertifiedKey { cert: cert.clone(), key: Arc::clone(key), ocsp: Some(answer.to_vec()) })
     }
 
-    /// Whether the certificate has `name` among its names, which are compared as they are written: a
-    /// wildcard stands for itself alone.
+    /// Returns true if the certificate has `name` among its names, compared literally: a wildcard matches only
+    /// itself.
     pub fn is_for(&self, name: &str) -> bool {
         let own = self.chain().first().and_then(|own| webpki::EndEntityCert::try_from(own).ok());
         own.is_some_and(|own| own.valid_dns_names().any(|known| known.eq_ignore_ascii_case(name)))
     }
 }
 
-/// Reads one or more certificates; the first is the subject's own, the others lead to its
-/// authority.
+/// Parses one or more certificates; the first is the subject's own, the others lead to its authority.
 ///
 /// # Errors
 /// Returns `failed to parse cert: …` if the text has no certificate.
@@ -112,7 +111,7 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
     Ok(chain)
 }
 
-/// Reads a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC), not encrypted.
+/// Parses a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC), not encrypted.
 ///
 /// # Errors
 /// Returns `failed to parse key: …` if the text has no key.
@@ -125,21 +124,21 @@ pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
     })?;
     let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der);
     der.zeroize();
-    // The library's own text says no more, and names its error types.
+    // The library's own text has no more information, and names its error types.
     key.map(PrivateKey)
         .map_err(|_| failed("not an RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) or Ed25519 key"))
 }
 
-/// The text about a key that a passphrase protects, with the remedy.
+/// The error for a key with a passphrase, with the remedy.
 const ENCRYPTED_KEY: &str = "the key is encrypted with a passphrase, which a gateway cannot ask for; decrypt it first: openssl pkey -in encrypted.key -out plain.key";
 
-/// Whether a text holds an encrypted key: that of PKCS #8, or the older form of OpenSSL with its headers.
+/// Returns true if a text has an encrypted key: PKCS #8, or OpenSSL's older form with headers.
 fn is_encrypted(text: &str) -> bool {
     text.contains("BEGIN ENCRYPTED PRIVATE KEY")
         || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
 }
 
-/// The reason for which a certificate cannot be used.
+/// Returns the reason why a certificate cannot be used.
 fn unusable(error: &webpki::Error) -> String {
     match error {
         webpki::Error::UnsupportedCertVersion => "is of X.509 version 1, which says neither whether it is an authority nor its names; make one of version 3, for example with `openssl req -x509` or with `openssl x509 -req -extfile`".to_owned(),
@@ -147,7 +146,7 @@ fn unusable(error: &webpki::Error) -> String {
     }
 }
 
-/// The library's reason; lines of the text are not repeated, since they may be of a key.
+/// Returns the library's reason; lines of the text are not repeated, since they may contain a key.
 fn reason(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { .. } => "a block has no END line".to_owned(),

@@ -1,9 +1,9 @@
-//! Session resumption: what a server keeps, or gives the client to keep, to save a handshake.
+//! Session resumption: session state at the server or the client, which saves a handshake.
 //!
-//! A resumed session carries the client's certificate of the first handshake. So a session counts
-//! only under the demands on client certificates that it was made under: the fingerprint of
-//! [`ClientAuth`](super::ClientAuth) is part of each ticket and of each key in the cache. Otherwise a
-//! session from before clients had to show a certificate would let them in without one.
+//! A resumed session has the client certificate of the first handshake. So a session is valid only under the demands
+//! on client certificates of its handshake: the fingerprint of [`ClientAuth`](super::ClientAuth) is part of each
+//! ticket and of each key in the cache. Otherwise a session from before the demand would give access without a
+//! certificate.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,29 +17,29 @@ use rustls::server::{
 use super::Unusable;
 use crate::secret::SecretBytes;
 
-/// How sessions are resumed. Shared by all workers and identities.
+/// The way of session resumption. Shared by all workers and identities.
 #[derive(Debug, Clone, Default)]
 pub enum Resumption {
-    /// Every connection shakes hands in full.
+    /// Every handshake is a full one.
     #[default]
     Off,
     /// Clients keep their session, encrypted under these keys.
     Tickets(Arc<TicketKeys>),
-    /// Sessions stay here.
+    /// Sessions are stored here.
     Cache(Arc<SessionCache>),
 }
 
-/// Tells the demands on client certificates that a session was made under.
+/// Identifies the demands on client certificates of a session.
 type Fingerprint = [u8; 32];
 
-/// Length of the name of a key, which is in front of each ticket.
+/// The length of a key name, which precedes each ticket.
 const NAME_BYTES: usize = 16;
 
-/// Keys that tickets are encrypted under (RFC 5077 §5.5). A new one is made each period, and the
-/// last one still opens tickets for one more.
+/// Keys for encrypting tickets (RFC 5077 §5.5). Each period has a new one, and the last one still opens tickets for
+/// one more.
 pub struct TicketKeys {
     period: Duration,
-    /// Somebody else makes them; where that fails for a period, they are made here.
+    /// They come from outside; if that fails for a period, they are made here.
     are_given: bool,
     ring: RwLock<Ring>,
 }
@@ -53,36 +53,36 @@ struct Ring {
 struct Key {
     name: [u8; NAME_BYTES],
     key: RandomizedNonceKey,
-    /// For a process that takes the place of this one.
+    /// For the handover to the next process.
     shared: SharedKey,
 }
 
 /// Bytes of a key: its name and its secret.
 const KEY_BYTES: usize = NAME_BYTES + 32;
 
-/// A key as it is kept, or told to another gateway: its name and its secret.
+/// A key in its storage format, also for other gateways: its name and its secret.
 #[derive(Clone)]
 pub struct SharedKey(SecretBytes);
 
 impl SharedKey {
-    /// A new key.
+    /// Returns a new key.
     ///
     /// # Errors
     /// Returns an error if the system has no random bytes.
     pub fn random() -> Result<SharedKey, Unusable> {
         let mut key = SharedKey(SecretBytes::zeroed(KEY_BYTES));
-        // Of the system: the library's own generator first gathers entropy for tens of milliseconds,
-        // which every start would wait for, with or without TLS.
+        // From the system: the library's own generator first gathers entropy for tens of milliseconds, which would
+        // delay every start, with or without TLS.
         getrandom::fill(&mut key.0).map_err(|_| Unusable::new("no random bytes for a ticket key"))?;
         Ok(key)
     }
 
-    /// A key from its [bytes](SharedKey::bytes); None if they are too few or too many.
+    /// Parses a key from its [bytes](SharedKey::bytes); None if their number is wrong.
     pub fn read(bytes: &[u8]) -> Option<SharedKey> {
         (bytes.len() == KEY_BYTES).then(|| SharedKey(bytes.into()))
     }
 
-    /// All of it, which is secret.
+    /// Returns its bytes, which are secret.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -135,7 +135,7 @@ impl Key {
 }
 
 impl TicketKeys {
-    /// Keys that change every `period`; a ticket is good for at least as long.
+    /// Returns keys that change every `period`; a ticket is valid for at least as long.
     ///
     /// # Errors
     /// Returns an error if the system has no random bytes.
@@ -145,8 +145,8 @@ impl TicketKeys {
         Ok(TicketKeys { period, are_given: false, ring: RwLock::new(ring) })
     }
 
-    /// Keys that somebody [gives](TicketKeys::give) each period. Until the first are there, and when none have come
-    /// for two periods, they are made here as those of [`TicketKeys::new`].
+    /// Returns keys that [`give`](TicketKeys::give) sets each period. Until the first ones arrive, and if none arrive
+    /// for two periods, they are made here as in [`TicketKeys::new`].
     ///
     /// # Errors
     /// Returns an error if the system has no random bytes.
@@ -154,10 +154,10 @@ impl TicketKeys {
         Ok(TicketKeys { are_given: true, ..TicketKeys::new(period)? })
     }
 
-    /// Puts keys into force: one that is of this age, and one before it that still opens tickets.
+    /// Sets the keys: one with this age, and the one before it, which still opens tickets.
     ///
     /// # Errors
-    /// Returns an error if they cannot be used; those before stay.
+    /// Returns an error if they cannot be used; then the old ones stay.
     pub fn give(
         &self,
         current: &SharedKey,
@@ -171,14 +171,14 @@ impl TicketKeys {
         Ok(())
     }
 
-    /// The keys in force, the newest first, and the age of that one: for a process that takes the place of this one.
+    /// Returns the keys in force, the newest first, and its age, for the handover to the next process.
     pub fn in_force(&self) -> (Vec<SharedKey>, Duration) {
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
         let keys = std::iter::once(&ring.current).chain(&ring.previous);
         (keys.map(|key| key.shared.clone()).collect(), ring.since.elapsed())
     }
 
-    /// The age at which the keys are replaced here.
+    /// Returns the age at which the keys are replaced here.
     fn oldest(&self) -> Duration {
         if self.are_given { self.period * 2 } else { self.period }
     }
@@ -196,7 +196,7 @@ impl TicketKeys {
             .or_else(|| ring.previous.as_ref().and_then(|key| key.open(client_auth, ticket)))
     }
 
-    /// Makes a new key if it is time. `None` if that fails: better no ticket than an old key.
+    /// Makes a new key if it is due. `None` on failure: no ticket is better than an old key.
     fn rotate(&self, now: Instant) -> Option<()> {
         let age = |ring: &Ring| now.saturating_duration_since(ring.since);
         let oldest = self.oldest();
@@ -222,12 +222,12 @@ impl fmt::Debug for TicketKeys {
     }
 }
 
-/// Sessions kept in memory, the oldest dropped first.
+/// Sessions in memory; the oldest are dropped first.
 #[derive(Debug)]
 pub struct SessionCache(Arc<ServerSessionMemoryCache>);
 
 impl SessionCache {
-    /// At most so many sessions, of about 1 KiB each.
+    /// Returns a cache for this number of sessions, of about 1 KiB each.
     pub fn new(sessions: usize) -> SessionCache {
         SessionCache(ServerSessionMemoryCache::new(sessions))
     }
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_given_open_what_others_have_sealed_until_they_are_old() {
+    fn given_keys_open_tickets_of_others_until_they_are_old() {
         const PERIOD: Duration = Duration::from_secs(3600);
         let client_auth = [7; 32];
         let [here, there] = [0, 1].map(|_| TicketKeys::given(PERIOD).unwrap());
@@ -356,12 +356,12 @@ mod tests {
         let ticket = here.seal(&client_auth, b"session", now).unwrap();
         let opened = |at: Instant| there.open(&client_auth, &ticket, at).is_some();
         assert!(opened(now) && there.open(&[8; 32], &ticket, now).is_none());
-        // The next one comes a little late; until then the first is used on.
+        // The next one is a little late; until then the first is used.
         assert!(opened(now + PERIOD.mul_f64(1.5)));
         there.give(&second, Some(&first), Duration::ZERO).unwrap();
         assert!(opened(now));
         assert!(here.open(&client_auth, &there.seal(&client_auth, b"", now).unwrap(), now).is_none());
-        // Nobody gives any more.
+        // No more keys arrive.
         assert!(!opened(now + PERIOD.mul_f64(2.5)));
         let read = SharedKey::read(first.bytes()).unwrap();
         assert!(read.bytes() == first.bytes() && SharedKey::read(&first.bytes()[1..]).is_none());

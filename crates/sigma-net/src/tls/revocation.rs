@@ -1,8 +1,8 @@
-//! Lists of revoked certificates (RFC 5280 §5), and what counts where they say nothing.
+//! Lists of revoked certificates (RFC 5280 §5), and the policy for missing and stale lists.
 //!
-//! A list is looked at when it is read: its form, and its signature where the authority is known. What an
-//! intermediate authority has signed is verified when a client brings that authority's certificate along; a list
-//! that somebody else has made lets nobody in.
+//! The form of a list is checked when it is read, and its signature if the authority is known. The signature of an
+//! intermediate authority is verified when a client sends that authority's certificate; a forged list makes no client
+//! trusted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,18 +22,18 @@ use super::{CertificateDer, Unusable};
 #[derive(Debug)]
 pub struct Crl {
     list: CertRevocationList<'static>,
-    /// SHA-256.
+    /// SHA-256
     digest: [u8; 32],
     this_update: i64,
     next_update: i64,
 }
 
 impl Crl {
-    /// Reads lists in PEM or DER. Those of one of `authorities` must have its signature.
+    /// Parses lists in PEM or DER. A list of one of `authorities` must have its signature.
     ///
     /// # Errors
-    /// Returns an error if there is none, or if one of them cannot be used: it is malformed, of another kind (delta and
-    /// indirect lists), or forged.
+    /// Returns an error if there is no list, or if one of them cannot be used: it is malformed, unsupported (delta
+    /// and indirect lists), or forged.
     pub fn parse(bytes: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Vec<Crl>, Unusable> {
         if bytes.first() == Some(&SEQUENCE) {
             return Ok(vec![Crl::from_der(bytes, authorities)?]);
@@ -70,29 +70,29 @@ impl Crl {
         Ok(crl)
     }
 
-    /// When it was made, in Unix seconds.
+    /// Returns the time of the list, in Unix seconds.
     pub fn this_update(&self) -> i64 {
         self.this_update
     }
 
-    /// When the next one is due, in Unix seconds.
+    /// Returns the time of the next list, in Unix seconds.
     pub fn next_update(&self) -> i64 {
         self.next_update
     }
 
-    /// Whether it is the very same list.
+    /// Returns true if it is the identical list.
     pub fn is_same(&self, other: &Crl) -> bool {
         self.digest == other.digest
     }
 
-    /// Whether it is about the same certificates as another one.
+    /// Returns true if it covers the same certificates as another list.
     pub fn is_of_the_same(&self, other: &Crl) -> bool {
         self.list.issuer() == other.list.issuer()
             && self.list.issuing_distribution_point() == other.list.issuing_distribution_point()
     }
 }
 
-/// When a list was made, and when the next one is due.
+/// Returns the times of a list and of the next one.
 fn times(fields: &[u8]) -> Option<(i64, i64)> {
     let (_signature, rest) = element_of(after_optional(fields, INTEGER), SEQUENCE)?;
     let (_issuer, rest) = element_of(rest, SEQUENCE)?;
@@ -101,7 +101,7 @@ fn times(fields: &[u8]) -> Option<(i64, i64)> {
     Some((this_update, next_update))
 }
 
-/// Lists of revoked certificates in force. Newer ones take their place at any time.
+/// Lists of revoked certificates in force. Newer ones replace them at any time.
 #[derive(Debug, Default)]
 pub struct RevocationLists {
     lists: RwLock<Arc<[Arc<Crl>]>>,
@@ -109,16 +109,16 @@ pub struct RevocationLists {
 }
 
 impl RevocationLists {
-    /// Puts `lists` into force, in the place of all before. Of two about the same certificates the newer counts.
+    /// Replaces all lists. Of two about the same certificates the newer counts.
     pub fn publish(&self, mut lists: Vec<Arc<Crl>>) {
-        // The first that fits is the one that is asked.
+        // The first match is used.
         lists.sort_by_key(|list| std::cmp::Reverse(list.this_update));
         *self.lists.write().unwrap_or_else(PoisonError::into_inner) = lists.into();
         let next = self.revision.load(Ordering::Acquire) + 1;
         self.revision.store(next, Ordering::Release);
     }
 
-    /// How often lists were put into force: a verdict is good for as long as this stays the same.
+    /// Returns how often lists were published: a verdict is valid while this stays the same.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
@@ -128,39 +128,39 @@ impl RevocationLists {
     }
 }
 
-/// Which certificates of a chain are looked for in the lists.
+/// The certificates of a chain that are looked up in the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Looked {
-    /// All but the authority's own.
+    /// All but the authority's own
     Chain,
-    /// The peer's own.
+    /// The peer's own
     Leaf,
 }
 
-/// What counts where nothing can be said.
+/// The policy without a known status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithoutAnswer {
-    /// The peer is refused.
+    /// The peer is rejected.
     Refuse,
-    /// The peer counts as if nothing was revoked.
+    /// The peer is accepted.
     Allow,
 }
 
-/// How it is found out whether a certificate was revoked.
+/// The settings of revocation checks.
 #[derive(Debug, Clone)]
 pub struct Revocation {
     /// The lists.
     pub lists: Arc<RevocationLists>,
-    /// Which certificates of a chain are looked for.
+    /// The certificates to look up.
     pub looked: Looked,
-    /// What counts for one whose issuer has no list.
+    /// The policy for a certificate whose issuer has no list.
     pub when_missing: WithoutAnswer,
-    /// What counts where its list is past its next update.
+    /// The policy for a list past its next update.
     pub when_stale: WithoutAnswer,
 }
 
 impl Revocation {
-    /// Tells these settings from others.
+    /// Identifies these settings.
     pub(super) fn settings(&self) -> [u8; 3] {
         [
             u8::from(self.looked == Looked::Chain),
@@ -169,7 +169,7 @@ impl Revocation {
         ]
     }
 
-    /// Verifies something by the lists in force.
+    /// Runs a verification with the lists in force.
     pub(super) fn during<R>(
         &self,
         verify: impl FnOnce(Option<RevocationOptions<'_>>) -> Result<R, webpki::Error>,

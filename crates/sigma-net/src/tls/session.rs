@@ -1,7 +1,6 @@
-//! A TLS session without a socket: records in, plaintext out, and the other way round.
+//! A TLS session without a socket: records in, plaintext out, and vice versa.
 //!
-//! Built on rustls' unbuffered connections, so that the buffers are ours: an idle session holds
-//! none.
+//! It uses rustls' unbuffered connections, so that an idle session holds no buffers.
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -13,7 +12,7 @@ use super::buffer::{Buffer, FULL_BYTES};
 /// The largest plaintext of a record (RFC 8446 §5.1).
 pub(super) const RECORD_BYTES: usize = 16_384;
 
-/// The bytes that a record adds to its plaintext at most, whatever the version and cipher on offer.
+/// The largest overhead of a record over its plaintext, for all offered versions and ciphers.
 const RECORD_OVERHEAD: usize = 64;
 
 /// Either side of a connection.
@@ -25,11 +24,11 @@ pub(super) enum Side {
 
 pub(super) struct Session {
     side: Side,
-    /// Records from the peer, the last one perhaps in part.
+    /// Records from the peer; the last one may be partial.
     pub(super) incoming: Buffer,
     /// Records for the peer.
     pub(super) outgoing: Buffer,
-    /// Plaintext that the reader had no room for.
+    /// Plaintext that did not fit the reader's buffer.
     plain: Buffer,
     peer_closed: bool,
     close_queued: bool,
@@ -40,18 +39,18 @@ pub(super) struct Session {
 enum Task<'a> {
     /// Up to the end of the handshake.
     Handshake,
-    /// Plaintext into this buffer, of which so many bytes are filled.
+    /// Plaintext goes to this buffer, with this number of bytes filled.
     Read(&'a mut [u8], usize),
     /// Encryption of this plaintext.
     Write(&'a [u8]),
-    /// The alert that ends our side.
+    /// The closing alert of our side.
     Close,
 }
 
-/// Where a run stopped.
+/// The reason for the end of a run.
 #[derive(Debug, PartialEq, Eq)]
 enum Stop {
-    /// More records are needed.
+    /// It needs more records.
     Hungry,
     /// The task is done, or the reader's buffer is full.
     Done,
@@ -78,7 +77,7 @@ impl Session {
         }
     }
 
-    /// The state of the connection, which both sides use.
+    /// Returns the state of the connection, which both sides use.
     pub(super) fn common(&self) -> &CommonState {
         match &self.side {
             Side::Server(connection) => connection,
@@ -86,20 +85,20 @@ impl Session {
         }
     }
 
-    /// Goes on with the handshake; whether it is complete. If not, more records are needed.
+    /// Continues the handshake; returns true once it is complete. Otherwise it needs more records.
     pub(super) fn shake(&mut self) -> Result<bool, Error> {
         self.run(&mut Task::Handshake)?;
         Ok(!self.common().is_handshaking())
     }
 
-    /// Whether the peer can go on without what the handshake left in `outgoing`: after TLS 1.3 a
-    /// server has nothing but tickets to send.
+    /// Returns true if the peer can continue without the handshake's bytes in `outgoing`: after TLS 1.3 a server has
+    /// only tickets to send.
     pub(super) fn may_delay(&self) -> bool {
         matches!(self.side, Side::Server(_))
             && self.common().protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 
-    /// Decrypts into `into`; 0 if more records are needed or the peer has closed.
+    /// Decrypts into `into`; 0 if it needs more records or the peer has closed.
     pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let filled = self.plain.len().min(into.len());
         into[..filled].copy_from_slice(&self.plain.filled()[..filled]);
@@ -114,7 +113,7 @@ impl Session {
             self.incoming.rest();
         }
         match task {
-            // The bytes before the failure are still good; the failure is kept for the next call.
+            // The bytes before the failure are valid; the failure is kept for the next call.
             Task::Read(_, filled) if filled > 0 => {
                 self.plain.rest();
                 Ok(filled)
@@ -123,17 +122,17 @@ impl Session {
         }
     }
 
-    /// Whether the peer said that it sends nothing more.
+    /// Returns true after the peer's closing alert.
     pub(super) fn peer_closed(&self) -> bool {
         self.peer_closed
     }
 
-    /// Whether no more records are taken before those at hand are used up.
+    /// Returns true if it takes no more records before the present ones are used up.
     pub(super) fn is_stuffed(&self) -> bool {
         self.incoming.len() >= FULL_BYTES
     }
 
-    /// Encrypts `plaintext` behind the outgoing records. `false` if the session is closed.
+    /// Encrypts `plaintext` to the end of the outgoing records. `false` if the session is closed.
     pub(super) fn write(&mut self, plaintext: &[u8]) -> Result<bool, Error> {
         if self.close_queued {
             return Ok(false);
@@ -141,23 +140,23 @@ impl Session {
         self.run(&mut Task::Write(plaintext)).map(|stop| stop == Stop::Done)
     }
 
-    /// Queues the alert that ends our side of the session; once.
+    /// Queues our closing alert; once.
     pub(super) fn close(&mut self) {
         if !self.close_queued && self.failure.is_none() {
             self.close_queued = true;
-            // A session that fails now has nothing left to say.
+            // A failed session has nothing left to send.
             let _ = self.run(&mut Task::Close);
         }
     }
 
-    /// Gives up the memory that an idle session does not need.
+    /// Frees the memory that an idle session does not need.
     pub(super) fn rest(&mut self) {
         self.incoming.rest();
         self.outgoing.rest();
         self.plain.rest();
     }
 
-    /// Memory held in buffers.
+    /// Returns the memory of its buffers.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
         self.incoming.memory() + self.outgoing.memory() + self.plain.memory()
@@ -195,11 +194,10 @@ impl Session {
         step
     }
 
-    /// Keeps the failure, and queues the alert that tells the peer of it.
+    /// Keeps the failure, and queues the alert that reports it.
     fn fail(&mut self, error: Error) {
         self.failure = Some(error);
-        // Only as long as there is something to send: the records that failed must not be looked
-        // at again.
+        // Only while there is something to send: the failed records must not be processed again.
         while self.common().wants_write() {
             if !matches!(self.step(&mut Task::Handshake), Ok(Step::Again)) {
                 break;
@@ -208,7 +206,7 @@ impl Session {
     }
 }
 
-/// Does what one state of the connection asks for; how many incoming bytes are used up.
+/// Handles one state of the connection; returns the number of used incoming bytes.
 fn handle<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     task: &mut Task<'_>,
@@ -250,7 +248,7 @@ fn handle<Data>(
             Ok(Step::Again)
         }
         ConnectionState::TransmitTlsData(data) => {
-            // The records are ours from here on, and leave in order before anything else.
+            // The records are ours from here on, and are sent in order before all others.
             data.done();
             Ok(Step::Again)
         }
@@ -258,13 +256,13 @@ fn handle<Data>(
         ConnectionState::PeerClosed => Ok(Step::PeerClosed),
         ConnectionState::Closed => Ok(Step::Stop(Stop::Closed)),
         ConnectionState::BlockedHandshake => Ok(Step::Stop(Stop::Hungry)),
-        // Early data is never offered, so nothing else occurs.
+        // Early data is never offered, so no other state occurs.
         _ => Err(Error::General("unexpected state".into())),
     });
     (discard, step)
 }
 
-/// Puts plaintext where the task wants it, and what has no room there aside.
+/// Copies plaintext to the task's buffer, and the rest to `plain`.
 fn keep(payload: &[u8], task: &mut Task<'_>, plain: &mut Buffer) {
     let mut rest = payload;
     if let Task::Read(into, filled) = task {

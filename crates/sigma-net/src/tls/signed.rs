@@ -1,13 +1,13 @@
-//! Signatures under what authorities publish: lists of revoked certificates and answers about single ones.
+//! Signatures on publications of authorities: revocation lists and OCSP responses.
 
 use webpki::EndEntityCert;
 
 use super::der::{BIT_STRING, SEQUENCE, element_of};
 use super::{CertificateDer, PROVIDER};
 
-/// `data || algorithm || signature`, which certificates, lists and answers have in common.
+/// `data || algorithm || signature`, the common form of certificates, lists and responses.
 pub(super) struct Signed<'a> {
-    /// What is signed, with its tag.
+    /// The signed data, with its tag.
     data: &'a [u8],
     /// An AlgorithmIdentifier, without its tag.
     algorithm: &'a [u8],
@@ -15,18 +15,19 @@ pub(super) struct Signed<'a> {
 }
 
 impl<'a> Signed<'a> {
-    /// Splits the content of such a sequence; what is signed without its tag, and what follows the signature.
+    /// Splits the content of such a sequence; also returns the signed data without its tag, and the rest after the
+    /// signature.
     pub(super) fn split(content: &'a [u8]) -> Option<(Signed<'a>, &'a [u8], &'a [u8])> {
         let (inner, rest) = element_of(content, SEQUENCE)?;
         let data = &content[..content.len() - rest.len()];
         let (algorithm, rest) = element_of(rest, SEQUENCE)?;
         let (bits, rest) = element_of(rest, BIT_STRING)?;
-        // The first byte counts the bits of the last one that are none.
+        // The first byte is the number of unused bits in the last one.
         let signature = bits.strip_prefix(&[0])?;
         Some((Signed { data, algorithm, signature }, inner, rest))
     }
 
-    /// Whether the key of `issuer` has signed it, by an algorithm that is fit for use.
+    /// Returns true if the key of `issuer` has signed it, with a supported algorithm.
     pub(super) fn is_by(&self, issuer: &CertificateDer<'_>) -> bool {
         let Ok(issuer) = EndEntityCert::try_from(issuer) else { return false };
         let algorithms = PROVIDER.signature_verification_algorithms.all.iter();

@@ -1,8 +1,8 @@
-//! What is stapled to certificates: what their authorities say of them (RFC 6066 §8).
+//! Stapled OCSP responses (RFC 6066 §8).
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The answer that is stapled to a certificate. Others take its place at any time; one that is over is not shown.
+/// The response that is stapled to a certificate. Newer ones replace it at any time; an expired one is not sent.
 #[derive(Debug, Default)]
 pub struct Staple {
     current: RwLock<Option<Current>>,
@@ -16,12 +16,12 @@ struct Current {
 }
 
 impl Staple {
-    /// Staples an answer in DER that is good until a moment in Unix seconds.
+    /// Staples a response in DER, valid until a moment in Unix seconds.
     pub fn put(&self, der: &[u8], ends: i64) {
         self.set(Some(Current { der: der.into(), ends }));
     }
 
-    /// Staples nothing from now on.
+    /// Removes the response.
     pub fn clear(&self) {
         self.set(None);
     }
@@ -30,7 +30,7 @@ impl Staple {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 
-    /// The answer that is stapled at a moment.
+    /// Returns the valid response at a moment.
     pub fn at(&self, now: i64) -> Option<Arc<[u8]>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().filter(|current| now < current.ends).map(|current| Arc::clone(&current.der))
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_is_not_shown() {
+    fn an_expired_response_is_not_sent() {
         let staple = Staple::default();
         let check = |now: i64, expected: Option<&[u8]>| assert_eq!(staple.at(now).as_deref(), expected);
         check(0, None);

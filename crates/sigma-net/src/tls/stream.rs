@@ -9,7 +9,7 @@ use super::facts::Facts;
 use super::session::{RECORD_BYTES, Session};
 use crate::stream::Stream;
 
-/// Plaintext taken by one write. It bounds what a peer that does not read makes us hold.
+/// The largest plaintext of one write. It limits our memory for a peer that does not read.
 const WRITE_BYTES: usize = 4 * RECORD_BYTES;
 
 /// Records up to this size wait for the next write to share its system call.
@@ -32,29 +32,29 @@ impl TlsStream {
         stream
     }
 
-    /// The outcome of the handshake.
+    /// Returns the result of the handshake.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The stream below.
+    /// Returns the stream below.
     pub fn socket(&self) -> &Stream {
         &self.socket
     }
 
-    /// Memory held in buffers.
+    /// Returns the memory of its buffers.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
         self.session.held_bytes()
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unencrypted.
     #[cfg(test)]
     pub(super) async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         tokio::io::AsyncWriteExt::write_all(&mut self.socket, bytes).await
     }
 
-    // Kept out of line, so that the paths of plain streams stay as short as they were.
+    // Out of line, so that the paths of plain streams stay short.
     #[inline(never)]
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
@@ -66,7 +66,7 @@ impl TlsStream {
                 Ok(0) => {}
                 Ok(n) => return Poll::Ready(Ok(n)),
                 Err(error) => {
-                    // The alert may or may not reach the peer; the connection is over either way.
+                    // The alert may not reach the peer; the connection ends either way.
                     let _ = poll_drain(&mut self.socket, &mut self.session, cx);
                     return Poll::Ready(Err(invalid(error)));
                 }
@@ -81,7 +81,7 @@ impl TlsStream {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    // Answers of the session itself, such as to a key update.
+                    // Responses of the session itself, such as to a key update.
                     if let Poll::Ready(Err(error)) = poll_drain(&mut self.socket, &mut self.session, cx) {
                         return Poll::Ready(Err(error));
                     }
@@ -128,8 +128,7 @@ impl TlsStream {
             rest.advance(n);
             taken += n;
         }
-        // Bytes taken are bytes written; what the socket has no room for leaves with the next
-        // write or flush.
+        // Accepted bytes count as written; those without room in the socket leave with the next write or flush.
         if let Poll::Ready(Err(error)) = poll_drain(&mut self.socket, &mut self.session, cx) {
             return Poll::Ready(Err(error));
         }
@@ -165,7 +164,7 @@ pub(super) fn poll_fill(
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     if session.is_stuffed() {
-        // Only a handshake message can be spread over so many records.
+        // Only a handshake message can span so many records.
         return Poll::Ready(Err(io::Error::new(
             ErrorKind::InvalidData,
             "a handshake message of TLS is too large",
@@ -176,7 +175,7 @@ pub(super) fn poll_fill(
     Poll::Ready(Ok(n))
 }
 
-/// Writes the outgoing records to the socket; ready when all of them left.
+/// Writes the outgoing records to the socket; ready when all are written.
 pub(super) fn poll_drain(
     socket: &mut Stream,
     session: &mut Session,
@@ -199,7 +198,7 @@ fn encrypt(session: &mut Session, plaintext: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A broken rule of the protocol, as an error of the stream.
+/// Converts a broken protocol rule to an error of the stream.
 pub(super) fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
@@ -207,7 +206,7 @@ pub(super) fn invalid(error: rustls::Error) -> io::Error {
 /// The rest of a list of slices.
 struct Slices<'a> {
     bufs: &'a [IoSlice<'a>],
-    /// Bytes of the first slice that are behind us.
+    /// Bytes of the first slice that are done.
     offset: usize,
 }
 
@@ -239,7 +238,7 @@ impl<'a> Slices<'a> {
         filled
     }
 
-    /// May go beyond the first slice.
+    /// Advances, possibly beyond the first slice.
     fn advance(&mut self, n: usize) {
         self.offset += n;
     }

@@ -1,4 +1,4 @@
-//! TLS over loopback sockets, with certificates made on the spot.
+//! TLS over loopback sockets, with generated certificates.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -50,14 +50,14 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// An authority under this one.
+    /// Returns an authority under this one.
     fn sub(&self, name: &str) -> Authority {
         let (params, key) = (Authority::params(name), KeyPair::generate().unwrap());
         let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate and its key, both PEM.
+    /// Returns a certificate and its key, both PEM.
     fn issue(&self, names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate_for(algorithm).unwrap();
@@ -104,7 +104,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Both ends of a handshake.
+/// Runs both ends of a handshake.
 async fn shake_with(
     client: &ClientTls,
     name: &str,
@@ -124,13 +124,13 @@ async fn shake(client: &ClientTls, name: &str, certificates: &Arc<Certificates>)
     (near.unwrap(), far.unwrap())
 }
 
-/// A byte each way, so that whatever the handshake left to send has arrived.
+/// Sends a byte each way, so that all bytes of the handshake have arrived.
 async fn ping(near: &mut Stream, far: &mut Stream) {
     send(near, far, b"x").await;
     send(far, near, b"y").await;
 }
 
-/// A few bytes one way.
+/// Sends a few bytes one way.
 async fn send(from: &mut Stream, to: &mut Stream, bytes: &[u8]) {
     from.write_all(bytes).await.unwrap();
     from.flush().await.unwrap();
@@ -175,7 +175,7 @@ fn a_stream_over_loopback() {
 }
 
 #[test]
-fn the_cheaper_cipher_is_chosen_unless_it_is_dear_to_the_client() {
+fn the_cheaper_cipher_is_chosen_unless_it_is_slow_for_the_client() {
     run(async {
         let root = Authority::root("root");
         let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
@@ -266,7 +266,7 @@ fn a_name_that_refuses_is_not_served_by_a_wildcard() {
 }
 
 #[test]
-fn a_client_without_a_certificate_for_its_name_is_told() {
+fn a_client_without_a_certificate_for_its_name_gets_an_alert() {
     run(async {
         let root = Authority::root("root");
         let certificates = table(vec![("*.a.test", root.identity(&["*.a.test"]))]);
@@ -283,7 +283,7 @@ fn a_client_without_a_certificate_for_its_name_is_told() {
     });
 }
 
-/// A verifier that takes every certificate but only some kinds of signatures.
+/// A verifier that accepts every certificate but only some signature schemes.
 #[derive(Debug)]
 struct Only(Vec<rustls::SignatureScheme>);
 
@@ -373,7 +373,7 @@ fn versions_of_listener_and_identity_both_count() {
 }
 
 #[test]
-fn servers_are_verified_if_asked_to() {
+fn servers_are_verified_on_demand() {
     run(async {
         let (root, other) = (Authority::root("root"), Authority::root("other"));
         let certificates = table(vec![("*", root.identity(&["a.test"]))]);
@@ -390,8 +390,8 @@ fn servers_are_verified_if_asked_to() {
     });
 }
 
-/// A certificate that signs itself is an authority in form. As OpenSSL does, a server may show the
-/// very one that is trusted; its name and its time count all the same.
+/// A self-signed certificate is formally an authority. As with OpenSSL, a server may present the trusted certificate
+/// itself; its name and its validity still count.
 #[test]
 fn a_server_may_show_the_trusted_certificate_itself() {
     let own = |last_year: i32| {
@@ -500,9 +500,9 @@ fn sessions_are_resumed_under_the_same_terms_only() {
                     facts(&far).client_certificate
                 };
                 connect(&identity(&resumption, None), false).await;
-                // A new certificate with the same demands on clients is no reason for a full handshake.
+                // A new certificate with the same demands on clients needs no full handshake.
                 connect(&identity(&resumption, None), resumes).await;
-                // The demand for a certificate is.
+                // A new demand for a certificate does.
                 let demanding = identity(&resumption, Some(Demand::Required));
                 assert_eq!(connect(&demanding, false).await, ClientCertificate::Verified);
                 assert_eq!(connect(&demanding, resumes).await, ClientCertificate::Verified);
@@ -516,7 +516,7 @@ fn sessions_are_resumed_under_the_same_terms_only() {
 }
 
 #[test]
-fn a_new_table_disturbs_nobody() {
+fn a_new_table_does_not_disturb_connections() {
     run(async {
         let root = Authority::root("root");
         let fresh = || table(vec![("a.test", root.identity(&["a.test"]))]);
@@ -531,7 +531,7 @@ fn a_new_table_disturbs_nobody() {
 }
 
 #[test]
-fn bad_material_is_refused_with_a_reason() {
+fn bad_material_is_rejected_with_a_reason() {
     let root = Authority::root("root");
     let (cert, key) = root.issue(&["a.test"], ECDSA);
     let (_, other_key) = root.issue(&["a.test"], ECDSA);
@@ -574,7 +574,7 @@ fn bad_material_is_refused_with_a_reason() {
     assert!(auth.starts_with("failed to validate client_cert: failed to parse cert: "), "{auth}");
     let identity = Identity { pairs: Vec::new(), ..root.identity(&[]) };
     assert_eq!(ServerIdentity::new(identity).unwrap_err().to_string(), "there is no certificate");
-    // What holds a key does not show it.
+    // Debug output does not show keys.
     let shown = format!("{:?}", Pair::parse(&cert, &key, None).unwrap());
     let digits = key.lines().nth(1).unwrap();
     assert!(!shown.contains(digits), "{shown}");
@@ -611,11 +611,11 @@ fn silence_and_nonsense_end_the_handshake() {
         check(&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x40, 0], false, 10_000, 8, "over its limit").await;
         let long = [&[22, 3, 1, 0x3f, 0xff, 1, 0, 0x7f, 0xff][..], &[0; 4000]].concat();
         check(&long, false, 10_000, 2000, "over its limit").await;
-        // A server that says nothing.
+        // A silent server.
         let (near, _far) = sockets().await;
         let result = root.client().connect(Stream::Tcp(near), "a.test", 100).await;
         assert!(matches!(result, Err(HandshakeError::TimedOut)));
-        // One handshake at a time: the second waits for the first, within its own time.
+        // One handshake at a time: the second waits for the first, within its own timeout.
         let (handshakes, options) =
             (Handshakes::new(1), AcceptOptions { timeout_ms: 200, ..Default::default() });
         let turn = handshakes.place().await;
@@ -648,13 +648,13 @@ fn bytes_read_before_the_handshake_count() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_told_from_a_cut() {
+fn a_closing_alert_and_a_cut_differ() {
     run(async {
         let root = Authority::root("root");
         for versions in [Versions::ONLY_12, Versions::ONLY_13] {
             let it = Identity { versions, ..root.identity(&["a.test"]) };
             let certificates = table(vec![("a.test", it)]);
-            // Said so: everything before it arrives, and the other direction stays open.
+            // A clean close: everything before it arrives, and the other direction stays open.
             let (mut near, mut far) = shake(&root.client(), "a.test", &certificates).await;
             far.write_all(b"last").await.unwrap();
             far.shutdown().await.unwrap();
@@ -666,7 +666,7 @@ fn the_end_of_a_stream_is_told_from_a_cut() {
             near.shutdown().await.unwrap();
             assert_eq!(far.read(&mut [0; 1]).await.unwrap(), 0);
 
-            // Cut: what came is delivered, then it is an error.
+            // A cut: the received bytes are delivered, then an error.
             let (mut near, mut far) = shake(&root.client(), "a.test", &certificates).await;
             far.write_all(b"last").await.unwrap();
             far.flush().await.unwrap();
@@ -679,7 +679,7 @@ fn the_end_of_a_stream_is_told_from_a_cut() {
 }
 
 #[test]
-fn forged_records_are_an_error_and_the_peer_is_told() {
+fn forged_records_are_an_error_and_cause_an_alert() {
     run(async {
         let root = Authority::root("root");
         let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
@@ -699,7 +699,7 @@ fn forged_records_are_an_error_and_the_peer_is_told() {
     });
 }
 
-/// Writes `total` bytes of a pattern that depends on the place, in pieces of changing size.
+/// Writes `total` bytes of a position-dependent pattern, in pieces of changing size.
 async fn pour(stream: &mut (impl AsyncWriteExt + Unpin), total: usize) {
     let data: Vec<u8> = (0..total).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut at, mut size) = (0, 1);
@@ -728,7 +728,7 @@ async fn drink(stream: &mut (impl AsyncReadExt + Unpin), total: usize) {
         }
         size = size * 11 % 99_991;
         if at % 5 == 0 {
-            // A slow reader, so that the writer runs into a full socket.
+            // A slow reader, so that the socket becomes full.
             tokio::task::yield_now().await;
         }
     }
@@ -756,7 +756,7 @@ fn much_flows_both_ways_at_once() {
     });
 }
 
-/// Passes bytes on in small pieces, each on its own.
+/// Forwards bytes in small pieces, each separately.
 async fn trickle(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
@@ -764,7 +764,7 @@ async fn trickle(
 ) {
     let mut buf = vec![0; size];
     while let Ok(n @ 1..) = from.read(&mut buf).await {
-        // The far end may leave once it has all it wants.
+        // The far end may leave once it has everything.
         if to.write_all(&buf[..n]).await.is_err() {
             return;
         }
@@ -841,14 +841,14 @@ fn an_idle_stream_is_quiet_and_holds_no_buffer() {
         far.flush().await.unwrap();
         let mut nobody = [0; 0];
         assert_eq!(near.read(&mut nobody).await.unwrap(), 0);
-        // Loopback delivers at once, but the reactor has to be asked.
+        // Loopback delivers at once, but the reactor must poll.
         while near.is_quiet() {
             tokio::task::yield_now().await;
         }
     });
 }
 
-/// Yields its identity when it is told to, for every name but one.
+/// Returns its identity on a signal, for every name but one.
 #[derive(Debug)]
 struct Slow {
     identity: Arc<ServerIdentity>,
@@ -881,7 +881,7 @@ fn slow(root: &Authority, patience_ms: u64) -> (Arc<Slow>, AcceptOptions) {
 }
 
 #[test]
-fn who_waits_for_a_certificate_keeps_nobody_out() {
+fn a_wait_for_a_certificate_blocks_no_others() {
     run(async {
         let root = Authority::root("root");
         let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
@@ -911,11 +911,11 @@ fn who_waits_for_a_certificate_keeps_nobody_out() {
 }
 
 #[test]
-fn a_certificate_that_does_not_come_is_none() {
+fn a_late_certificate_is_not_used() {
     run(async {
         let root = Authority::root("root");
         let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
-        // Nobody tells the first in time, and the second has none for this name.
+        // There is no signal in time for the first, and no identity for the second.
         for (name, patience_ms) in [("slow.test", 20), ("other.test", 60_000)] {
             let (issuer, options) = slow(&root, patience_ms);
             if patience_ms > 20 {

@@ -7,7 +7,7 @@ use rustls::version::{TLS12, TLS13};
 
 use super::Unusable;
 
-/// A version of TLS that was agreed on.
+/// A negotiated version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// RFC 5246
@@ -17,7 +17,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The name that OpenSSL and the configuration know it by.
+    /// Returns its name in OpenSSL and the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::Tls12 => "TLSv1.2",
@@ -32,10 +32,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// The preferred first.
+/// The preferred one is first.
 static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// A set of versions that may be agreed on.
+/// A set of allowed versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
     tls12: bool,
@@ -49,18 +49,18 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Every version that is fit for use.
+    /// Every supported version.
     pub const ALL: Versions = Versions { tls12: true, tls13: true };
     /// TLS 1.2 only.
     pub const ONLY_12: Versions = Versions { tls12: true, tls13: false };
     /// TLS 1.3 only.
     pub const ONLY_13: Versions = Versions { tls12: false, tls13: true };
 
-    /// From names such as `TLSv1.2`. Older versions are accepted but not offered: their weaknesses
-    /// have no repair (RFC 8996). They are returned beside the set, for a warning.
+    /// Parses names such as `TLSv1.2`. Older versions are accepted but not offered: their weaknesses cannot be
+    /// repaired (RFC 8996). They are returned too, for a warning.
     ///
     /// # Errors
-    /// Returns an error if a name is unknown, or if no version is left to offer.
+    /// Returns an error if a name is unknown, or if no version is left.
     pub fn from_names<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(Versions, Vec<&'a str>), Unusable> {
@@ -84,12 +84,12 @@ impl Versions {
         Ok((versions, dropped))
     }
 
-    /// Versions that are in both.
+    /// Returns the versions in both.
     pub fn and(self, other: Versions) -> Versions {
         Versions { tls12: self.tls12 && other.tls12, tls13: self.tls13 && other.tls13 }
     }
 
-    /// Whether nothing can be agreed on.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         !self.tls12 && !self.tls13
     }

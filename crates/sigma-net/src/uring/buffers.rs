@@ -1,4 +1,4 @@
-//! Buffers that the kernel fills as bytes arrive, whoever they are for.
+//! Buffers that the kernel fills with received bytes, for all connections.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -12,7 +12,7 @@ use super::kernel::Kernel;
 /// No buffer: there are at most 2^15.
 const NONE: u16 = u16::MAX;
 
-/// The bytes that a connection has received and nobody has read, in order.
+/// The received, unread bytes of a connection, in order.
 #[derive(Debug)]
 pub(super) struct Received {
     first: u16,
@@ -21,20 +21,20 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Nothing.
+    /// No bytes.
     pub(super) const EMPTY: Received = Received { first: NONE, last: NONE, count: 0 };
 
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Buffers that hold them.
+    /// Returns the number of its buffers.
     pub(super) fn buffers(&self) -> u16 {
         self.count
     }
 }
 
-/// What a buffer holds while a connection has it.
+/// The content of a buffer in a connection.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     start: u32,
@@ -42,7 +42,7 @@ struct Piece {
     next: u16,
 }
 
-/// Pages that are the process's own, zeroed, and resident once they are touched.
+/// Private pages of the process, zeroed, and resident after the first access.
 #[derive(Debug)]
 struct Pages {
     start: NonNull<u8>,
@@ -53,7 +53,7 @@ impl Pages {
     #[expect(unsafe_code)]
     fn new(bytes: usize) -> io::Result<Pages> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no memory in use.
         let start = unsafe {
             libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -68,13 +68,12 @@ impl Pages {
 impl Drop for Pages {
     #[expect(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` has made, and whoever drops it uses it no more. It cannot
-        // fail for such a mapping.
+        // SAFETY: `new` has made this mapping, and it is not used after the drop. It cannot fail for such a mapping.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// The group: each buffer is either the kernel's, in the ring, or a connection's.
+/// The group: each buffer belongs either to the kernel, in the ring, or to a connection.
 pub(super) struct Buffers {
     ring: Pages,
     memory: Pages,
@@ -93,7 +92,7 @@ impl Buffers {
         let count = usize::from(sizes.buffers);
         let ring = Pages::new(count * size_of::<BufRingEntry>())?;
         let memory = Pages::new(count * sizes.buffer_bytes as usize)?;
-        // SAFETY: `Ring` drops the buffers only once the kernel is quiet, and leaks them otherwise.
+        // SAFETY: `Ring` drops the buffers only after the kernel has finished, and leaks them otherwise.
         unsafe { kernel.register_buffers(ring.start.as_ptr() as u64, sizes.buffers) }?;
         let pieces = vec![Piece { start: 0, end: 0, next: NONE }; count];
         let mut buffers = Buffers { ring, memory, pieces, size: sizes.buffer_bytes, tail: 0 };
@@ -101,7 +100,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Adds the first `length` bytes of `buffer`, which the kernel has filled, to `received`.
+    /// Adds the first `length` bytes of `buffer`, filled by the kernel, to `received`.
     pub(super) fn add(&mut self, received: &mut Received, buffer: u16, length: u32) {
         self.pieces[usize::from(buffer)] = Piece { start: 0, end: length.min(self.size), next: NONE };
         match received.count {
@@ -112,7 +111,7 @@ impl Buffers {
         received.count += 1;
     }
 
-    /// Moves bytes from the front of `received` to `to`; how many.
+    /// Moves bytes from the front of `received` to `to`; returns their number.
     pub(super) fn read(&mut self, received: &mut Received, to: &mut [u8]) -> usize {
         let mut read = 0;
         while received.count > 0 && read < to.len() {
@@ -122,7 +121,7 @@ impl Buffers {
             to[read..read + n].copy_from_slice(&held[..n]);
             read += n;
             let piece = &mut self.pieces[usize::from(buffer)];
-            // No more than the piece has, whose length has 32 bits.
+            // At most the length of the piece, which has 32 bits.
             piece.start += n as u32;
             if piece.start == piece.end {
                 self.drop_first(received);
@@ -131,7 +130,7 @@ impl Buffers {
         read
     }
 
-    /// Drops what nobody will read.
+    /// Drops unread bytes.
     pub(super) fn clear(&mut self, received: &mut Received) {
         while received.count > 0 {
             self.drop_first(received);
@@ -149,8 +148,8 @@ impl Buffers {
     fn bytes(&self, buffer: u16) -> &[u8] {
         let piece = self.pieces[usize::from(buffer)];
         let start = usize::from(buffer) * self.size as usize + piece.start as usize;
-        // SAFETY: the bytes are within the mapping, and the kernel writes to no buffer that is not in its
-        // ring. A connection's buffer is put there when it has given it back.
+        // SAFETY: the bytes are within the mapping, and the kernel writes only to buffers in its ring. A connection's
+        // buffer is added there when the connection gives it back.
         unsafe {
             std::slice::from_raw_parts(
                 self.memory.start.as_ptr().add(start),
@@ -159,15 +158,15 @@ impl Buffers {
         }
     }
 
-    /// Gives the kernel a buffer that no connection has.
+    /// Gives the kernel a buffer without a connection.
     #[expect(unsafe_code)]
     pub(super) fn give_back(&mut self, buffer: u16) {
         // The number of buffers is a power of two.
         let mask = self.pieces.len() - 1;
         let entries: *mut BufRingEntry = self.ring.start.as_ptr().cast();
-        // SAFETY: the index is within the ring, and the kernel reads no entry at or behind the tail. The
-        // address is that of a whole buffer. The tail lies in the first entry, in two bytes that the setters
-        // leave alone; it is stored last.
+        // SAFETY: the index is within the ring, and the kernel reads no entry at or after the tail. The address
+        // belongs to a whole buffer. The tail is in the first entry, in two bytes that the setters do not change; it
+        // is stored last.
         unsafe {
             let entry = &mut *entries.add(usize::from(self.tail) & mask);
             entry.set_addr(self.memory.start.as_ptr().add(usize::from(buffer) * self.size as usize) as u64);

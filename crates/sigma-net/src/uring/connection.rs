@@ -1,4 +1,4 @@
-//! What is known of one connection, and what the kernel does for it.
+//! The state of one connection, and its operations in the kernel.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::task::{Context, Waker};
@@ -6,34 +6,34 @@ use std::task::{Context, Waker};
 use super::buffers::Received;
 use super::kernel::{Op, Token};
 
-/// How bytes come in.
+/// The state of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// The kernel was not asked.
+    /// No operation is running.
     Idle,
-    /// It receives into buffers of the group.
+    /// The kernel receives into buffers of the group.
     Receiving,
-    /// It tells when there is something to read; the reader gets that itself. For much data, which
-    /// is spared a copy, and if the group has no buffer left.
+    /// The kernel reports readable bytes; the reader reads them itself. For large data, which saves a copy, and if
+    /// the group has no buffer left.
     Watched,
-    /// It was asked to stop receiving.
+    /// The receive is being cancelled.
     Stopping,
 }
 
-/// How bytes go out.
+/// The state of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outgoing {
-    /// Everything that was written has left.
+    /// All written bytes were sent.
     Idle,
-    /// What was written leaves with the worker's next turn.
+    /// Written bytes are sent in the worker's next turn.
     Queued,
-    /// The kernel has it.
+    /// The kernel is sending them.
     Sending,
-    /// The socket is full; the kernel tells when there is room.
+    /// The socket is full; the kernel reports room.
     Full,
 }
 
-/// How reading has ended.
+/// The end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The peer has closed its side.
@@ -50,25 +50,25 @@ pub(super) struct Connection {
     pub(super) generation: u32,
     pub(super) incoming: Incoming,
     pub(super) received: Received,
-    /// The socket may hold bytes that the kernel has not told of.
+    /// The socket may have bytes that the kernel has not reported.
     pub(super) unread: bool,
-    /// Much data comes in.
+    /// The input is large.
     pub(super) bulk: bool,
     pub(super) end: Option<End>,
     pub(super) reader: Option<Waker>,
     pub(super) outgoing: Outgoing,
-    /// Written and not yet sent: those behind `sent`. They stay where they are while the kernel has them.
+    /// Written bytes; those after `sent` are not sent. They do not move while the kernel sends them.
     pub(super) out: Vec<u8>,
     pub(super) sent: usize,
-    /// The error that sending has ended with.
+    /// The error that has ended sending.
     pub(super) broken: Option<i32>,
     pub(super) writer: Option<Waker>,
-    /// The stream is gone; what the kernel has is still to end.
+    /// The stream was dropped; its operations in the kernel still run.
     pub(super) left: bool,
 }
 
 impl Connection {
-    /// An empty slot.
+    /// Returns an empty slot.
     pub(super) fn vacant(slot: u32) -> Connection {
         Connection {
             socket: None,
@@ -89,19 +89,19 @@ impl Connection {
         }
     }
 
-    /// Puts a socket into a vacant slot.
+    /// Puts a socket into an empty slot.
     pub(super) fn occupy(&mut self, socket: OwnedFd) {
         let generation = self.generation;
         *self = Connection { socket: Some(socket), generation, ..Connection::vacant(self.slot) };
     }
 
-    /// Closes the socket. Operations of now are told from later ones.
+    /// Closes the socket. Later operations get another generation.
     pub(super) fn vacate(&mut self) {
         self.socket = None;
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// The socket, unless the slot is vacant.
+    /// Returns the socket, unless the slot is empty.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(std::os::fd::AsFd::as_fd)
     }
@@ -110,7 +110,7 @@ impl Connection {
         Token { op, slot: self.slot, generation: self.generation }
     }
 
-    /// The operation that brings bytes in, if there is one that can be cancelled.
+    /// Returns the input operation, if there is one that can be cancelled.
     pub(super) fn incoming_token(&self) -> Option<Token> {
         match self.incoming {
             Incoming::Receiving => Some(self.token(Op::Receive)),
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Whether the kernel has nothing of this connection, nor is going to get something.
+    /// Returns true if the kernel has no operation of this connection, and none is queued.
     pub(super) fn is_at_rest(&self) -> bool {
         self.incoming == Incoming::Idle && self.outgoing == Outgoing::Idle
     }
@@ -137,7 +137,7 @@ impl Connection {
     }
 }
 
-/// Has the task of `cx` woken through `waker`.
+/// Registers the task of `cx` with `waker`.
 pub(super) fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
     match waker {
         Some(waker) => waker.clone_from(cx.waker()),

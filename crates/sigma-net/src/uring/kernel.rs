@@ -11,37 +11,36 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::Sizes;
 
-/// The one group of buffers.
+/// The only group of buffers.
 const GROUP: u16 = 0;
 
-/// Completions that fit for each entry of the submission queue: one receive ends many times.
+/// The completions for each entry of the submission queue: one receive completes many times.
 const COMPLETIONS_PER_ENTRY: u32 = 4;
 
-/// How long bytes that were written to a stream may take to leave once it was dropped.
+/// How long written bytes may take to be sent after the stream is dropped.
 const LINGER: Timespec = if cfg!(test) { Timespec::new().nsec(50_000_000) } else { Timespec::new().sec(10) };
 
-/// `IORING_ENTER_GETEVENTS`: the call also does the work that the kernel has put off.
+/// `IORING_ENTER_GETEVENTS`: the call also runs deferred work of the kernel.
 const GET_EVENTS: u32 = 1;
 
-/// What the kernel was asked for.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Receive into buffers of the group, message after message.
+    /// Receive into buffers of the group, again and again
     Receive,
-    /// Tell when there is something to read.
+    /// Wait for readable bytes
     Readable,
-    /// Tell when there is room to write.
+    /// Wait for room to write
     Writable,
-    /// Send bytes.
+    /// Send bytes
     Send,
-    /// Tell when [`LINGER`] is over.
+    /// Wait for [`LINGER`]
     Linger,
-    /// Cancel something: its end tells what came of it.
+    /// Cancel an operation, whose own completion has the result
     Cancel,
 }
 
-/// Names one operation. The generation tells an operation of a connection from those of the one
-/// before that had the same slot.
+/// The name of one operation. The generation separates operations of a connection from earlier users of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) op: Op,
@@ -49,7 +48,7 @@ pub(super) struct Token {
     pub(super) generation: u32,
 }
 
-/// Slots have the bits that operations and generations leave.
+/// The bits of slots are the rest after operations and generations.
 pub(super) const MOST_SLOTS: usize = 1 << 28;
 
 impl Token {
@@ -71,19 +70,19 @@ impl Token {
     }
 }
 
-/// What an operation has come to.
+/// The result of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Completion {
     pub(super) token: Token,
-    /// Bytes, or what happened; an error number below 0.
+    /// Bytes, or events; an error number below 0.
     pub(super) result: i32,
-    /// Whether the operation goes on.
+    /// The operation continues.
     pub(super) more: bool,
-    /// The buffer of the group that was filled.
+    /// The filled buffer of the group.
     pub(super) buffer: Option<u16>,
 }
 
-/// The operations that a restricted ring accepts: those of this file. Numbers are the kernel's.
+/// Returns the operations that a restricted ring accepts: the operations in this file. The numbers are the kernel's.
 fn restrictions() -> Vec<Restriction> {
     /// `IORING_REGISTER_EVENTFD`, `IORING_REGISTER_PBUF_RING` and `IORING_REGISTER_SYNC_CANCEL`.
     const REGISTERED: [u8; 3] = [4, 22, 24];
@@ -94,20 +93,20 @@ fn restrictions() -> Vec<Restriction> {
         opcode::AsyncCancel::CODE,
         opcode::Timeout::CODE,
     ];
-    // Received into a buffer of the group.
+    // Receive into a buffer of the group.
     let flags = Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits());
     let registered = REGISTERED.into_iter().map(Restriction::register_op);
     registered.chain(queued.into_iter().map(Restriction::sqe_op)).chain([flags]).collect()
 }
 
-/// A ring, and what is not yet in it.
+/// A ring, and its overflow queue.
 pub(super) struct Kernel {
     ring: IoUring,
-    /// Written to by the kernel when there is work and the worker may be asleep.
+    /// The kernel writes to it when there is work and the worker may be asleep.
     alarm: OwnedFd,
     /// Entries that the submission queue had no room for.
     backlog: VecDeque<squeue::Entry>,
-    /// Operations that the kernel has, each of which may still use memory.
+    /// Running operations, each of which may use memory.
     in_kernel: usize,
 }
 
@@ -115,8 +114,7 @@ impl Kernel {
     /// Sets up a ring for the calling thread alone.
     ///
     /// # Errors
-    /// Returns the error of the operating system, for example of a kernel before 6.1, or of one that
-    /// forbids it.
+    /// Returns the error of the operating system, for example of a kernel before 6.1, or of one that forbids it.
     #[expect(unsafe_code)]
     pub(super) fn new(sizes: Sizes) -> io::Result<Kernel> {
         let mut builder = IoUring::builder();
@@ -141,41 +139,40 @@ impl Kernel {
         if alarm < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it has just been opened, and nobody else has it.
+        // SAFETY: it has just been opened, and has no other owner.
         let alarm = unsafe { OwnedFd::from_raw_fd(alarm) };
         ring.submitter().register_eventfd(alarm.as_raw_fd())?;
         Ok(Kernel { ring, alarm, backlog: VecDeque::new(), in_kernel: 0 })
     }
 
-    /// Readable, edge by edge, while [`Kernel::set_alarm`] is on and there is work.
+    /// Returns the eventfd that becomes readable, edge-triggered, while [`Kernel::set_alarm`] is on and there is
+    /// work.
     pub(super) fn alarm(&self) -> BorrowedFd<'_> {
         self.alarm.as_fd()
     }
 
-    /// Whether the kernel raises the alarm; only a worker that is about to sleep needs it.
+    /// Turns the alarm on or off; only a worker that is about to sleep needs it.
     pub(super) fn set_alarm(&mut self, on: bool) {
         let completions = self.ring.completion();
         match on {
             true => completions.enable_eventfd(),
             false => completions.disable_eventfd(),
         }
-        // What is looked at next must be newer than this: the kernel notes work first and raises the alarm
-        // after it.
+        // Later reads must be newer than this: the kernel records work first and raises the alarm after it.
         fence(Ordering::SeqCst);
     }
 
     /// Gives the kernel a ring of `entries` buffers at `ring`.
     ///
     /// # Safety
-    /// The memory at `ring`, and whatever its entries name, stays until [`Kernel::quiesce`] has
-    /// returned true.
+    /// The memory at `ring`, and the memory of its entries, must live until [`Kernel::quiesce`] has returned true.
     ///
     /// # Errors
     /// Returns the error of the operating system.
     // SAFETY is the caller's: the kernel uses the memory after this call.
     #[expect(unsafe_code)]
     pub(super) unsafe fn register_buffers(&self, ring: u64, entries: u16) -> io::Result<()> {
-        // SAFETY: what the caller has promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ring.submitter().register_buf_ring_with_flags(ring, entries, GROUP, 0) }
     }
 
@@ -185,7 +182,7 @@ impl Kernel {
         self.queue(entry, token);
     }
 
-    /// Waits until `socket` has what `token` names.
+    /// Waits for the event of `token` on `socket`.
     pub(super) fn poll(&mut self, socket: BorrowedFd<'_>, token: Token) {
         let events = match token.op {
             Op::Writable => libc::POLLOUT,
@@ -199,7 +196,7 @@ impl Kernel {
     /// Sends `bytes`.
     ///
     /// # Safety
-    /// The bytes stay where they are, unchanged, until the completion has come.
+    /// The bytes must not move or change until the completion.
     // SAFETY is the caller's: the kernel reads the bytes after this call.
     #[expect(unsafe_code)]
     pub(super) unsafe fn send(&mut self, socket: BorrowedFd<'_>, bytes: &[u8], token: Token) {
@@ -211,13 +208,13 @@ impl Kernel {
         self.queue(entry, token);
     }
 
-    /// Asks for the end of an operation, which then completes; of none that has already.
+    /// Cancels an operation, which then completes; a completed one is ignored.
     pub(super) fn cancel(&mut self, token: Token) {
         let entry = opcode::AsyncCancel::new(token.to_bits()).build();
         self.queue(entry, Token { op: Op::Cancel, ..token });
     }
 
-    /// Completes when [`LINGER`] is over.
+    /// Completes after [`LINGER`].
     pub(super) fn linger(&mut self, token: Token) {
         static SPAN: Timespec = LINGER;
         self.queue(opcode::Timeout::new(&raw const SPAN).build(), token);
@@ -233,22 +230,22 @@ impl Kernel {
 
     #[expect(unsafe_code)]
     fn push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: those who queue an entry have promised that what it names stays: sockets are closed and
-        // bytes are freed after the completion, and the span of a timeout is static.
+        // SAFETY: callers that queue an entry guarantee its memory: sockets are closed and bytes are freed after the
+        // completion, and the timeout value is static.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Whether a call of [`Kernel::enter`] has something to do.
+    /// Returns true if a call of [`Kernel::enter`] has something to do.
     pub(super) fn has_work(&mut self) -> bool {
         let submissions = self.ring.submission();
         !submissions.is_empty() || submissions.taskrun() || submissions.cq_overflow()
     }
 
-    /// Submits what is queued and lets the kernel do what it has put off: one system call, or more if the
-    /// queue was too small, or none if there is nothing to do.
+    /// Submits queued entries and lets the kernel run its deferred work: one system call, more if the queue was too
+    /// small, or none without work.
     ///
     /// # Errors
-    /// Returns the error of the operating system; what was queued is still queued.
+    /// Returns the error of the operating system; the entries stay queued.
     #[expect(unsafe_code)]
     pub(super) fn enter(&mut self) -> io::Result<()> {
         loop {
@@ -261,7 +258,7 @@ impl Kernel {
             if !self.has_work() {
                 return Ok(());
             }
-            // No longer than the queue, whose length has 32 bits.
+            // At most the length of the queue, which has 32 bits.
             let queued = self.ring.submission().len() as u32;
             // SAFETY: no pointer is passed.
             unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) }?;
@@ -271,7 +268,7 @@ impl Kernel {
         }
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     pub(super) fn completion(&mut self) -> Option<Completion> {
         let entry = self.ring.completion().next()?;
         let (flags, more) = (entry.flags(), cqueue::more(entry.flags()));
@@ -282,14 +279,14 @@ impl Kernel {
         Some(Completion { token, result: entry.result(), more, buffer: cqueue::buffer_select(flags) })
     }
 
-    /// Cancels everything. True if nothing is left that uses memory of this process.
+    /// Cancels everything. Returns true if no operation uses memory of this process any more.
     pub(super) fn quiesce(&mut self) -> bool {
-        /// Cancelled operations end at once, in as many calls as their number takes.
+        /// Cancelled operations end at once, in as many calls as needed.
         const MOST_CALLS: usize = 10_000;
         self.in_kernel -= self.backlog.len();
         self.backlog.clear();
         for _ in 0..MOST_CALLS {
-            // An operation that has ended meanwhile is no fault.
+            // An operation that has ended meanwhile is not an error.
             let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
             if self.enter().is_err() {
                 return false;

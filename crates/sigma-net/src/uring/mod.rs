@@ -1,15 +1,14 @@
-//! Bytes by io_uring: a worker asks the kernel for everything at once, and is told of everything at once.
+//! I/O by io_uring: a worker submits all operations at once, and gets all results at once.
 //!
-//! Each worker has a ring of its own ([`ring`]). The kernel receives small messages into buffers that all
-//! connections share ([`buffers`]); small writes wait for the end of the worker's turn and leave together.
-//! So a turn costs one system call, whatever the number of connections that had something to do in it.
-//! What is large is read and written by the stream itself once the kernel says that the socket is ready,
-//! which spares it a copy: that is what the worker does with epoll.
+//! Each worker has its own ring ([`ring`]). The kernel receives small messages into buffers that all connections
+//! share ([`buffers`]); small writes wait for the end of the worker's turn and are sent together. So a turn costs one
+//! system call, for any number of active connections. Large data is read and written by the stream itself when the
+//! kernel reports that the socket is ready, which saves a copy: that is the way of epoll.
 //!
-//! A task of its own takes the turns ([`run`]): after all others have run, and before the worker sleeps. The
-//! runtime still sleeps in epoll, where the ring's alarm wakes it.
+//! A separate task takes the turns ([`run`]): after all other tasks, and before the worker sleeps. The runtime still
+//! sleeps in epoll, where the ring's alarm wakes it.
 //!
-//! Memory that the kernel may use is kept until the operation has completed, however a stream ends.
+//! Memory in use by the kernel is kept until the operation has completed, however a stream ends.
 
 mod buffers;
 mod connection;
@@ -36,31 +35,31 @@ use ring::Ring;
 /// Sizes of a ring and of the buffers that its connections share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Operations that are submitted in one system call.
+    /// Operations submitted in one system call.
     pub entries: u32,
-    /// Buffers that the kernel receives into: a power of two, at most 32,768.
+    /// The number of receive buffers: a power of two, at most 32,768.
     pub buffers: u16,
-    /// Bytes of each.
+    /// The size of each buffer.
     pub buffer_bytes: u32,
-    /// Whether the kernel refuses operations that streams do not need: a filter of system calls does not see those of a
-    /// ring, which can open files and start connections as well.
+    /// The kernel rejects operations that streams do not need: a filter of system calls does not see operations of a
+    /// ring, which can also open files and start connections.
     pub is_restricted: bool,
 }
 
 thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
-    /// That of this thread's ring, while it has one.
+    /// The identity of this thread's ring, while it has one.
     static IDENTITY: Cell<Option<Identity>> = const { Cell::new(None) };
 }
 
-/// Tells rings apart: those of several threads, and those that a thread has one after the other.
+/// Identifies a ring among several threads, and among successive rings of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     thread: ThreadId,
     number: u32,
 }
 
-/// Gives the calling thread a ring; its runtime has to [`run`] it.
+/// Gives the calling thread a ring; its runtime must [`run`] it.
 ///
 /// # Errors
 /// Returns the error of the operating system, for example of a kernel before 6.1, or of one that forbids it.
@@ -74,8 +73,8 @@ fn begin(sizes: Sizes, number: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the turns of the calling thread's ring until the runtime ends. A ring that fails takes its
-/// connections with it, and is replaced by one of the same sizes.
+/// Takes the turns of the calling thread's ring until the runtime ends. A failed ring loses its connections, and is
+/// replaced by one of the same sizes.
 pub(crate) async fn run(sizes: Sizes) {
     loop {
         let alarm = with_own(|ring| ring.alarm().try_clone_to_owned());
@@ -88,7 +87,7 @@ pub(crate) async fn run(sizes: Sizes) {
         tokio::time::sleep(PAUSE).await;
         while let Err(error) = begin(sizes, number.wrapping_add(1)) {
             if error.kind() == io::ErrorKind::PermissionDenied {
-                // By the filter of system calls, or by the system: it will not change its mind.
+                // Forbidden by the filter of system calls, or by the system: a retry is useless.
                 tracing::error!(%error, "io_uring may not be started again: the worker goes on with epoll");
                 return;
             }
@@ -98,8 +97,7 @@ pub(crate) async fn run(sizes: Sizes) {
     }
 }
 
-/// Takes the calling thread's ring away; its number. Streams see that it is gone, and those that wait are
-/// woken to look.
+/// Removes the calling thread's ring; returns its number. Its streams fail, and waiting ones are woken.
 fn end() -> u32 {
     let identity = IDENTITY.take();
     if let Some(mut ring) = RING.take() {
@@ -112,7 +110,7 @@ fn poll_turns(alarm: &AsyncFd<OwnedFd>, cx: &mut Context<'_>) -> Poll<io::Error>
     loop {
         match with_own(Ring::turn).unwrap_or_else(|| Err(gone())) {
             Ok(true) => {
-                // Behind all tasks that were woken.
+                // After all tasks that were woken.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -134,7 +132,7 @@ fn gone() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// Registers a file with the runtime, to be told when it can be read.
+/// Registers a file with the runtime, for readable events.
 ///
 /// # Errors
 /// Returns the error of the operating system.
@@ -142,34 +140,34 @@ pub(crate) fn watch(file: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     crate::descriptors::watch(file, Interest::READABLE)
 }
 
-/// Pause before a ring that has failed is replaced: it may do so again at once.
+/// The pause before a failed ring is replaced: the new one may fail at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the connections of the calling thread go by a ring.
+/// Returns true if the calling thread has a ring.
 pub(crate) fn is_active() -> bool {
     IDENTITY.get().is_some()
 }
 
-/// How long a worker that ends waits for bytes that its last connections have written.
+/// How long a worker at its end waits for the last written bytes of its connections.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Waits until what connections have written has left, or [`SETTLE`] is over.
+/// Waits until all written bytes are sent, or for [`SETTLE`].
 pub(crate) async fn settle() {
     let deserted = async {
         while !with_own(|ring| ring.is_deserted()).unwrap_or(true) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // What is not gone by then is cancelled with the ring.
+    // The rest is cancelled with the ring.
     let _ = tokio::time::timeout(SETTLE, deserted).await;
 }
 
 fn with_own<R>(f: impl FnOnce(&mut Ring) -> R) -> Option<R> {
-    // None while the thread ends.
+    // None at the end of the thread.
     RING.try_with(|ring| ring.borrow_mut().as_mut().map(f)).ok().flatten()
 }
 
-/// A connection of the ring of the thread that has made it. Elsewhere all operations fail.
+/// A connection in the ring of the thread that made it. All operations on other threads fail.
 #[derive(Debug)]
 pub struct UringStream {
     ring: Identity,
@@ -224,22 +222,22 @@ impl UringStream {
         Poll::Ready(written)
     }
 
-    /// Ready unless the socket has no room for what was written.
+    /// Ready unless the socket has no room for written bytes.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|ring, slot| ring.flush(slot, cx))?
     }
 
-    /// Closes the sending side behind what was written.
+    /// Closes the sending side after the written bytes.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|ring, slot| ring.shutdown(slot, cx))?
     }
 
-    /// What `f` makes of the socket.
+    /// Calls `f` with the socket.
     pub(crate) fn with_socket<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> io::Result<R> {
         self.with(|ring, slot| ring.socket(slot).map(f))?
     }
 
-    /// The local address, if it is an IP one.
+    /// Returns the local address, if it is an IP address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let addr = self.with_socket(|socket| socket2::SockRef::from(&socket).local_addr());
         addr.ok()?.ok()?.as_socket()

@@ -13,25 +13,25 @@ use super::buffers::Buffers;
 use super::connection::{Connection, End, Incoming, Outgoing, register};
 use super::kernel::{Completion, Kernel, MOST_SLOTS, Op};
 
-/// Buffers that a connection may hold unread before the kernel is asked to stop receiving for it.
+/// The number of unread buffers of a connection above which the kernel must stop to receive for it.
 const MOST_HELD: u16 = 4;
 
-/// Bytes that wait in a connection for the worker's next turn; larger writes go straight to the socket,
-/// which spares them a copy.
+/// Bytes of a connection that wait for the worker's next turn; larger writes go directly to the socket, which saves a
+/// copy.
 const MOST_QUEUED: usize = 16 * 1024;
 
-/// Memory of sent bytes that is kept for the next ones.
+/// Memory of sent bytes that is kept for later ones.
 const MOST_SPARE: usize = 64;
 
 pub(super) struct Ring {
-    /// Dropped by hand: the kernel must let go of the memory first.
+    /// Dropped by hand: the kernel must release the memory first.
     kernel: ManuallyDrop<Kernel>,
     buffers: ManuallyDrop<Buffers>,
     connections: ManuallyDrop<Vec<Connection>>,
     vacant: Vec<u32>,
-    /// Connections that have something to send in the next turn.
+    /// Connections with bytes to send in the next turn.
     queued: Vec<u32>,
-    /// Connections that were left in this turn and have not sent everything.
+    /// Connections that were dropped in this turn with unsent bytes.
     leaving: Vec<u32>,
     spare: Vec<Vec<u8>>,
     /// Wakes the task that takes the turns, while it sleeps.
@@ -64,12 +64,12 @@ impl Ring {
         })
     }
 
-    /// What becomes readable when there is work for a sleeping driver.
+    /// Returns the eventfd that becomes readable when a sleeping driver has work.
     pub(super) fn alarm(&self) -> BorrowedFd<'_> {
         self.kernel.alarm()
     }
 
-    /// Takes a connected socket; its slot.
+    /// Takes a connected socket; returns its slot.
     ///
     /// # Errors
     /// Returns an error if the ring is full.
@@ -78,7 +78,7 @@ impl Ring {
             Some(slot) => slot,
             None if self.connections.len() >= MOST_SLOTS => return Err(Errno::MFILE.into()),
             None => {
-                // Below the bound, which has 28 bits.
+                // Below the limit, which has 28 bits.
                 let slot = self.connections.len() as u32;
                 self.connections.push(Connection::vacant(slot));
                 slot
@@ -88,7 +88,7 @@ impl Ring {
         Ok(slot)
     }
 
-    /// The socket of a slot.
+    /// Returns the socket of a slot.
     pub(super) fn socket(&self, slot: u32) -> io::Result<BorrowedFd<'_>> {
         self.connections.get(slot as usize).and_then(Connection::socket).ok_or_else(vacancy)
     }
@@ -125,7 +125,7 @@ impl Ring {
         Poll::Pending
     }
 
-    /// Writes some of `from`, which is not empty: small writes leave together with the next turn.
+    /// Writes some of `from`, which is not empty: small writes are sent together in the next turn.
     pub(super) fn write(
         &mut self,
         slot: u32,
@@ -171,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Ready unless the socket has no room for what was written.
+    /// Ready unless the socket has no room for written bytes.
     pub(super) fn flush(&mut self, slot: u32, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let connection = &mut self.connections[slot as usize];
         match (connection.broken, connection.outgoing) {
@@ -180,12 +180,12 @@ impl Ring {
                 register(&mut connection.writer, cx);
                 Poll::Pending
             }
-            // What is queued leaves whatever becomes of the stream.
+            // Queued bytes are sent, whatever happens to the stream.
             (None, Outgoing::Idle | Outgoing::Queued | Outgoing::Full) => Poll::Ready(Ok(())),
         }
     }
 
-    /// Closes the sending side behind what was written.
+    /// Closes the sending side after the written bytes.
     pub(super) fn shutdown(&mut self, slot: u32, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let connection = &mut self.connections[slot as usize];
         if let Some(errno) = connection.broken {
@@ -202,7 +202,7 @@ impl Ring {
         }
     }
 
-    /// The stream is gone. What it has written is still sent; the socket closes behind it.
+    /// Handles the drop of a stream. Its written bytes are still sent; then the socket closes.
     pub(super) fn leave(&mut self, slot: u32) {
         let connection = &mut self.connections[slot as usize];
         connection.left = true;
@@ -220,12 +220,12 @@ impl Ring {
         self.wake_driver();
     }
 
-    /// Whether nothing is left of connections.
+    /// Returns true if no connection is left.
     pub(super) fn is_deserted(&self) -> bool {
         self.vacant.len() == self.connections.len()
     }
 
-    /// Connections whose bytes wait in the kernel, behind those that nobody reads here.
+    /// Returns the number of connections whose bytes wait in the kernel, because they have unread bytes here.
     #[cfg(test)]
     pub(super) fn stopped(&self) -> usize {
         let is_stopped = |connection: &&Connection| {
@@ -234,7 +234,7 @@ impl Ring {
         self.connections.iter().filter(is_stopped).count()
     }
 
-    /// Slots, taken or not.
+    /// Returns the number of slots, taken or not.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         self.connections.len()
@@ -256,8 +256,7 @@ impl Ring {
         }
     }
 
-    /// Has `driver` woken, by the alarm or when a stream asks for something; false if there is already
-    /// something to do.
+    /// Wakes `driver` later, by the alarm or for a stream; returns false if there is work already.
     pub(super) fn sleep(&mut self, driver: &Waker) -> bool {
         self.kernel.set_alarm(true);
         if !self.queued.is_empty() || self.kernel.has_work() {
@@ -268,10 +267,10 @@ impl Ring {
         true
     }
 
-    /// Sends what is queued, lets the kernel work, and takes what it has done. Whether there was any.
+    /// Sends queued bytes, lets the kernel work, and handles its completions. Returns true if there were any.
     ///
     /// # Errors
-    /// Returns the error of the operating system if the ring is of no more use.
+    /// Returns the error of the operating system if the ring is unusable.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
         let mut queued = std::mem::take(&mut self.queued);
         queued.drain(..).for_each(|slot| self.send(slot));
@@ -284,7 +283,7 @@ impl Ring {
         }
         match entered {
             Ok(()) => {}
-            // The kernel lacks memory or is interrupted: what is queued waits for the next turn.
+            // The kernel lacks memory or is interrupted: the queue waits for the next turn.
             Err(error) if is_passing(&error) => any = true,
             Err(error) => return Err(error),
         }
@@ -297,7 +296,7 @@ impl Ring {
         Ok(any)
     }
 
-    /// Wakes whoever waits for a connection.
+    /// Wakes all tasks that wait for a connection.
     pub(super) fn wake_all(&mut self) {
         for connection in self.connections.iter_mut() {
             connection.wake_reader();
@@ -311,9 +310,8 @@ impl Ring {
         connection.outgoing = Outgoing::Sending;
         let Some(socket) = connection.socket() else { return };
         let (rest, token) = (&connection.out[connection.sent..], connection.token(Op::Send));
-        // SAFETY: nothing touches `out` while `outgoing` is `Sending`, which it is until the completion
-        // has come; the memory stays if the connection moves, and `Ring` leaks it rather than drop it
-        // before the kernel is quiet.
+        // SAFETY: no code touches `out` while `outgoing` is `Sending`, which it is until the completion. The memory
+        // stays if the connection moves, and `Ring` leaks it rather than drop it while the kernel uses it.
         unsafe { self.kernel.send(socket, rest, token) };
     }
 
@@ -321,7 +319,7 @@ impl Ring {
         let Completion { token, .. } = completion;
         let connection = &mut self.connections[token.slot as usize];
         if connection.generation != token.generation {
-            // Only a span or a cancellation outlives its connection.
+            // Only a timeout or a cancellation outlives its connection.
             return;
         }
         match token.op {
@@ -367,7 +365,7 @@ impl Ring {
             }
             0 => connection.end = Some(End::Closed),
             error => match Errno::from_raw_os_error(-error) {
-                // Much data, or none of the group's buffers is left: the reader gets the rest itself.
+                // Large data, or no buffer is left in the group: the reader reads the rest itself.
                 Errno::CANCELED | Errno::NOBUFS => (connection.unread, connection.bulk) = (true, true),
                 Errno::INTR | Errno::AGAIN => connection.unread = true,
                 errno => connection.end = Some(End::Error(errno.raw_os_error())),
@@ -408,7 +406,7 @@ impl Drop for Ring {
     #[expect(unsafe_code)]
     fn drop(&mut self) {
         if self.kernel.quiesce() {
-            // SAFETY: each is dropped once, here, and not used afterwards. The kernel's end goes first.
+            // SAFETY: each is dropped once, here, and not used afterwards. The kernel's end is first.
             unsafe {
                 ManuallyDrop::drop(&mut self.kernel);
                 ManuallyDrop::drop(&mut self.buffers);
@@ -420,14 +418,14 @@ impl Drop for Ring {
     }
 }
 
-/// Errors of a call that the next one need not have.
+/// Returns true for errors that may be gone at the next call.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::NOMEM];
     passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Reads what the socket holds; None if that is nothing. A read that does not fill `to` is taken as
-/// the end of what is there.
+/// Reads available bytes from the socket; None without bytes. A read that does not fill `to` counts as the end of the
+/// available bytes.
 fn read_now(connection: &mut Connection, to: &mut [u8]) -> Option<io::Result<usize>> {
     let socket = connection.socket()?;
     let room = to.len();

@@ -14,10 +14,10 @@ use crate::worker::{Io, spawn};
 
 const SIZES: Sizes = Sizes { entries: 64, buffers: 64, buffer_bytes: 4096, is_restricted: true };
 
-/// What a test waits for at most.
+/// The longest wait of a test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs `test` on a worker with a ring, unless this machine has none to give.
+/// Runs `test` on a worker with a ring, unless this machine does not support one.
 fn on_ring<F: Future<Output = ()>>(sizes: Sizes, test: impl FnOnce() -> F + Send + 'static) {
     let main = async move || {
         if is_active() {
@@ -29,7 +29,7 @@ fn on_ring<F: Future<Output = ()>>(sizes: Sizes, test: impl FnOnce() -> F + Send
     spawn("test".into(), None, Io::Uring(sizes), false, main).expect("a thread").join().expect("the test");
 }
 
-/// A connection: the end by the ring, and the other one.
+/// Returns a connection: the end in the ring, and the other one.
 async fn pair() -> (Stream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("listen");
     let dialled = Stream::dial_tcp(listener.local_addr().expect("address")).await.expect("dial");
@@ -37,7 +37,7 @@ async fn pair() -> (Stream, TcpStream) {
     (dialled, listener.accept().await.expect("accept").0)
 }
 
-/// Bytes that tell their place.
+/// Returns position-dependent bytes.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n % 251) as u8).collect()
 }
@@ -55,7 +55,7 @@ fn is_deserted() -> bool {
 }
 
 #[test]
-fn messages_go_both_ways_and_each_side_closes_for_itself() {
+fn messages_go_both_ways_and_each_side_closes_separately() {
     on_ring(SIZES, || async {
         let (mut near, mut far) = pair().await;
         for length in [1, 100, 4096, 5000, 20_000] {
@@ -80,7 +80,7 @@ fn messages_go_both_ways_and_each_side_closes_for_itself() {
 }
 
 #[test]
-fn much_data_arrives_whole_and_waits_for_its_reader() {
+fn large_data_arrives_whole_and_waits_for_its_reader() {
     const LENGTH: usize = 32 << 20;
     on_ring(SIZES, || async {
         let (mut near, far) = pair().await;
@@ -88,7 +88,7 @@ fn much_data_arrives_whole_and_waits_for_its_reader() {
         let writes = tokio::task::spawn_local(async move {
             far_writes.write_all(&pattern(LENGTH)).await.expect("write");
         });
-        // Nobody reads: the writer gets no further than the kernel's buffers and a few of ours.
+        // The peer does not read: the writer only fills the kernel's buffers and a few of ours.
         let mut first = [0; 1];
         near.read_exact(&mut first).await.expect("read");
         until(|| with_own(|ring| ring.stopped() == 1).expect("a ring")).await;
@@ -105,7 +105,7 @@ fn much_data_arrives_whole_and_waits_for_its_reader() {
             far_reads.read_to_end(&mut got).await.expect("read");
             got
         });
-        // In pieces that are queued as well as ones that are not.
+        // In pieces with and without queueing.
         let mut left = &got[..];
         for length in [10, 3000, 200_000, 20, 16 * 1024, 70_000].into_iter().cycle() {
             let (piece, rest) = left.split_at(length.min(left.len()));
@@ -121,7 +121,7 @@ fn much_data_arrives_whole_and_waits_for_its_reader() {
 }
 
 #[test]
-fn connections_that_hold_all_buffers_stop_no_other_one() {
+fn connections_that_hold_all_buffers_do_not_stop_others() {
     const CONNECTIONS: usize = 20;
     const LENGTH: usize = 300_000;
     on_ring(Sizes { buffers: 2, ..SIZES }, || async {
@@ -134,7 +134,7 @@ fn connections_that_hold_all_buffers_stop_no_other_one() {
                 far.write_all(&pattern(LENGTH)).await.expect("write");
             }));
         }
-        // All hold what they can of the two buffers, then the last one reads before the first.
+        // All take as much as they can of the two buffers, then the last one reads before the first.
         for end in &mut near {
             end.read_exact(&mut [0; 1]).await.expect("read");
         }
@@ -150,7 +150,7 @@ fn connections_that_hold_all_buffers_stop_no_other_one() {
 }
 
 #[test]
-fn what_was_written_leaves_although_the_stream_is_dropped() {
+fn written_bytes_are_sent_although_the_stream_is_dropped() {
     on_ring(SIZES, || async {
         for length in [1, 16 * 1024] {
             let (mut near, mut far) = pair().await;
@@ -165,7 +165,7 @@ fn what_was_written_leaves_although_the_stream_is_dropped() {
 }
 
 #[test]
-fn the_last_words_leave_although_the_worker_ends() {
+fn the_last_bytes_are_sent_although_the_worker_ends() {
     let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     on_ring(SIZES, || async move {
         let mut near = Stream::Uring(UringStream::adopt(near.into()).expect("a ring"));
@@ -178,7 +178,7 @@ fn the_last_words_leave_although_the_worker_ends() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_given_up_some_time_after_the_stream() {
+fn a_peer_that_does_not_read_is_dropped_some_time_after_the_stream() {
     on_ring(SIZES, || async {
         let (near, mut far) = pair().await;
         let Stream::Uring(mut stream) = near else { panic!("by the ring") };
@@ -195,14 +195,14 @@ fn a_peer_that_does_not_read_is_given_up_some_time_after_the_stream() {
         drop(stream);
         until(is_deserted).await;
         let mut got = Vec::new();
-        // Whether as an end or a reset.
+        // As an end or a reset.
         let _ = far.read_to_end(&mut got).await;
         assert!(got.iter().all(|byte| *byte == 7), "what had no room was not sent");
     });
 }
 
 #[test]
-fn a_full_socket_is_written_to_again_when_there_is_room() {
+fn a_full_socket_continues_when_there_is_room() {
     on_ring(SIZES, || async {
         let (mut near, mut far) = pair().await;
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -223,7 +223,7 @@ fn a_full_socket_is_written_to_again_when_there_is_room() {
 }
 
 #[test]
-fn an_idle_connection_is_quiet_until_the_peer_says_something_or_closes() {
+fn an_idle_connection_is_quiet_until_the_peer_sends_or_closes() {
     on_ring(SIZES, || async {
         let (mut near, mut far) = pair().await;
         assert!(near.is_quiet() && near.is_quiet());
@@ -237,7 +237,7 @@ fn an_idle_connection_is_quiet_until_the_peer_says_something_or_closes() {
 }
 
 #[test]
-fn a_reader_learns_that_the_peer_has_broken_off() {
+fn a_reader_sees_a_reset_of_the_peer() {
     on_ring(SIZES, || async {
         let (mut near, far) = pair().await;
         socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).expect("an option");
@@ -251,14 +251,14 @@ fn a_reader_learns_that_the_peer_has_broken_off() {
 }
 
 #[test]
-fn slots_are_used_again_and_sockets_closed() {
+fn slots_are_reused_and_sockets_closed() {
     on_ring(SIZES, || async {
         for n in 0..50 {
             let (near, mut far) = pair().await;
             let mut chunk = sigma_buffer::Chunk::empty();
             let mut near = near;
             if n % 2 == 0 {
-                // Dropped while the kernel receives, in other rounds before it was asked to.
+                // Dropped while the kernel receives, in other rounds before it starts.
                 let mut cx = Context::from_waker(std::task::Waker::noop());
                 assert!(near.poll_fill(&mut cx, &mut chunk).is_pending());
             }
@@ -347,7 +347,7 @@ fn a_ring_that_has_failed_is_replaced() {
         let (mut near, _far) = pair().await;
         let waits = tokio::task::spawn_local(async move { near.read(&mut [0; 9]).await.map(|_| ()) });
         tokio::task::yield_now().await;
-        // What a failure does.
+        // The effect of a failure.
         assert_eq!(end(), 0);
         waits.await.expect("the reader").expect_err("its ring is gone");
         begin(SIZES, 1).expect("a ring");
@@ -359,7 +359,7 @@ fn a_ring_that_has_failed_is_replaced() {
 }
 
 #[test]
-fn a_unix_socket_is_taken_as_well() {
+fn a_unix_socket_works_as_well() {
     on_ring(SIZES, || async {
         let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
         let socket = near.into_std().expect("a socket").into();

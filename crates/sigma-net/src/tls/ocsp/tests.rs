@@ -1,4 +1,4 @@
-//! Answers that are good, of others, late, forged or damaged.
+//! Valid, unrelated, late, forged and damaged responses.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -8,7 +8,7 @@ use rcgen::{
 use super::*;
 
 const NOW: i64 = 1_704_067_200;
-// A day before and after.
+// A day before and after
 const BEFORE: &str = "20231231000000Z";
 const LATER: &str = "20240102000000Z";
 
@@ -49,7 +49,7 @@ fn at(text: &str) -> Vec<u8> {
     encode(super::super::der::GENERALIZED_TIME, &[text.as_bytes()])
 }
 
-/// The CertID of a question.
+/// Returns the CertID of a request.
 fn id(question: &OcspQuestion) -> Vec<u8> {
     let mut der = question.encoded();
     for _ in 0..4 {
@@ -58,7 +58,7 @@ fn id(question: &OcspQuestion) -> Vec<u8> {
     der
 }
 
-/// What a responder sends that says `said` of certificates, signed by `key`, with the certificate of a delegate.
+/// Returns a responder's message with `singles`, signed by `key`, with the certificate of a delegate.
 fn sent(singles: &[&[u8]], key: &KeyPair, delegate: Option<&CertificateDer<'_>>) -> Vec<u8> {
     const ECDSA_SHA256: &[u8] = &[SEQUENCE, 10, OBJECT_IDENTIFIER, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
     let responder = encode(0xa2, &[&encode(OCTET_STRING, &[&[7; 20]])]);
@@ -82,13 +82,13 @@ fn revoked() -> Vec<u8> {
     encode(FIELD_1, &[&at(BEFORE)])
 }
 
-/// The status, or what is wrong.
+/// Returns the status, or the error.
 fn told(question: &OcspQuestion, der: &[u8], now: i64, signer: Signer) -> Result<RevocationStatus, String> {
     question.answer(der, now, signer).map(|answer| answer.status).map_err(|error| error.to_string())
 }
 
 #[test]
-fn an_answer_counts_that_the_issuer_has_signed() {
+fn a_response_signed_by_the_issuer_counts() {
     let root = Authority::new("Root");
     let chain = [root.leaf(1, Vec::new()), root.der.clone()];
     let question = OcspQuestion::about(&chain).unwrap();
@@ -102,15 +102,15 @@ fn an_answer_counts_that_the_issuer_has_signed() {
     check(&[&single(&own, GOOD, BEFORE, None, &[])], Ok(RevocationStatus::Good));
     check(&[&single(&own, &revoked(), BEFORE, later, &[])], Ok(RevocationStatus::Revoked));
     check(&[&single(&own, UNKNOWN, BEFORE, later, &[])], Ok(RevocationStatus::Unknown));
-    check(&[&single(&own, GOOD, LATER, None, &[])], Err("the answer is of the future: look at the clocks"));
+    check(&[&single(&own, GOOD, LATER, None, &[])], Err("the answer is from the future: check the clocks"));
     check(&[&single(&own, GOOD, BEFORE, Some(BEFORE), &[])], Err("the answer is past its next update"));
     check(&[], Err("the answer is about another certificate"));
-    // One for another certificate may stand before it; the first about it counts.
+    // A response for another certificate may precede it; the first about this one counts.
     let other = id(&OcspQuestion::about(&[root.leaf(2, Vec::new()), root.der.clone()]).unwrap());
     let others = single(&other, GOOD, BEFORE, later, &[]);
     check(&[&others], Err("the answer is about another certificate"));
     check(&[&others, &single(&own, &revoked(), BEFORE, later, &[])], Ok(RevocationStatus::Revoked));
-    // What has to be understood is not.
+    // An unsupported critical extension is an error.
     for (critical, expected) in [(0xff, Err("the answer is malformed")), (0, Ok(RevocationStatus::Good))] {
         let value = encode(OCTET_STRING, &[b"x"]);
         let parts: [&[u8]; 3] = [&[OBJECT_IDENTIFIER, 1, 0x2a], &[BOOLEAN, 1, critical], &value];
@@ -127,7 +127,7 @@ fn an_answer_counts_that_the_issuer_has_signed() {
 }
 
 #[test]
-fn nobody_else_may_sign_but_whom_the_issuer_has_named() {
+fn only_the_named_delegate_may_sign() {
     let (root, other) = (Authority::new("Root"), Authority::new("Root"));
     let question = OcspQuestion::about(&[root.leaf(1, Vec::new()), root.der.clone()]).unwrap();
     let good = single(&id(&question), GOOD, BEFORE, Some(LATER), &[]);
@@ -154,7 +154,7 @@ fn nobody_else_may_sign_but_whom_the_issuer_has_named() {
 }
 
 #[test]
-fn damage_is_an_error_and_never_another_answer() {
+fn damage_is_an_error_and_never_another_status() {
     let root = Authority::new("Root");
     let question = OcspQuestion::about(&[root.leaf(1, Vec::new()), root.der.clone()]).unwrap();
     let (key, delegate) = root.delegate(&[ExtendedKeyUsagePurpose::OcspSigning], 2090);
@@ -174,7 +174,7 @@ fn damage_is_an_error_and_never_another_answer() {
 }
 
 #[test]
-fn a_certificate_says_where_to_ask_and_whether_it_has_to_be_stapled() {
+fn a_certificate_names_its_responder_and_may_require_stapling() {
     let root = Authority::new("Root");
     let described = |method: u8, uri: &str| {
         let method = encode(OBJECT_IDENTIFIER, &[&[0x2b, 6, 1, 5, 5, 7, 48, method]]);
@@ -208,7 +208,7 @@ fn a_certificate_says_where_to_ask_and_whether_it_has_to_be_stapled() {
 }
 
 #[test]
-fn a_question_needs_the_issuer() {
+fn a_request_needs_the_issuer() {
     let (root, other) = (Authority::new("Root"), Authority::new("Other"));
     let leaf = root.leaf(1, Vec::new());
     let check = |chain: &[CertificateDer<'static>], expected: &str| {

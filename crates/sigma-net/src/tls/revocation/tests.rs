@@ -1,4 +1,4 @@
-//! Chains of clients under lists that are good, odd, old or forged.
+//! Client chains with valid, odd, old and forged lists.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
@@ -42,7 +42,7 @@ impl Authority {
         params.signed_by(&KeyPair::generate().unwrap(), &self.issuer).unwrap().der().clone()
     }
 
-    /// A list for these years, in DER.
+    /// Returns a list for these years, in DER.
     fn list(&self, years: (i32, i32), revoked: &[u64]) -> Vec<u8> {
         let one = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -83,7 +83,7 @@ fn judged(root: &Authority, revocation: Revocation, chain: &[CertificateDer<'sta
 }
 
 #[test]
-fn who_was_revoked_is_refused_and_so_is_who_cannot_be_looked_up() {
+fn revoked_and_unknown_certificates_are_rejected() {
     let (root, other) = (Authority::root("Root"), Authority::root("Other"));
     let (good, bad) = ([root.leaf(1)], [root.leaf(2)]);
     let check = |ders: &[Vec<u8>], missing: WithoutAnswer, stale: WithoutAnswer, expected: (bool, bool)| {
@@ -101,16 +101,16 @@ fn who_was_revoked_is_refused_and_so_is_who_cannot_be_looked_up() {
     check(std::slice::from_ref(&foreign), Allow, Refuse, (true, true));
     check(std::slice::from_ref(&old), Allow, Refuse, (false, false));
     check(std::slice::from_ref(&old), Refuse, Allow, (true, false));
-    // The newest counts, wherever it stands.
+    // The newest counts, at any position.
     let newer = root.list((2022, 2090), &[1]);
     check(&[list.clone(), newer.clone()], Refuse, Refuse, (false, true));
     check(&[newer, foreign, list], Refuse, Refuse, (false, true));
-    // Somebody else's list in the authority's name lets nobody in, whatever is allowed.
+    // A forged list in the authority's name rejects the client under any policy.
     check(&[Authority::root("Root").list(LONG, &[])], Allow, Allow, (false, false));
 }
 
 #[test]
-fn issuers_between_are_looked_up_where_that_is_asked_for() {
+fn intermediate_issuers_are_looked_up_on_demand() {
     let root = Authority::root("Root");
     let sub = root.sub("Sub", 7);
     let chain = [sub.leaf(1), sub.der.clone()];
@@ -127,7 +127,7 @@ fn issuers_between_are_looked_up_where_that_is_asked_for() {
 }
 
 #[test]
-fn forged_and_odd_lists_are_not_taken() {
+fn forged_and_odd_lists_are_rejected() {
     let (root, other) = (Authority::root("Root"), Authority::root("Other"));
     let good = root.list(LONG, &[1, 2, 3]);
     let authorities = [other.der.clone(), root.der.clone()];
@@ -146,7 +146,7 @@ fn forged_and_odd_lists_are_not_taken() {
         assert!(Crl::parse(&good[..at], &[]).is_err(), "cut at {at}");
         let mut changed = good.clone();
         changed[at] ^= 1;
-        // Under another name it is somebody else's, whom a chain has yet to show.
+        // Under another name it belongs to another authority, which a chain must present.
         let taken = Crl::parse(&changed, std::slice::from_ref(&root.der));
         assert!(!taken.is_ok_and(|lists| lists[0].is_of_the_same(&read)), "byte {at}");
     }
@@ -158,7 +158,7 @@ fn forged_and_odd_lists_are_not_taken() {
 }
 
 #[test]
-fn other_lists_are_another_revision_and_other_settings_other_sessions() {
+fn new_lists_change_the_revision_and_new_settings_the_sessions() {
     let root = Authority::root("Root");
     let revocation = revocation(&[]);
     let lists = Arc::clone(&revocation.lists);
