@@ -10,15 +10,15 @@ use crate::line::{Line, Literal, Put, nearest_ms, put_number, put_seconds};
 /// The word that selects JSON lines instead of a text format.
 const JSON_WORD: &str = "json";
 
-/// Where the values of one line come from: a finished exchange.
+/// The source of the values of one line: a finished exchange.
 pub trait Entry {
-    /// Puts the value of `field` into `place`, or nothing if the exchange has no such value.
+    /// Writes the value of `field` to `place`, or nothing without a value.
     ///
-    /// Is not asked for the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock.
+    /// It is not called for the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock.
     fn write(&self, field: &Field, place: &mut Place<'_>);
 }
 
-/// The place of one value in a line. What is put there is written as the line wants it; the first value counts.
+/// The position of one value in a line. A value is written in the format of the line; the first value counts.
 pub struct Place<'a> {
     line: &'a mut Line,
     style: Style,
@@ -26,23 +26,23 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// A place whose value is appended to `line` as it is, for whoever compares it with another one.
+    /// Returns a place that appends its value to `line` unescaped, for comparisons.
     pub fn raw(line: &'a mut Line) -> Place<'a> {
         Place { line, style: Style::Raw, is_filled: false }
     }
 
-    /// Whether a value was put here.
+    /// Returns true if a value was written.
     pub fn is_filled(&self) -> bool {
         self.is_filled
     }
 
-    /// Bytes that anybody may have chosen: escaped.
+    /// Writes untrusted bytes, escaped.
     #[inline]
     pub fn text(&mut self, value: &[u8]) {
         self.pieces(|line| line.put(value));
     }
 
-    /// Bytes as [`Place::text`] takes them, which `write` appends in pieces.
+    /// Writes untrusted bytes as [`Place::text`] does; `write` appends them in pieces.
     #[inline(always)]
     pub fn pieces(&mut self, write: impl FnOnce(&mut Line)) {
         self.quoted(|line, style| {
@@ -56,39 +56,38 @@ impl<'a> Place<'a> {
         });
     }
 
-    /// Dates, addresses, and words of the gateway's own: nothing of them has to be escaped, wherever a request came
-    /// from.
+    /// Writes dates, addresses, and words of the gateway itself, which never need escapes.
     #[inline]
     pub fn word(&mut self, value: &[u8]) {
         self.words(|line| line.put(value));
     }
 
-    /// The same, which `write` appends in pieces.
+    /// The same; `write` appends in pieces.
     #[inline(always)]
     pub fn words(&mut self, write: impl FnOnce(&mut Line)) {
         self.quoted(|line, _| write(line));
     }
 
-    /// A number, which JSON has without quotes.
+    /// Writes a number, in JSON without quotes.
     #[inline]
     pub fn number(&mut self, value: u64) {
         self.is_filled = true;
         put_number(value, self.line);
     }
 
-    /// Milliseconds, as seconds with three decimals: so nginx shows times.
+    /// Writes milliseconds as seconds with three decimals, as nginx shows times.
     #[inline]
     pub fn seconds(&mut self, ms: f64) {
         self.is_filled = true;
         put_seconds(ms, self.line);
     }
 
-    /// Milliseconds, as a whole number of them.
+    /// Writes milliseconds as a whole number.
     pub fn milliseconds(&mut self, ms: f64) {
         self.number(nearest_ms(ms));
     }
 
-    /// JSON, which `write` appends: a part of a line of JSON, a text of any other.
+    /// Writes JSON that `write` appends: a value in a JSON line, a text in other lines.
     #[inline(always)]
     pub fn json(&mut self, write: impl FnOnce(&mut Line)) {
         let from = self.line.len();
@@ -113,7 +112,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Why a format cannot be used. Positions are byte offsets into the format, from 0.
+/// The reason why a format cannot be used. Positions are byte offsets into the format, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// No variable has this name.
@@ -121,24 +120,24 @@ pub enum FormatError {
     UnknownVariable {
         /// The name without `$`.
         name: String,
-        /// Where its `$` stands.
+        /// The offset of its `$`.
         at: usize,
         /// The known name nearest to it.
         suggestion: Option<&'static str>,
     },
-    /// A `$` that no name follows.
+    /// A `$` without a name
     #[error("`$` at byte {at} is not followed by a variable name; a format cannot hold a `$` of its own")]
     NoName {
-        /// Where the `$` stands.
+        /// The offset of the `$`.
         at: usize,
     },
     /// A `${` without its `}`.
     #[error("`${{` at byte {at} has no closing `}}`; write `${{name}}`")]
     Unclosed {
-        /// Where the `$` stands.
+        /// The offset of the `$`.
         at: usize,
     },
-    /// Nothing to write.
+    /// There is nothing to write
     #[error("the format is empty; write a line with $variables or the word `json`")]
     Empty,
 }
@@ -150,7 +149,7 @@ fn hint(suggestion: Option<&'static str>) -> String {
     }
 }
 
-/// A value of a text, with what stands before it.
+/// A value of a text format, with the text before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
     before: Literal,
@@ -159,7 +158,7 @@ struct Segment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
-    /// Values are as they are.
+    /// Values are not escaped
     Raw,
     Text,
     Json,
@@ -174,7 +173,7 @@ enum Form {
     Json,
     Text {
         segments: Box<[Segment]>,
-        /// What stands behind the last value, with the end of the line.
+        /// The text after the last value, with the line end.
         end: Box<[u8]>,
     },
 }
@@ -192,11 +191,11 @@ impl AccessFormat {
         Ok(AccessFormat(Form::Text { segments: segments.into(), end: end.into() }))
     }
 
-    /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`. `is_variable` knows
-    /// the variables that an exchange has besides the fields of the log.
+    /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`. `is_variable` knows the variables of
+    /// an exchange besides the log fields.
     ///
     /// # Errors
-    /// Returns an error, with the place, if a part cannot be rendered.
+    /// Returns an error with the position if a part cannot be rendered.
     pub fn compile(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         match format {
             JSON_WORD => Ok(AccessFormat(Form::Json)),
@@ -204,11 +203,11 @@ impl AccessFormat {
         }
     }
 
-    /// As [`AccessFormat::compile`], for text of which everything but the time is a variable that
-    /// `is_variable` knows.
+    /// As [`AccessFormat::compile`], for a format in which everything but the time is a variable known to
+    /// `is_variable`.
     ///
     /// # Errors
-    /// Returns an error, with the place, if a part cannot be rendered.
+    /// Returns an error with the position if a part cannot be rendered.
     pub fn of_sessions(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         AccessFormat::of_text(format, &|name, at| match Field::from_name(name) {
             Some(time @ (Field::TimeLocal | Field::TimeIso8601 | Field::Msec)) => Ok(time),
@@ -217,7 +216,7 @@ impl AccessFormat {
         })
     }
 
-    /// The same, in whose lines the values for which `is_credential` says so are hidden.
+    /// Returns the same format with the values hidden that `is_credential` selects.
     #[must_use]
     pub fn hiding(self, is_credential: impl Fn(&Field) -> bool) -> AccessFormat {
         let Form::Text { segments, end } = self.0 else { return self };
@@ -228,7 +227,7 @@ impl AccessFormat {
         AccessFormat(Form::Text { segments: segments.into_iter().map(hidden).collect(), end })
     }
 
-    /// Whether any value is a [`Field::Variable`].
+    /// Returns true if any value is a [`Field::Variable`].
     pub fn asks_for_variables(&self) -> bool {
         let Form::Text { segments, .. } = &self.0 else { return false };
         segments.iter().any(|segment| matches!(segment.field, Field::Variable(_) | Field::Credential(_)))
@@ -236,8 +235,7 @@ impl AccessFormat {
 
     /// Appends one line with its newline to `out`.
     ///
-    /// A missing value is `-` in text and `null` in JSON. Values are escaped, so a line is one line
-    /// whatever a client sent.
+    /// A missing value is `-` in text and `null` in JSON. Values are escaped, so that a line is always one line.
     pub fn render<E: Entry>(&self, entry: &E, clock: &Clock, out: &mut Line) {
         match &self.0 {
             Form::Json => json::render(entry, clock, out),
@@ -265,7 +263,7 @@ impl Segment {
     }
 }
 
-/// The values of a text with what stands before each, and what stands behind the last one.
+/// Splits a text format: values with the text before each, and the text after the last one.
 fn text_segments(
     format: &str,
     lookup: &dyn Fn(&str, usize) -> Result<Field, FormatError>,
@@ -282,7 +280,7 @@ fn text_segments(
     Ok((segments, format.as_bytes()[at..].to_vec()))
 }
 
-/// Reads the variable that `text` begins with, a `$`: its name, and its length with `$` and braces.
+/// Parses the variable at the start of `text`, a `$`: its name, and its length with `$` and braces.
 fn variable(text: &str, at: usize) -> Result<(&str, usize), FormatError> {
     let is_end = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     let rest = &text[1..];
@@ -401,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_is_a_member_where_there_is_one() {
+    fn the_trace_is_a_member_if_there_is_one() {
         let format = AccessFormat::compile("json", is_variable).unwrap();
         let (clock, mut out) = (Clock::new(0), Line::default());
         format.render(&Values(&[("trace_id", b"4b\"f9"), ("span_id", b"00f0")]), &clock, &mut out);
@@ -414,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_render() {
+    fn unusable_formats_are_rejected() {
         let unknown =
             |name: &str, at, suggestion| FormatError::UnknownVariable { name: name.into(), at, suggestion };
         let cases = [
@@ -434,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_place_and_the_remedy() {
+    fn errors_name_the_position_and_the_remedy() {
         let cases = [
             ("$remote_adr", "unknown variable `$remote_adr` at byte 0; did you mean `$remote_addr`?"),
             ("$xyzzy", "unknown variable `$xyzzy` at byte 0; docs/variables.md lists the variables"),
@@ -445,9 +443,9 @@ mod tests {
         }
     }
 
-    /// As conditions compare them.
+    /// In the form for comparisons.
     #[test]
-    fn raw_values_are_as_they_are() {
+    fn raw_values_are_unchanged() {
         let cases: [(Field, &[u8]); 6] = [
             (Field::Request, b"GET /a?b=\"c\" HTTP/1.1"),
             (Field::Uri, b"/\"\n"),

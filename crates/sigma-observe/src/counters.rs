@@ -1,8 +1,8 @@
 //! Counters that cost a worker one plain load and one plain store.
 //!
-//! Each worker writes its own block and nobody else's, so no read-modify-write is needed: the atomics
-//! are there for the control thread, which reads them while the worker goes on. A reader may see one
-//! counter a little ahead of another; every single value is one that the worker really stored.
+//! Each worker writes only its own block, so no read-modify-write is needed. The atomics are for the control thread,
+//! which reads them while the worker runs. A reader may see one counter slightly ahead of another; every single value
+//! is one that the worker has stored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error_lines;
 
-/// Slots for faults by kind; kinds beyond the last slot are counted in it.
+/// Slots for faults by kind; the last slot also counts kinds beyond it.
 pub const FAULT_SLOTS: usize = 64;
 
 /// The counters.
@@ -20,7 +20,7 @@ pub const FAULT_SLOTS: usize = 64;
 pub enum Counter {
     /// Request heads that were read completely.
     Requests,
-    /// Exchanges that are over, with or without a response.
+    /// Finished exchanges, with or without a response
     ExchangesEnded,
     /// Responses 100 to 199 sent downstream.
     Responses1xx,
@@ -32,11 +32,11 @@ pub enum Counter {
     Responses4xx,
     /// Responses 500 and above sent downstream.
     Responses5xx,
-    /// Downstream connections taken.
+    /// Accepted downstream connections
     ConnectionsAccepted,
-    /// Those that were closed at once, as their addresses had as many as they may have.
+    /// Downstream connections closed at once, because their address had reached its limit
     ConnectionsRefusedAddress,
-    /// Downstream connections open now; goes up and down.
+    /// Open downstream connections; goes up and down
     ConnectionsActive,
     /// Bytes read from downstream.
     BytesIn,
@@ -46,57 +46,57 @@ pub enum Counter {
     UpstreamConnects,
     /// Exchanges that found an idle upstream connection, or one with room.
     UpstreamReuses,
-    /// Exchanges that had to wait for a place on a shared upstream connection.
+    /// Exchanges that waited for a stream on a shared upstream connection
     UpstreamWaits,
-    /// Upstream connections that no exchange is on; goes up and down.
+    /// Upstream connections without an exchange; goes up and down
     UpstreamIdle,
-    /// Those of them that are kept beyond their pool's size for a recent peak; goes up and down.
+    /// Idle upstream connections kept beyond the pool's size for a recent peak; goes up and down
     UpstreamIdleBeyondSize,
     /// Idle upstream connections that were closed because there were too many.
     UpstreamClosedForRoom,
     /// Attempts after an exchange's first.
     UpstreamRetries,
-    /// Attempts that a retry budget did not let begin.
+    /// Attempts prevented by a retry budget
     UpstreamRetriesOverBudget,
-    /// Second attempts beside a first that had no answer yet.
+    /// Hedged requests: second attempts while the first has no response
     UpstreamHedges,
-    /// Those of them that were answered first.
+    /// Hedged requests whose second attempt responded first
     UpstreamHedgesWon,
-    /// Requests that the limits of an upstream refused.
+    /// Requests rejected by the limits of an upstream
     UpstreamRefusedLimit,
-    /// Requests that a circuit breaker refused.
+    /// Requests rejected by a circuit breaker
     UpstreamRefusedBreaker,
-    /// Requests that admission control refused.
+    /// Requests rejected by admission control
     UpstreamRefusedAdmission,
-    /// Requests that adaptive concurrency refused.
+    /// Requests rejected by adaptive concurrency
     UpstreamRefusedConcurrency,
-    /// Requests that one of them would have refused if it were no dry run.
+    /// Requests that one of them would have rejected without its dry run
     UpstreamRefusedDryRun,
-    /// Requests that were refused because the gateway runs out of resources.
+    /// Requests rejected because the gateway runs out of resources
     RequestsShed,
-    /// Requests that would have been if it were no dry run.
+    /// Requests that would have been rejected for that without a dry run
     RequestsShedDryRun,
-    /// Bytes that are held for clients; goes up and down.
+    /// Bytes held for clients; goes up and down
     HeldBytes,
-    /// Requests and bodies that were refused because as many bytes are held as may be.
+    /// Requests and bodies rejected because the limit of held bytes is reached
     HeldBytesRefused,
-    /// Exchanges without progress that were ended because too many bytes are held.
+    /// Exchanges without progress that were ended because too many bytes are held
     HeldBytesRevoked,
-    /// Access lines given up because the writer was behind, or lost in a write that failed.
+    /// Access lines dropped because the writer was behind, or lost in a failed write
     AccessLinesDropped,
-    /// Lines of the error log that were given up or lost; the process counts them, no worker does.
+    /// Lines of the error log that were dropped or lost; counted by the process, not by workers
     ErrorLinesDropped,
     /// TLS handshakes with clients that succeeded.
     TlsHandshakes,
-    /// TLS handshakes with clients that did not.
+    /// Failed TLS handshakes with clients
     TlsHandshakeFailures,
     /// WebSockets opened by `Upgrade` (RFC 6455).
     WebsocketsByUpgrade,
-    /// WebSockets opened by `Upgrade` that are open now; goes up and down.
+    /// Open WebSockets by `Upgrade`; goes up and down
     WebsocketsByUpgradeActive,
     /// WebSockets opened by extended CONNECT (RFC 8441).
     WebsocketsByConnect,
-    /// WebSockets opened by CONNECT that are open now; goes up and down.
+    /// Open WebSockets by CONNECT; goes up and down
     WebsocketsByConnectActive,
     /// Bytes read from clients in WebSockets, counted as they pass.
     WebsocketBytesIn,
@@ -104,60 +104,60 @@ pub enum Counter {
     WebsocketBytesOut,
     /// Sessions on listeners for streams.
     StreamSessions,
-    /// Those of them that are open now; goes up and down.
+    /// Open sessions on listeners for streams; goes up and down
     StreamSessionsActive,
-    /// Those of them that plugins have closed.
+    /// Sessions closed by plugins
     StreamSessionsRefused,
-    /// Those of them that were ended since their client's certificate is trusted no longer.
+    /// Sessions ended because their client's certificate is no longer trusted
     StreamSessionsDistrusted,
-    /// Sessions over UDP that gave way to others.
+    /// UDP sessions evicted for others
     StreamSessionsEvicted,
     /// Bytes from clients to nodes in sessions, counted as they pass.
     StreamBytesIn,
     /// Bytes from nodes to clients in sessions, counted as they pass.
     StreamBytesOut,
-    /// Datagrams from clients that nodes were sent.
+    /// Datagrams from clients sent to nodes
     StreamDatagramsIn,
-    /// Datagrams from nodes that clients were sent.
+    /// Datagrams from nodes sent to clients
     StreamDatagramsOut,
-    /// Datagrams that were given up, of either side: too large, or without room to wait or on their way.
+    /// Dropped datagrams, of either side: too large, or without room to wait
     StreamDatagramsDropped,
-    /// Datagrams of clients for whose session there was no place.
+    /// Datagrams of clients without room for a session
     StreamDatagramsRefused,
-    /// Those of them whose source address has as many sessions as it may have.
+    /// Datagrams rejected because their source address has reached its limit of sessions
     StreamDatagramsRefusedAddress,
-    /// Those of them whose source network has as many sessions as it may have.
+    /// Datagrams rejected because their source network has reached its limit of sessions
     StreamDatagramsRefusedNetwork,
-    /// Streams of HTTP/2 that clients took back.
+    /// HTTP/2 streams cancelled by clients
     GlitchesReset,
-    /// Streams of HTTP/2 that ended because the client broke a rule.
+    /// HTTP/2 streams ended because the client broke a rule
     GlitchesStreamError,
-    /// Heads in HTTP/2 that were over a limit or against a rule.
+    /// HTTP/2 heads that exceed a limit or break a rule
     GlitchesHead,
-    /// Streams of HTTP/2 beyond the number that a client may have.
+    /// HTTP/2 streams beyond a client's limit
     GlitchesRefused,
-    /// Frames of HTTP/2 that change or ask something: PING, SETTINGS, priorities, unknown ones.
+    /// HTTP/2 control frames: PING, SETTINGS, priorities, unknown ones
     GlitchesControl,
     /// WINDOW_UPDATE frames of clients.
     GlitchesWindow,
-    /// Frames of HTTP/2 that should carry something and do not.
+    /// Useless empty HTTP/2 frames
     GlitchesEmpty,
     /// CONTINUATION frames of clients.
     GlitchesContinuation,
-    /// Connections in cleartext on listeners of TLS.
+    /// Cleartext connections on TLS listeners
     RefusedCleartext,
-    /// Connections that began TLS on listeners without it.
+    /// TLS connections on cleartext listeners
     RefusedTls,
     /// Handshakes for names without a certificate.
     RefusedName,
-    /// Sessions that no stream route is for.
+    /// Sessions without a stream route
     RefusedRoute,
     /// Handshakes that failed for another reason.
     RefusedHandshake,
 }
 
 impl Counter {
-    /// Whether it goes down as well as up.
+    /// Returns true if it can also go down.
     fn is_gauge(self) -> bool {
         matches!(
             self,
@@ -172,10 +172,10 @@ impl Counter {
     }
 }
 
-/// The beginning of the names of counters that are kinds of one metric with a label.
+/// The prefix of counters that are kinds of one metric with a label.
 const KINDS: &str = "refusals_";
 
-/// Every counter with the name it is shown under, in the order of [`Counter`].
+/// Every counter with its public name, in the order of [`Counter`].
 const NAMES: [(Counter, &str); 68] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
@@ -247,7 +247,7 @@ const NAMES: [(Counter, &str); 68] = [
     (Counter::RefusedHandshake, "refusals_tls_handshake_failed"),
 ];
 
-/// One worker's counters. Written by that worker only, readable by anybody.
+/// One worker's counters. Only that worker writes them; any thread may read them.
 ///
 /// Aligned to two cache lines (x86 prefetches lines in pairs), so that no other data shares one.
 #[derive(Debug)]
@@ -255,11 +255,11 @@ const NAMES: [(Counter, &str); 68] = [
 pub struct WorkerCounters {
     values: [AtomicU64; NAMES.len()],
     faults: [AtomicU64; FAULT_SLOTS],
-    /// Access lines of this worker that the log writer has lost; written by that thread only.
+    /// Access lines of this worker that the log writer has lost; only that thread writes it.
     lines_lost: AtomicU64,
-    /// The store's revision that the worker serves.
+    /// The store's revision in use by the worker.
     revision: AtomicU64,
-    /// Moves as long as the worker does.
+    /// Changes as long as the worker runs.
     beat: AtomicU64,
 }
 
@@ -276,43 +276,43 @@ impl Default for WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// Notes the revision that the worker serves from now on.
+    /// Sets the store's revision in use by the worker.
     pub fn set_revision(&self, revision: u64) {
         self.revision.store(revision, Ordering::Relaxed);
     }
 
-    /// The store's revision that the worker serves; 0 for a file.
+    /// Returns the store's revision in use by the worker; 0 for a file.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Gives a sign of life. Owning worker only.
+    /// Sends a sign of life. Only for the owning worker.
     pub fn beat(&self) {
         bump(&self.beat, 1);
     }
 
-    /// A number that moves as long as the worker does.
+    /// Returns a number that changes as long as the worker runs.
     pub fn beats(&self) -> u64 {
         self.beat.load(Ordering::Relaxed)
     }
 
-    /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
+    /// Adds `n`. Only for the owning worker: two writers would lose counts.
     pub fn add(&self, counter: Counter, n: u64) {
         bump(&self.values[counter as usize], n);
     }
 
-    /// Lowers a counter that goes both ways; never below 0. Owning worker only.
+    /// Lowers a gauge; never below 0. Only for the owning worker.
     pub fn lower(&self, counter: Counter, n: u64) {
         let cell = &self.values[counter as usize];
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
-    /// Sets a counter that goes both ways. Owning worker only.
+    /// Sets a gauge. Only for the owning worker.
     pub fn set(&self, counter: Counter, value: u64) {
         self.values[counter as usize].store(value, Ordering::Relaxed);
     }
 
-    /// Counts a response by the class of its status. Owning worker only.
+    /// Counts a response by the class of its status. Only for the owning worker.
     pub fn add_response(&self, status: u16) {
         let class = match status {
             0..200 => Counter::Responses1xx,
@@ -324,19 +324,18 @@ impl WorkerCounters {
         self.add(class, 1);
     }
 
-    /// Counts a fault by the number of its kind. Owning worker only.
+    /// Counts a fault by the number of its kind. Only for the owning worker.
     pub fn add_fault(&self, kind: usize) {
         bump(&self.faults[kind.min(FAULT_SLOTS - 1)], 1);
     }
 
-    /// Counts access lines that were handed over and could not be written. They are dropped lines
-    /// too; the worker's own cell has one writer already. For the log writer.
+    /// Counts access lines that were queued and could not be written. They count as dropped too, but in a separate
+    /// cell, as the worker's cell has one writer already. Only for the log writer.
     pub(crate) fn lose_lines(&self, lines: u64) {
         self.lines_lost.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Begins with what another process has counted, by name. Names that are not known here are left. Before the
-    /// owning worker starts.
+    /// Sets the counts of another process, by name. Unknown names are ignored. Only before the owning worker starts.
     pub fn begin_with(
         &self,
         counters: &BTreeMap<String, u64>,
@@ -355,7 +354,7 @@ impl WorkerCounters {
         }
     }
 
-    /// The present value of one counter.
+    /// Returns the current value of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
         let value = self.values[counter as usize].load(Ordering::Relaxed);
         match counter {
@@ -365,19 +364,19 @@ impl WorkerCounters {
     }
 }
 
-/// A load and a store instead of a locked add: there is one writer.
+/// Uses a load and a store instead of a locked add: there is one writer.
 fn bump(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Sums over all workers.
+/// The sums over all workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Totals {
     values: [u64; NAMES.len()],
     faults: [u64; FAULT_SLOTS],
 }
 
-/// Adds up the counters of all workers as they are now.
+/// Sums up the current counters of all workers.
 pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
     let mut totals = Totals { values: [0; NAMES.len()], faults: [0; FAULT_SLOTS] };
     for worker in workers {
@@ -394,24 +393,24 @@ pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
 }
 
 impl Totals {
-    /// Adds what was counted elsewhere.
+    /// Adds a count from another source.
     pub fn add(&mut self, counter: Counter, n: u64) {
         let sum = &mut self.values[counter as usize];
         *sum = sum.wrapping_add(n);
     }
 
-    /// The sum of one counter.
+    /// Returns the sum of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
     }
 
-    /// The sum of one kind of fault.
+    /// Returns the sum of one kind of fault.
     pub fn fault(&self, kind: usize) -> u64 {
         self.faults[kind.min(FAULT_SLOTS - 1)]
     }
 
-    /// The counters that only grow, and the faults that occurred, by name: for [`WorkerCounters::begin_with`] of
-    /// another process.
+    /// Returns the counters that only grow, and the faults that occurred, by name, for [`WorkerCounters::begin_with`]
+    /// of another process.
     pub fn by_name(&self, fault_names: &[&str]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
         let growing = NAMES.iter().filter(|(counter, _)| !counter.is_gauge());
         let counters = growing.map(|(counter, name)| ((*name).to_owned(), self.get(*counter))).collect();
@@ -419,9 +418,9 @@ impl Totals {
         (counters, faults.collect())
     }
 
-    /// `name value` lines, which a Prometheus scraper reads as they are.
+    /// Formats `name value` lines, which Prometheus can scrape directly.
     ///
-    /// `fault_names[kind]` names a kind of fault; only faults that occurred are listed.
+    /// `fault_names[kind]` is the name of a kind of fault; only faults that occurred are listed.
     pub fn render_text(&self, fault_names: &[&str]) -> String {
         let mut out = String::with_capacity(1024);
         for (counter, name) in NAMES {
@@ -440,7 +439,7 @@ impl Totals {
         out
     }
 
-    /// One JSON object; faults that occurred are an object of their own.
+    /// Formats one JSON object; faults that occurred are a nested object.
     pub fn render_json(&self, fault_names: &[&str]) -> String {
         let mut out = String::with_capacity(1024);
         for (counter, name) in NAMES {
@@ -456,12 +455,12 @@ impl Totals {
         out
     }
 
-    /// Names and sums of the faults that occurred. Kinds may share a name and are summed under it:
-    /// a series or a member that stood twice would be malformed.
+    /// Returns names and sums of the faults that occurred. Kinds with the same name are summed up: a repeated series
+    /// or member would be malformed.
     fn occurred<'a>(&self, names: &[&'a str]) -> Vec<(&'a str, u64)> {
         let mut sums: Vec<(&str, u64)> = Vec::new();
         for (kind, &count) in self.faults.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // Names are tokens of lower-case letters and `_`, which need no quoting in either form.
+            // Names are tokens of lower-case letters and `_`, which need no quotes in either format.
             let name = names.get(kind).copied().unwrap_or("other");
             match sums.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => *sum += count,
@@ -477,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_in_the_order_of_the_counters() {
+    fn names_are_in_the_order_of_the_counters() {
         for (i, (counter, name)) in NAMES.iter().enumerate() {
             assert_eq!(*counter as usize, i, "{name}");
         }
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_begins_with_what_the_one_before_has_counted() {
+    fn a_process_begins_with_the_counts_of_the_previous_one() {
         let before = Arc::new(WorkerCounters::default());
         before.add(Counter::Requests, 5);
         before.add(Counter::ConnectionsActive, 3);

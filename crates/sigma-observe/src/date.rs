@@ -1,7 +1,7 @@
-//! Dates in the three forms that a gateway writes, formatted at most once per second.
+//! Dates in the three formats of a gateway, formatted at most once per second.
 //!
-//! All times are UTC. A local offset would need the time zone database and a call that is not safe
-//! beside threads that change the environment; log shippers convert better than we would.
+//! All times are UTC. A local offset would need the time zone database and a call that is unsafe next to threads that
+//! change the environment; log shippers convert better.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,16 +9,16 @@ const WEEKDAYS: [&[u8; 3]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue",
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// 9999-12-31T23:59:59Z, the last second that four digits of a year can name.
+/// 9999-12-31T23:59:59Z, the last second with a four-digit year
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// One worker's view of the wall clock: set by its event loop, read for every date it writes.
+/// One worker's copy of the wall clock: set by its event loop, read for every date it writes.
 ///
-/// Time is an argument, never read here, so that a test or a replay can choose it.
+/// The time is an argument, so that a test or a replay can choose it.
 #[derive(Debug, Clone)]
 pub struct Clock {
     unix_ms: u64,
-    /// The second that the three texts below stand for.
+    /// The second of the three texts below.
     formatted: u64,
     http: [u8; 29],
     local: [u8; 26],
@@ -26,7 +26,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `unix_ms` milliseconds since 1970-01-01T00:00:00Z.
+    /// Returns a clock at `unix_ms` milliseconds since 1970-01-01T00:00:00Z.
     pub fn new(unix_ms: u64) -> Clock {
         let mut clock = Clock {
             unix_ms,
@@ -39,7 +39,7 @@ impl Clock {
         clock
     }
 
-    /// Moves the clock, forwards or backwards; texts are formatted again only in a new second.
+    /// Sets the clock, forwards or backwards; texts are formatted again only in a new second.
     pub fn set(&mut self, unix_ms: u64) {
         self.unix_ms = unix_ms;
         let second = (unix_ms / 1000).min(LAST_SECOND);
@@ -52,28 +52,28 @@ impl Clock {
         }
     }
 
-    /// Moves the clock to a system time; times before 1970 count as 1970.
+    /// Sets the clock to a system time; times before 1970 count as 1970.
     pub fn set_system(&mut self, now: SystemTime) {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.set(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     }
 
-    /// Milliseconds since 1970-01-01T00:00:00Z.
+    /// Returns milliseconds since 1970-01-01T00:00:00Z.
     pub fn unix_ms(&self) -> u64 {
         self.unix_ms
     }
 
-    /// The `Date` header's form (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+    /// Returns the form of the `Date` header (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
     pub fn http_date(&self) -> &[u8; 29] {
         &self.http
     }
 
-    /// nginx's `$time_local`, in UTC: `10/Oct/2000:13:55:36 +0000`.
+    /// Returns nginx's `$time_local`, in UTC: `10/Oct/2000:13:55:36 +0000`.
     pub fn time_local(&self) -> &[u8; 26] {
         &self.local
     }
 
-    /// nginx's `$time_iso8601`, in UTC: `2000-10-10T13:55:36+00:00`.
+    /// Returns nginx's `$time_iso8601`, in UTC: `2000-10-10T13:55:36+00:00`.
     pub fn time_iso8601(&self) -> &[u8; 25] {
         &self.iso
     }
@@ -87,7 +87,7 @@ struct Civil {
     month: usize,
     /// 1 to 31.
     day: u64,
-    /// 0 for Thursday, the day that Unix time began on.
+    /// 0 for Thursday, the first day of Unix time.
     weekday: usize,
     hour: u64,
     minute: u64,
@@ -95,7 +95,7 @@ struct Civil {
 }
 
 impl Civil {
-    /// Howard Hinnant's `civil_from_days`: years begin in March, so that the leap day ends one.
+    /// Howard Hinnant's `civil_from_days`: years begin in March, so that the leap day is their last.
     fn from_unix(unix: u64) -> Civil {
         let (days, rest) = (unix / 86_400, unix % 86_400);
         // 719,468 days lie between 0000-03-01 and 1970-01-01; an era is 400 years.
@@ -139,7 +139,7 @@ impl Civil {
         self.write_time(&mut out[11..19]);
     }
 
-    /// Fills the digits of `hh:mm:ss`; the colons are there already.
+    /// Writes the digits of `hh:mm:ss`; the colons are there already.
     fn write_time(&self, out: &mut [u8]) {
         digits(&mut out[0..2], self.hour);
         digits(&mut out[3..5], self.minute);
@@ -147,7 +147,7 @@ impl Civil {
     }
 }
 
-/// Writes `value` right-aligned with leading zeros; `out` is as long as the value has digits at most.
+/// Writes `value` right-aligned with leading zeros; `out` is as long as the largest number of digits.
 fn digits(out: &mut [u8], mut value: u64) {
     for place in out.iter_mut().rev() {
         *place = b'0' + (value % 10) as u8;
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(clock.unix_ms(), 0);
     }
 
-    /// Every day of 800 years follows the one before it.
+    /// Every day of 800 years follows the one before.
     #[test]
     fn days_follow_one_another() {
         let leap = |y: u64| (y.is_multiple_of(4) && !y.is_multiple_of(100)) || y.is_multiple_of(400);

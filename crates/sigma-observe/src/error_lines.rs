@@ -1,4 +1,4 @@
-//! Lines of the error log on their way to its writer, from whichever thread has something to say.
+//! Lines of the error log on their way from any thread to the writer.
 
 use std::cell::Cell;
 use std::io;
@@ -10,14 +10,14 @@ use tracing::Level;
 
 use crate::log_buffer::{Block, Message, Origin};
 
-/// Longest line; the rest is cut. A request's head may be 100 times as long, and a thousand of them
-/// wait in the queue.
+/// The longest line; the rest is cut. A request head may be 100 times as long, and a thousand lines may wait in the
+/// queue.
 const LINE_BYTES: usize = 8 * 1024;
 
-/// There is one error log in a process, so there is one count.
+/// One count, as a process has one error log.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of the error log that were dropped or lost since the start.
+/// Returns the lines of the error log that were dropped or lost since the start.
 pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
@@ -26,31 +26,31 @@ pub(crate) fn count_dropped(lines: u64) {
     DROPPED.fetch_add(lines, Ordering::Relaxed);
 }
 
-/// Who is shown the lines, besides the log: one in a process, as the log is.
+/// The watcher of the lines, besides the log: one in a process, like the log.
 static WATCHER: OnceLock<Box<Watcher>> = OnceLock::new();
 
-/// How severe a line is that the watcher wants to see, by [`rank`]; 0 if it wants none.
+/// The lowest severity for the watcher, by [`rank`]; 0 for none.
 static WANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Is shown a line, without its end, on the thread of the log, or by [`relay`]. Must not wait.
+/// Gets a line, without its end, on the log's thread, or by [`relay`]. It must not wait.
 type Watcher = dyn Fn(Level, &[u8]) + Send + Sync;
 
 thread_local! {
     static IS_UNWATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From here on the watcher is not shown what this thread says: it is about the watcher's own work, and would go
-/// round for ever.
+/// Hides the lines of this thread from the watcher: they are about the watcher's own work and would cause an endless
+/// loop.
 pub fn unwatch_thread() {
     IS_UNWATCHED.set(true);
 }
 
-/// Has `watcher` shown the lines that [`want`] says; for good, the first time that it is called.
+/// Sets the watcher for the lines selected by [`want`]; only the first call counts.
 pub fn watch(watcher: impl Fn(Level, &[u8]) + Send + Sync + 'static) {
     WATCHER.get_or_init(|| Box::new(watcher));
 }
 
-/// The watcher is shown lines that are at least as severe; none, if there is no level.
+/// Sets the lowest severity of lines for the watcher; None for no lines.
 pub fn want(level: Option<Level>) {
     WANTED.store(level.map_or(0, rank), Ordering::Relaxed);
 }
@@ -65,13 +65,13 @@ fn rank(level: Level) -> u8 {
     }
 }
 
-/// Shows the watcher a line of another process's log, without its end, if it wants it. The log of this one does not
-/// have it.
+/// Passes a line of another process's log, without its end, to the watcher if it is selected. This process's log does
+/// not get it.
 pub fn relay(level: Level, line: &[u8]) {
     show(level, line);
 }
 
-/// Shows the watcher a line, if it wants it. On the thread of the log.
+/// Passes a line to the watcher if it is selected. Runs on the log's thread.
 pub(crate) fn show(level: Level, line: &[u8]) {
     let Some(watcher) = WATCHER.get().filter(|_| rank(level) <= WANTED.load(Ordering::Relaxed)) else {
         return;
@@ -81,7 +81,7 @@ pub(crate) fn show(level: Level, line: &[u8]) {
     IS_UNWATCHED.set(before);
 }
 
-/// Takes lines for the error log. Lines that find no room are dropped and counted; nobody waits.
+/// Writes lines to the error log. Lines without room are dropped and counted; callers never wait.
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
@@ -93,16 +93,16 @@ impl Lines {
         Lines { queue, level: Level::ERROR }
     }
 
-    /// The same for lines of this level.
+    /// Returns a writer for lines of this level.
     pub fn at(&self, level: Level) -> Lines {
         Lines { level, ..self.clone() }
     }
 }
 
 impl io::Write for Lines {
-    /// Takes `line` as one line with all that it needs. Never fails.
+    /// Writes `line` as one line, escaped. It never fails.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A thread that ends says the last it has to say.
+        // Also for the last lines of a thread at its end.
         let is_unwatched = IS_UNWATCHED.try_with(Cell::get).unwrap_or(true);
         let origin = Origin::Error((!is_unwatched).then_some(self.level));
         let block = Block { bytes: one_line(line), lines: 1, origin };
@@ -117,8 +117,8 @@ impl io::Write for Lines {
     }
 }
 
-/// The line with its end, in bounds. It may hold bytes that a peer sent: control characters are escaped, and
-/// a text of several lines is indented, so that nobody can forge a line.
+/// Returns the line with its end, within its limit. It may contain bytes of a peer: control characters are escaped
+/// and further lines of a text are indented, so that a peer cannot forge a line.
 fn one_line(line: &[u8]) -> Vec<u8> {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     let kept = &text[..text.len().min(LINE_BYTES)];
@@ -132,7 +132,7 @@ fn one_line(line: &[u8]) -> Vec<u8> {
         }
     }
     if kept.len() < text.len() {
-        // Not in the middle of a character.
+        // Not inside a character.
         while out.last().is_some_and(|byte| !byte.is_ascii()) {
             out.pop();
         }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_not_endless() {
+    fn a_line_is_one_line_and_bounded() {
         fn check(line: &str, expected: &str) {
             assert_eq!(String::from_utf8(one_line(line.as_bytes())).unwrap(), expected, "{line:?}");
         }

@@ -1,24 +1,24 @@
-//! Escaping of log values, at the end of the line under construction.
+//! Escaping of log values, at the end of the current line.
 //!
-//! Values come from clients: whatever they hold, a line stays one line and a quote ends nothing.
-//! Most values need no change, and those cost one scan and no copy.
+//! Values come from clients: whatever their bytes, a line stays one line and quotes stay balanced. Most values need
+//! no change, which costs one scan and no copy.
 
 use crate::line::Line;
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Whether none of the bytes from `from` on is escaped by any log: printable ASCII but for quotes and backslashes.
+/// Returns true if no log escapes any byte from `from` on: printable ASCII except quotes and backslashes.
 #[inline]
 fn is_plain(line: &Line, from: usize) -> bool {
     line.words(from).all(is_plain_word)
 }
 
-/// The same of eight bytes.
+/// As [`is_plain`], for eight bytes.
 fn is_plain_word(word: u64) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    // The top bit of a byte is set in the difference where one was borrowed: where the byte was less. What that does to
-    // the bytes above it is no matter, as one is enough.
+    // In the difference, the top bit of a byte is set if it borrowed, which means the byte was less. The effect on
+    // higher bytes does not matter, as one hit is enough.
     let less = |word: u64, than: u8| word.wrapping_sub(ONES * u64::from(than)) & !word;
     let is = |byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
     (word | less(word, 0x20) | is(b'"') | is(b'\\') | is(0x7f)) & HIGH == 0
@@ -81,7 +81,7 @@ fn escape_json(out: &mut Vec<u8>) {
     });
 }
 
-/// Replaces bytes of `out` by their escapes, from the end so that one buffer suffices.
+/// Replaces bytes of `out` with their escapes, from the end, so that one buffer is enough.
 fn expand(out: &mut Vec<u8>, escape: impl Fn(u8) -> Option<Escaped>) {
     let added: usize = out.iter().filter_map(|&byte| escape(byte)).map(|e| e.len - 1).sum();
     if added == 0 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_a_word_is_seen() {
+    fn each_byte_of_a_word_is_checked() {
         for byte in 0..=255 {
             for at in 0..9 {
                 let mut value = *b"plain te~";

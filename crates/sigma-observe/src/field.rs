@@ -1,4 +1,4 @@
-//! The variables that an access line can name.
+//! The variables of access lines.
 
 use std::borrow::Cow;
 
@@ -65,11 +65,11 @@ pub enum Field {
     UpstreamAddr,
     /// `$upstream_status`: the node's status, per attempt.
     UpstreamStatus,
-    /// `$upstream_response_time`: seconds with milliseconds to the end of the answer, per attempt.
+    /// `$upstream_response_time`: seconds with milliseconds to the end of the response, per attempt.
     UpstreamResponseTime,
     /// `$upstream_connect_time`: seconds with milliseconds to the connection, per attempt.
     UpstreamConnectTime,
-    /// `$upstream_header_time`: seconds with milliseconds to the head of the answer, per attempt.
+    /// `$upstream_header_time`: seconds with milliseconds to the head of the response, per attempt.
     UpstreamHeaderTime,
     /// `$upstream_attempts`: all attempts as a JSON list of objects.
     UpstreamAttempts,
@@ -81,7 +81,7 @@ pub enum Field {
     UpstreamUri,
     /// `$connection`: the number of the downstream connection.
     Connection,
-    /// `$connection_requests`: which request on its connection this was, from 1.
+    /// `$connection_requests`: the number of the request on its connection, from 1.
     ConnectionRequests,
     /// `$route_id`: the matched route's id.
     RouteId,
@@ -89,21 +89,21 @@ pub enum Field {
     RouteName,
     /// `$service_id`: the id of the route's service.
     ServiceId,
-    /// `$consumer_name`: the consumer that the request is from.
+    /// `$consumer_name`: the consumer of the request.
     ConsumerName,
-    /// `$trace_id`: the trace that the exchange is of, if a plugin publishes it.
+    /// `$trace_id`: the trace of the exchange, if a plugin publishes it.
     TraceId,
-    /// `$span_id`: the span of the exchange in it.
+    /// `$span_id`: the span of the exchange in that trace.
     SpanId,
-    /// `$fault`: the reason of a response that is not a node's, or of one that was cut.
+    /// `$fault`: the reason of a response that does not come from a node, or of a truncated one.
     Fault,
-    /// Any other variable that an exchange has, by its name.
+    /// Any other variable of an exchange, by its name.
     Variable(Box<str>),
-    /// A value that is a credential: a line shows only that there is one.
+    /// A credential: a line shows only its presence.
     Credential(Box<Field>),
 }
 
-/// Names and fields; a field's own name stands before its aliases.
+/// Names and fields; a field's own name precedes its aliases.
 static NAMES: [(&str, Field); 52] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
@@ -160,10 +160,10 @@ static NAMES: [(&str, Field); 52] = [
 ];
 
 impl Field {
-    /// The field that `name` (without `$`) stands for.
+    /// Returns the field for `name` (without `$`).
     ///
-    /// As in nginx a header's hyphens are written as underscores, so a header whose own name has an
-    /// underscore cannot be named.
+    /// As in nginx, a header's hyphens are written as underscores, so a header whose own name has an underscore
+    /// cannot be used.
     pub fn from_name(name: &str) -> Option<Field> {
         if let Some((_, field)) = NAMES.iter().find(|(known, _)| *known == name) {
             return Some(field.clone());
@@ -181,13 +181,13 @@ impl Field {
         header("http_").map(Field::HttpHeader)
     }
 
-    /// The known name nearest to `name`, if it is near enough to be what was meant.
+    /// Returns the known name nearest to `name`, if it is near enough for a typo.
     pub(crate) fn suggest(name: &str) -> Option<&'static str> {
         let (known, distance) = NAMES
             .iter()
             .map(|(known, _)| (*known, strsim::damerau_levenshtein(known, name)))
             .min_by_key(|(_, distance)| *distance)?;
-        // A third of the letters wrong is still a slip; more is another word.
+        // Up to a third of the letters may be wrong in a typo.
         (distance <= name.len().div_ceil(3)).then_some(known)
     }
 }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_recognised() {
+    fn typos_are_recognised() {
         let cases = [
             ("remote_adr", Some("remote_addr")),
             ("stauts", Some("status")),

@@ -1,28 +1,28 @@
-//! What many exchanges were like: how many, how many went wrong, and how long they took.
+//! Statistics of exchanges: counts, errors and latencies.
 
 use std::time::Duration;
 
-/// Classes of latency. Each but the first and the last reaches over half an octave, a factor of √2: what took less
-/// than 64 µs is in the first, what took 33 s or more in the last.
+/// Latency classes. Each but the first and the last covers half an octave, a factor of √2: the first has times below
+/// 64 µs, the last times of 33 s or more.
 const CLASSES: usize = 40;
-/// Where the second class begins, as a power of two in microseconds.
+/// The start of the second class, as a power of two in microseconds.
 const FIRST_OCTAVE: u32 = 6;
 
-/// A percentile is wrong by so many percent at most: it is told as the geometric middle of a class.
+/// The largest error of a percentile in percent: a percentile is reported as the geometric middle of a class.
 pub const PERCENTILE_ERROR_PERCENT: u32 = 19;
 
 /// Sums over exchanges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
-    /// All of them.
+    /// All exchanges.
     pub requests: u64,
-    /// Those with a status from 400 to 499.
+    /// Exchanges with a status from 400 to 499.
     pub client_errors: u64,
-    /// Those with a status of 500 or more.
+    /// Exchanges with a status of 500 or more.
     pub server_errors: u64,
-    /// Those in which something went wrong in the gateway's eyes, whatever was answered.
+    /// Exchanges with a fault of the gateway's table, with any status.
     pub faults: u64,
-    /// Those whose time is known, by its class.
+    /// Exchanges with a known time, by its class.
     latency: [u32; CLASSES],
 }
 
@@ -45,7 +45,7 @@ impl Figures {
         }
     }
 
-    /// Adds those that were counted elsewhere.
+    /// Adds the sums of another source.
     pub fn merge(&mut self, other: &Figures) {
         self.requests += other.requests;
         self.client_errors += other.client_errors;
@@ -56,8 +56,9 @@ impl Figures {
         }
     }
 
-    /// The time in milliseconds that `percent` of the exchanges did not exceed, with an error of
-    /// [`PERCENTILE_ERROR_PERCENT`]; None if no time is known. Times outside the classes are told as their ends.
+    /// Returns the time in milliseconds that `percent` of the exchanges did not exceed, with an error of
+    /// [`PERCENTILE_ERROR_PERCENT`]; None without a known time. Times outside the classes are reported as the ends of
+    /// the range.
     pub fn percentile_ms(&self, percent: u8) -> Option<f64> {
         let known: u64 = self.latency.iter().map(|count| u64::from(*count)).sum();
         if known == 0 {
@@ -73,17 +74,17 @@ impl Figures {
     }
 }
 
-/// The class of a time.
+/// Returns the class of a time.
 fn class_of(latency: Duration) -> usize {
     let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
     let Some(octave) = micros.checked_ilog2().filter(|octave| *octave >= FIRST_OCTAVE) else { return 0 };
-    // Its second half begins at 2^(octave + 1/2), the square of which is a power of two.
+    // Its second half begins at 2^(octave + 1/2), whose square is a power of two.
     let is_second_half = octave >= 32 || micros * micros >= 1 << (2 * octave + 1);
     let class = 1 + 2 * (octave - FIRST_OCTAVE) as usize + usize::from(is_second_half);
     class.min(CLASSES - 1)
 }
 
-/// The time that stands for a class, in milliseconds.
+/// Returns the time that represents a class, in milliseconds.
 fn middle_ms(class: usize) -> f64 {
     let first = f64::from(1 << FIRST_OCTAVE) / 1000.0;
     // Half octaves from the beginning of the second class.
@@ -100,9 +101,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_as_exact_as_is_said() {
+    fn percentiles_are_as_exact_as_documented() {
         let error = f64::from(PERCENTILE_ERROR_PERCENT) / 100.0;
-        // From the second class to the last but one, in steps that meet every class.
+        // From the second class to the last but one, in steps that reach every class.
         let mut micros = 64.0;
         while micros < f64::from(1 << 25) {
             let mut figures = Figures::default();

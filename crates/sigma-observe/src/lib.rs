@@ -1,8 +1,8 @@
-//! Access lines and counters, which a worker emits without waiting for anybody.
+//! Access lines and counters, which a worker emits without waiting.
 //!
-//! Nothing here blocks or locks on the emit path. An access line is rendered into the worker's own
-//! buffer; full buffers travel to one writer thread through a bounded queue that drops and counts
-//! rather than waits. Lines of the error log travel the same way, one by one. Counters belong to one worker each and are merged when somebody reads them.
+//! The emit path neither blocks nor locks. An access line is rendered into the worker's own buffer. Full buffers go
+//! to one writer thread through a bounded queue, which drops and counts instead of waiting. Lines of the error log go
+//! the same way, one by one. Counters belong to one worker each and are merged on reading.
 
 pub mod access;
 pub mod counters;

@@ -1,11 +1,11 @@
-//! Memory that lines are written into, by copies of few instructions: most of what a line has is short.
+//! Memory for lines, optimized for copies of short values.
 
-/// Where bytes are appended.
+/// A byte sink.
 pub trait Put {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Appends the first `len` of `bytes`, of which there are so many at least. There may be [`MARGIN`] at the most.
+    /// Appends the first `len` of `bytes`, which has at least that many. `len` is at most [`MARGIN`].
     fn put_some<const N: usize>(&mut self, bytes: &[u8; N], len: usize);
 }
 
@@ -19,67 +19,67 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Bytes that may be written over behind what is written: so short values are copied in whole registers, without a
-/// loop or a call.
+/// Bytes after the end that may be overwritten, so that short values are copied in whole registers, without a loop or
+/// a call.
 pub const MARGIN: usize = 32;
 
 /// Lines under construction.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// All of it is initialised; what counts is before `len`, and there is a margin behind.
+    /// All initialised; the content ends at `len`, and a margin follows.
     bytes: Vec<u8>,
     len: usize,
 }
 
 impl Line {
-    /// With memory that was used before, whatever is in it.
+    /// Returns a line on reused memory, with any content.
     pub(crate) fn again(bytes: Vec<u8>) -> Line {
         Line { bytes, len: 0 }
     }
 
-    /// Makes room for so many bytes altogether, as far as there is none.
+    /// Reserves room for this number of bytes altogether.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         if self.bytes.len() < bytes + MARGIN {
             self.bytes.resize(bytes + MARGIN, 0);
         }
     }
 
-    /// The bytes of its memory.
+    /// Returns the size of its memory.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// What was written.
+    /// Returns the content.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// How many bytes were written.
+    /// Returns the length of the content.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was written.
+    /// Returns true if it has no content.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets what was written behind the first `len` bytes.
+    /// Cuts the content to its first `len` bytes.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Takes what was written out.
+    /// Takes the content out.
     pub fn take(&mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.truncate(std::mem::take(&mut self.len));
         bytes
     }
 
-    /// Lets `change` make another text of what is written behind the first `from` bytes. What is before is not touched:
-    /// a block of lines is many times as long as a value.
+    /// Lets `change` replace the content after the first `from` bytes. The content before stays untouched: a block of
+    /// lines is many times as long as a value.
     #[cold]
     pub(crate) fn change(&mut self, from: usize, change: impl FnOnce(&mut Vec<u8>)) {
         let mut text = self.bytes[from..self.len].to_vec();
@@ -88,7 +88,7 @@ impl Line {
         self.put(&text);
     }
 
-    /// The bytes from `from` on, in words; behind the last one are spaces.
+    /// Returns the bytes from `from` on, in words; spaces fill the last one.
     pub(crate) fn words(&self, from: usize) -> impl Iterator<Item = u64> {
         let len = self.len.saturating_sub(from);
         // The margin has the rest of the last word.
@@ -108,7 +108,7 @@ impl Line {
         self.put_some(&[byte], 1);
     }
 
-    /// The memory behind what is written: `len` bytes and a margin at least.
+    /// Returns the memory after the content: at least `len` bytes and a margin.
     #[inline(always)]
     fn room(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() - self.len < len + MARGIN {
@@ -128,7 +128,7 @@ impl Put for Line {
     fn put(&mut self, bytes: &[u8]) {
         let len = bytes.len();
         let room = self.room(len);
-        // Two copies that overlap are as many bytes as there are.
+        // Two overlapping copies cover every length.
         match (len, bytes) {
             (8..=16, _) => put_ends::<8>(room, bytes),
             (17..=32, _) => put_ends::<16>(room, bytes),
@@ -219,7 +219,7 @@ pub fn put_seconds(ms: f64, out: &mut impl Put) {
     let ms = nearest_ms(ms);
     let (seconds, decimals) = (ms / 1000, u64::from(digits(ms)) << 8 | u64::from(b'.'));
     match seconds {
-        // Put together in a register: bytes that are stored one by one cannot be loaded as a word soon after.
+        // Composed in a register: bytes stored one by one cannot be loaded as a word soon after.
         0..10 => out.put_some(&(decimals << 8 | (u64::from(b'0') + seconds)).to_le_bytes(), 5),
         _ => {
             put_number(seconds, out);
@@ -228,13 +228,13 @@ pub fn put_seconds(ms: f64, out: &mut impl Put) {
     }
 }
 
-/// The nearest whole number of milliseconds.
+/// Returns the nearest whole number of milliseconds.
 #[inline]
 pub(crate) fn nearest_ms(ms: f64) -> u64 {
     (ms + 0.5) as u64
 }
 
-/// The last three digits of a number, as text: the first one in the lowest byte.
+/// Returns the last three digits of a number as text: the first one in the lowest byte.
 #[inline]
 fn digits(number: u64) -> u32 {
     u32::from_le_bytes(DIGITS[(number % 1000) as usize])
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn words_end_with_what_is_written() {
+    fn words_end_with_the_content() {
         let mut line = Line::default();
         line.put(&[0xff; 64]);
         line.truncate(3);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn memory_is_reused() {
         let mut line = Line::again(vec![7; 100]);
         assert!(line.is_empty());
         line.put(b"one");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_standard_library() {
+    fn numbers_match_the_standard_library() {
         for number in (0..2_000).chain([9_999, 10_000, 65_535, 100_007, 999_999, 1_000_000, u64::MAX]) {
             let mut out = Vec::new();
             put_number(number, &mut out);

@@ -1,9 +1,8 @@
-//! From the thread that has a line to say to its descriptor: a bounded queue, one writer thread.
+//! The way of log lines from a thread to the descriptor: a bounded queue, and one writer thread.
 //!
-//! Nobody but that thread touches the descriptor, whose other end may stand still. A worker fills its
-//! buffer of access lines; a full one goes into the queue if there is room, and is dropped and counted
-//! if there is not. Written buffers travel back to their worker, so a steady log allocates nothing.
-//! Lines of the error log ([`Lines`]) go the same way, each for itself.
+//! Only that thread uses the descriptor, whose other end may stall. A worker fills its buffer of access lines; a full
+//! one goes into the queue if there is room; otherwise it is dropped and counted. Written buffers go back to their
+//! worker, so a steady log allocates nothing. Lines of the error log ([`Lines`]) go the same way, one by one.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,16 +17,16 @@ use crate::error_lines::{self, Lines};
 use crate::line::Line;
 use crate::log_output::{LogOutput, Short};
 
-/// Buffers that may wait for their worker to take them back; more are freed.
+/// The number of buffers that may wait for their worker; others are freed.
 const RETURNED_BUFFERS: usize = 4;
 
-/// A buffer that grew beyond this many times its usual size is freed rather than used again.
+/// A buffer that grew beyond this multiple of its usual size is freed instead of reused.
 const LARGEST_KEPT: usize = 4;
 
-/// Room for the line that fills a buffer up: most are shorter.
+/// Room for the line that completes a buffer: most are shorter.
 const LINE_BYTES: usize = 4 * 1024;
 
-/// For how long after it was told to end a writer waits for a reader that stands still.
+/// How long a writer at its end waits for a stalled reader.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// The destination of a log.
@@ -41,10 +40,10 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
-/// Why a log cannot be written.
+/// The reason why a log cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file or its directory cannot be made.
+    /// The file or its directory cannot be made
     #[error("cannot open the log file {path}: {source}; check that its directory can be written")]
     Open {
         /// The file.
@@ -52,15 +51,15 @@ pub enum LogError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A FIFO without its reader. To wait for one would keep the gateway from starting.
+    /// A FIFO without its reader. To wait for one would prevent the start of the gateway.
     #[error(
-        "cannot open the log file {path}: it is a FIFO or a socket that nobody reads; start its reader first"
+        "cannot open the log file {path}: it is a FIFO or a socket without a reader; start its reader first"
     )]
     NoReader {
         /// The file.
         path: PathBuf,
     },
-    /// The system gives no thread.
+    /// The system has no thread
     #[error("cannot start the log writer thread: {0}; check the limit on processes")]
     Thread(io::Error),
 }
@@ -72,46 +71,46 @@ pub(crate) struct Block {
     pub(crate) origin: Origin,
 }
 
-/// What a block is, and whose.
+/// The type and owner of a block.
 pub(crate) enum Origin {
-    /// Access lines of a worker.
+    /// Access lines of a worker
     Access(Sender),
-    /// A line of the error log, and how severe it is if it may be watched.
+    /// A line of the error log, with its severity if a watcher may get it
     Error(Option<tracing::Level>),
 }
 
 /// The owner of a block.
 pub(crate) struct Sender {
-    /// The queue to which the buffer returns once it is written.
+    /// The queue to which the buffer returns after writing.
     home: SyncSender<Vec<u8>>,
     counters: Arc<WorkerCounters>,
 }
 
 pub(crate) enum Message {
     Block(Block),
-    /// Look at the flags.
+    /// Check the flags.
     Wake,
-    /// Say that all before this was written.
+    /// Report that everything before this is written.
     Written(SyncSender<()>),
 }
 
-/// The requests of the control thread to the writer. Flags rather than messages: a full queue cannot lose them.
+/// The requests of the control thread to the writer. Flags instead of messages: a full queue cannot lose them.
 #[derive(Default)]
 struct Requests {
     reopen: AtomicBool,
-    /// Since when the writer is to end.
+    /// The time at which the writer was asked to end.
     close: OnceLock<Instant>,
     lines_lost: AtomicU64,
 }
 
 impl Requests {
-    /// A reader that stands still is waited for no longer.
+    /// Returns true if the wait for a stalled reader is over.
     fn is_over(&self) -> bool {
         self.close.get().is_some_and(|since| since.elapsed() >= LAST_WAIT)
     }
 }
 
-/// The control thread's end of a log: owns the writer thread. Dropping it ends the thread without waiting.
+/// The control thread's end of a log: it owns the writer thread. A drop ends the thread without waiting.
 pub struct LogWriter {
     queue: SyncSender<Message>,
     requests: Arc<Requests>,
@@ -119,7 +118,7 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Opens the target and starts the writer; `queue_blocks` is how many full buffers may wait for it.
+    /// Opens the target and starts the writer; `queue_blocks` is the number of full buffers that may wait for it.
     pub fn start(target: LogTarget, queue_blocks: usize) -> Result<LogWriter, LogError> {
         let (queue, incoming) = sync_channel(queue_blocks.max(1));
         let (done, finished) = sync_channel(1);
@@ -136,14 +135,14 @@ impl LogWriter {
         };
         let run = move || {
             writer.run();
-            // Nobody listens when the log was dropped rather than closed.
+            // There is no receiver if the log was dropped instead of closed.
             let _ = done.try_send(());
         };
         thread::Builder::new().name("sigma-log".into()).spawn(run).map_err(LogError::Thread)?;
         Ok(LogWriter { queue, requests, finished })
     }
 
-    /// A worker's end: it hands over a block whenever `buffer_bytes` are full.
+    /// Returns a worker's end: it queues a block for each `buffer_bytes`.
     pub fn sink(&self, buffer_bytes: usize, counters: Arc<WorkerCounters>) -> LogSink {
         let (home, returned) = sync_channel(RETURNED_BUFFERS);
         LogSink {
@@ -157,33 +156,33 @@ impl LogWriter {
         }
     }
 
-    /// An end for lines of the error log, which any thread may write to without waiting.
+    /// Returns an end for lines of the error log, which any thread may write to without waiting.
     pub fn lines(&self) -> Lines {
         Lines::new(self.queue.clone())
     }
 
-    /// Opens the file anew by its name, after it was renamed by a log rotation. Does not wait.
+    /// Reopens the file by its name, after a log rotation has renamed it. It does not wait.
     ///
-    /// If that fails the old file stays in use and the reason is in the error log.
+    /// On failure the old file stays in use and the error log has the reason.
     pub fn reopen(&self) {
         self.requests.reopen.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Lines lost in writes that failed; they are in the counters too, with those that were dropped.
+    /// Returns the lines lost in failed writes; the counters have them too, together with dropped lines.
     pub fn lines_lost(&self) -> u64 {
         self.requests.lines_lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until what was queued before is written; false if that took longer than `limit`.
+    /// Waits until everything queued before is written; returns false if that took longer than `limit`.
     pub fn flush(&self, limit: Duration) -> bool {
         let (told, written) = sync_channel(1);
         self.queue.try_send(Message::Written(told)).is_ok() && written.recv_timeout(limit).is_ok()
     }
 
-    /// Writes what is queued and ends the thread; false if that took longer than `limit`.
+    /// Writes the queue and ends the thread; returns false if that took longer than `limit`.
     ///
-    /// Sinks are to be dropped before: what they hand over later is dropped and counted.
+    /// Drop sinks before: their later lines are dropped and counted.
     pub fn close(self, limit: Duration) -> bool {
         self.request_close();
         self.finished.recv_timeout(limit).is_ok()
@@ -194,7 +193,7 @@ impl LogWriter {
         self.wake();
     }
 
-    /// A full queue needs no wake-up: the writer looks at the flags after every message.
+    /// A full queue needs no wake-up: the writer checks the flags after every message.
     fn wake(&self) {
         let _ = self.queue.try_send(Message::Wake);
     }
@@ -206,7 +205,7 @@ impl Drop for LogWriter {
     }
 }
 
-/// A worker's end of a log. Dropping it flushes.
+/// A worker's end of a log. A drop flushes it.
 pub struct LogSink {
     buffer: Line,
     lines: u64,
@@ -218,7 +217,7 @@ pub struct LogSink {
 }
 
 impl LogSink {
-    /// Appends one line, which `render` writes with its newline. Never waits.
+    /// Appends one line, which `render` writes with its newline. It never waits.
     pub fn line(&mut self, render: impl FnOnce(&mut Line)) {
         if self.lines == 0 {
             self.begin_block();
@@ -230,12 +229,12 @@ impl LogSink {
         }
     }
 
-    /// Whether nothing is buffered.
+    /// Returns true if the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.lines == 0
     }
 
-    /// Hands over what is buffered; to be called on a timer as well. Never waits.
+    /// Queues the buffer; also call it on a timer. It never waits.
     pub fn flush(&mut self) {
         if self.lines == 0 {
             return;
@@ -254,12 +253,12 @@ impl LogSink {
         }
     }
 
-    /// Makes sure that there is a buffer of ordinary size before a block begins.
+    /// Ensures a buffer of ordinary size at the start of a block.
     fn begin_block(&mut self) {
         if self.buffer.capacity() == 0 {
             self.buffer = Line::again(self.returned.try_recv().unwrap_or_default());
         }
-        // One giant line must not keep its memory for good.
+        // One giant line must not keep its memory forever.
         let usual = self.buffer_bytes + LINE_BYTES;
         if self.buffer.capacity() > LARGEST_KEPT * usual {
             self.buffer = Line::default();
@@ -280,7 +279,7 @@ struct Tail {
     owner: Owner,
 }
 
-/// Where a lost line is counted.
+/// The counter of a lost line.
 #[derive(Clone)]
 enum Owner {
     Access(Arc<WorkerCounters>),
@@ -302,11 +301,11 @@ struct Writer {
     output: LogOutput,
     incoming: Receiver<Message>,
     requests: Arc<Requests>,
-    /// The last write failed; said once, not for every block.
+    /// The last write failed; logged once, not for every block.
     failing: bool,
-    /// The rest of a line in which a write came to its end: it is written before anything else.
+    /// The rest of a line after a cut write: it is written before all other bytes.
     tail: Option<Tail>,
-    /// How many dropped lines of the error log it has told of.
+    /// The dropped lines of the error log that it has reported.
     told_dropped: u64,
 }
 
@@ -329,7 +328,7 @@ impl Writer {
         }
     }
 
-    /// Ends the line that a write left unfinished, or gives it up.
+    /// Completes the line that a write has cut, or gives it up.
     fn end_line(&mut self) {
         if self.write_tail().is_err()
             && let Some(tail) = self.tail.take()
@@ -361,7 +360,7 @@ impl Writer {
             Message::Block(Block { bytes, lines, origin }) => (bytes, lines, origin),
             Message::Wake => return,
             Message::Written(told) => {
-                // Whoever has asked may have given up.
+                // The requester may have given up.
                 let _ = told.try_send(());
                 return;
             }
@@ -391,7 +390,7 @@ impl Writer {
         let _ = home.try_send(bytes);
     }
 
-    /// Says once that lines of the error log are missing, when it flows again.
+    /// Reports once, when the log works again, that lines of the error log are missing.
     fn tell_dropped(&mut self) {
         let dropped = error_lines::dropped();
         if dropped > self.told_dropped && !self.failing {
@@ -401,8 +400,7 @@ impl Writer {
         }
     }
 
-    /// Writes a block. Lines that are not written are counted as lost, but for one of which a part is: its
-    /// rest is written when that is possible again.
+    /// Writes a block. Unwritten lines count as lost, except one that is partly written: its rest is written later.
     fn write(&mut self, bytes: &[u8], lines: u64, origin: &Origin) -> io::Result<()> {
         if let Err(error) = self.write_tail() {
             self.lose(&origin.owner(), lines);
@@ -416,10 +414,10 @@ impl Writer {
         Err(error)
     }
 
-    /// A write of a block came to its end after `written` bytes.
+    /// Handles a write of a block that was cut after `written` bytes.
     fn cut(&mut self, bytes: &[u8], lines: u64, origin: &Origin, written: usize) {
         let (whole, end) = match origin {
-            // A line of the error log may have line ends within.
+            // A line of the error log may contain line ends.
             Origin::Error(_) => (0, bytes.len()),
             Origin::Access(_) => {
                 let ends = |part: &[u8]| part.iter().filter(|byte| **byte == b'\n').count() as u64;

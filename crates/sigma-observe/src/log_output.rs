@@ -1,4 +1,4 @@
-//! The descriptor that a log is written to. A pipe without a reader does not hold its writer up for ever.
+//! The descriptor of a log. A pipe without a reader does not block its writer forever.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -12,25 +12,25 @@ use rustix::io::Errno;
 
 use crate::log_buffer::{LogError, LogTarget};
 
-/// Log files hold addresses and targets of clients: readable by owner and group only.
+/// Log files contain addresses and targets of clients: only owner and group may read them.
 const FILE_MODE: u32 = 0o640;
 const DIRECTORY_MODE: u32 = 0o750;
 
-/// The bytes that a pipe with any room takes at once (PIPE_BUF): a larger write could wait.
+/// The bytes that a pipe with any room accepts at once (PIPE_BUF): a larger write could wait.
 const PIECE_BYTES: usize = 4_096;
 
-/// How often a reader that stands still is looked after.
+/// The interval of checks for a stalled reader.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// The descriptor that the writer thread of a log writes to.
 #[derive(Debug)]
 pub(crate) struct LogOutput {
     to: Descriptor,
-    /// Its other end may stand still, as that of a pipe: it is asked for room before each write.
+    /// Its other end may stall, as in a pipe: each write first checks for room.
     may_stall: bool,
 }
 
-/// A write that came to an end before its bytes did.
+/// A write that was cut short.
 #[derive(Debug)]
 pub(crate) struct Short {
     pub(crate) written: usize,
@@ -45,7 +45,7 @@ enum Descriptor {
 }
 
 impl LogOutput {
-    /// Opens `target`; does not wait for anybody to read it.
+    /// Opens `target`; does not wait for a reader.
     pub(crate) fn open(target: &LogTarget) -> Result<LogOutput, LogError> {
         let to = match target {
             LogTarget::Stdout => Descriptor::Stdout,
@@ -64,12 +64,11 @@ impl LogOutput {
         Ok(LogOutput { to, may_stall: !is_file })
     }
 
-    /// Writes all of `bytes`. Waits for a reader that stands still until `is_over` says that it has
-    /// been long enough.
+    /// Writes all of `bytes`. It waits for a stalled reader until `is_over` returns true.
     ///
     /// # Errors
-    /// Returns how many bytes were written before the operating system refused the rest: with `TimedOut` for
-    /// such a reader.
+    /// Returns the number of bytes written before the operating system refused the rest: with `TimedOut` for a
+    /// stalled reader.
     pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> Result<(), Short> {
         let mut written = 0;
         while written < bytes.len() {
@@ -95,7 +94,7 @@ impl LogOutput {
         Ok(())
     }
 
-    /// Whether a write goes through, or fails, at once; waits a moment for it.
+    /// Returns true if a write succeeds, or fails, at once; waits briefly for that.
     fn has_room(&self) -> io::Result<bool> {
         self.to.with(|fd| match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&PAUSE)) {
             Ok(ready) => Ok(ready > 0),
@@ -106,8 +105,8 @@ impl LogOutput {
 }
 
 impl Descriptor {
-    /// Past the buffers and locks of the standard library: a lock held by a thread that waits for a
-    /// reader would keep the process from ending.
+    /// Bypasses the buffers and locks of the standard library: a lock held by a thread that waits for a reader would
+    /// prevent the process from ending.
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         match self {
             Descriptor::Stdout => act(io::stdout().as_fd()),
@@ -117,7 +116,7 @@ impl Descriptor {
     }
 }
 
-/// Opened without waiting: for a FIFO it would last until somebody reads it.
+/// Opens without waiting: for a FIFO it would otherwise wait for a reader.
 fn open_file(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;

@@ -1,7 +1,7 @@
-//! The time as of the turn of a task: read once, and then the same for all that the task does until it waits.
+//! The time at the turn of a task: read once, and then the same until the task waits.
 //!
-//! A clock costs some 40 ns, and an exchange passes six moments that its line shows in milliseconds. Between two times of
-//! waiting a task computes for microseconds, so that the first reading does for all of them, as in nginx.
+//! A clock reading costs about 40 ns, and an exchange has six moments that its line shows in milliseconds. Between
+//! two waits a task computes for microseconds, so that one reading is enough for all of them, as in nginx.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -12,14 +12,14 @@ thread_local! {
 
 #[derive(Clone, Copy)]
 enum Turn {
-    /// No task has its turn: what was read would be old when it is asked for again.
+    /// No task has its turn: a stored time would be outdated at the next reading.
     None,
-    /// Nobody has asked yet.
+    /// The time was not read yet.
     Begun,
     Read(Instant),
 }
 
-/// The time, at most as old as the turn of the task that asks.
+/// Returns the time, at most as old as the turn of the calling task.
 pub fn now() -> Instant {
     TURN.with(|turn| match turn.get() {
         Turn::Read(at) => at,
@@ -32,10 +32,10 @@ pub fn now() -> Instant {
     })
 }
 
-/// Lets a task have its turn: whoever polls it does so in `run`.
+/// Gives a task its turn: `run` polls it.
 #[inline]
 pub fn turn<R>(run: impl FnOnce() -> R) -> R {
-    /// The turn is over, even if what ran has panicked.
+    /// Ends the turn, even after a panic.
     struct Over;
     impl Drop for Over {
         fn drop(&mut self) {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_still_within_a_turn_and_nowhere_else() {
+    fn time_is_constant_within_a_turn_only() {
         assert!(moves());
         let first = turn(|| {
             assert!(!moves());

@@ -1,5 +1,5 @@
-//! Files of the process in folders that other users may write to. There a user could make a link of the file's name,
-//! and have the process write to another file.
+//! Files of the process in folders that other users can write to. There a user could replace the file with a link, so
+//! that the process writes to another file.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
-/// Limit of links from one file to the next, as that of Linux is 40.
+/// The limit of links from one file to the next; Linux has 40.
 const MOST_LINKS: usize = 8;
 
-/// Opens a file to append to, which is made with this mode if it is not there. A link is followed if it belongs to
-/// the user of this process or to root: operators lead logs elsewhere by links.
+/// Opens a file to append to; a missing one is made with this mode. A link is followed if it belongs to the user of
+/// this process or to root: operators redirect logs by links.
 ///
 /// # Errors
-/// Returns the error of the operating system, or that the link is another user's.
+/// Returns the error of the operating system, or an error if the link belongs to another user.
 pub fn append(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(mode);
     open(path, options)
 }
 
-/// Opens a file to read. Links are followed as by [`append`].
+/// Opens a file for reading. Links are followed as in [`append`].
 ///
 /// # Errors
-/// Returns the error of the operating system, or that the link is another user's.
+/// Returns the error of the operating system, or an error if the link belongs to another user.
 pub fn read(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> io::Result<File> {
 }
 
 fn open(path: &Path, mut options: OpenOptions) -> io::Result<File> {
-    // Opening a pipe would last until its other end is opened.
+    // To open a pipe would wait for its other end.
     options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK));
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -48,10 +48,11 @@ fn open(path: &Path, mut options: OpenOptions) -> io::Result<File> {
     Err(Errno::LOOP.into())
 }
 
-/// Opens a file of this process to read and write, which is made with this mode if it is not there.
+/// Opens a file of this process for reading and writing; a missing one is made with this mode.
 ///
 /// # Errors
-/// Returns the error of the operating system, or that the file is a link, another user's, or has another name.
+/// Returns the error of the operating system, or an error if the file is a link, belongs to another user, or has
+/// another name.
 pub fn open_own(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(mode);
@@ -74,12 +75,12 @@ pub fn open_own(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file belongs to the user of this process, or to root.
+/// Returns true if a file belongs to the user of this process, or to root.
 fn is_trusted(facts: &Metadata) -> bool {
     facts.uid() == 0 || facts.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// The target of a link, which is looked at and read by one descriptor: its name may meanwhile be another file's.
+/// Returns the target of a link, which is checked and read through one descriptor: its name may be reused meanwhile.
 fn target(path: &Path) -> io::Result<PathBuf> {
     let link =
         OpenOptions::new().read(true).custom_flags(flags(OFlags::PATH | OFlags::NOFOLLOW)).open(path)?;

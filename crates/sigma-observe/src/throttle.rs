@@ -1,9 +1,9 @@
-//! Lines that peers can cause are said a few times, then seldom.
+//! A rate limit for log lines that peers can cause: a few at once, then rarely.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// How often one place in the code may speak up on one thread.
+/// The rate of one place in the code on one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// Lines at once.
@@ -12,7 +12,7 @@ pub struct Allowance {
     pub pause: Duration,
 }
 
-/// Holds one place in the code to an [`Allowance`] and counts what it keeps back.
+/// Applies an [`Allowance`] to one place in the code and counts suppressed lines.
 #[derive(Debug)]
 pub struct Throttle {
     left: u32,
@@ -21,12 +21,12 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle through which nothing has gone, at the time `now`.
+    /// Returns a new throttle at the time `now`.
     pub fn new(allowance: Allowance, now: Instant) -> Throttle {
         Throttle { left: allowance.burst, since: now, kept_back: 0 }
     }
 
-    /// Whether a line may be said `now`: the number of those like it that were kept back before.
+    /// Returns the number of lines suppressed before this one, or None if it is suppressed too.
     pub fn pass(&mut self, allowance: Allowance, now: Instant) -> Option<u64> {
         let pause = allowance.pause.max(Duration::from_millis(1));
         let pauses = now.saturating_duration_since(self.since).as_millis() / pause.as_millis();
@@ -49,12 +49,12 @@ impl Throttle {
 pub struct Throttles(RefCell<Vec<Throttle>>);
 
 impl Throttles {
-    /// Throttles through which nothing has gone.
+    /// Returns new throttles.
     pub const fn new() -> Throttles {
         Throttles(RefCell::new(Vec::new()))
     }
 
-    /// As [`Throttle::pass`], for this number. Numbers are few and small: each has a place.
+    /// As [`Throttle::pass`], for this number. Numbers are few and small: each has an entry.
     pub fn pass(&self, number: usize, allowance: Allowance, now: Instant) -> Option<u64> {
         let mut throttles = self.0.borrow_mut();
         if throttles.len() <= number {
@@ -91,7 +91,7 @@ mod tests {
         check(60_000, Some(1));
         check(60_000, Some(0));
         check(60_000, None);
-        // A clock that is read elsewhere may be a little behind.
+        // Another clock reading may be slightly behind.
         check(0, None);
     }
 

@@ -1,5 +1,5 @@
-//! Lines of JSON. Their members are known when the program is compiled: each is written by instructions of its own, where
-//! a list to go through would make the processor guess at every member what comes next.
+//! JSON lines. Their members are known at compile time, so each has its own instructions: in a loop over a list the
+//! processor would mispredict at every member.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use crate::date::Clock;
 use crate::field::Field;
 use crate::line::{Line, Put};
 
-/// Appends one line with its newline. A member's name is its variable's; one without a value is `null`, but for those of
-/// traces, which are left out.
+/// Appends one line with its newline. The name of a member is the name of its variable. A missing value is `null`;
+/// missing members of traces are left out.
 pub(super) fn render<E: Entry>(entry: &E, clock: &Clock, line: &mut Line) {
     const REFERER: Field = Field::HttpHeader(Cow::Borrowed("referer"));
     const USER_AGENT: Field = Field::HttpHeader(Cow::Borrowed("user-agent"));

@@ -1,4 +1,4 @@
-//! Access lines on their way to a file: order, rotation, and what happens when the writer is behind.
+//! Access lines on their way to a file: order, rotation, and a writer that is behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Waits until `path` holds `expected`.
+/// Waits until `path` contains `expected`.
 fn wait_for(path: &Path, expected: &str) {
     let end = Instant::now() + DEADLINE;
     while read(path) != expected {
@@ -33,13 +33,13 @@ fn wait_for(path: &Path, expected: &str) {
     }
 }
 
-/// A sink whose queue nobody reads, and the queue.
+/// Returns a sink whose queue has no reader, and the queue.
 fn unread_sink(queue_blocks: usize, buffer_bytes: usize) -> (LogSink, Receiver<Message>) {
     let (queue, incoming) = sync_channel(queue_blocks);
     let (_, finished) = sync_channel(1);
     let writer = LogWriter { queue, requests: Arc::default(), finished };
     let sink = writer.sink(buffer_bytes, counters());
-    // Dropping a writer wakes its thread; a queue made for the test is to stay as it is.
+    // A drop would wake the writer's thread; the test's queue must stay unchanged.
     std::mem::forget(writer);
     (sink, incoming)
 }
@@ -175,7 +175,7 @@ fn failed_writes_are_counted() {
     assert_eq!(crate::counters::merge(&[counters]).get(Counter::AccessLinesDropped), 2);
 }
 
-/// The state of a writer thread, without the thread.
+/// Returns the state of a writer thread, without the thread.
 fn writer_of(target: &Path) -> (Writer, SyncSender<Message>) {
     let (queue, incoming) = sync_channel(8);
     let target = LogTarget::File(target.into());
@@ -194,8 +194,8 @@ fn block(bytes: &str, counters: &Arc<WorkerCounters>) -> Message {
     })
 }
 
-/// A disk that is full in the middle of a block, at each of its bytes, and has room again later: no line is
-/// split, and the lines that are missing are those that were counted.
+/// A disk becomes full within a block, at each of its bytes, and has room again later: no line is split, and the
+/// missing lines match the counter.
 #[test]
 fn a_full_disk_splits_no_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn a_full_disk_splits_no_line() {
             let path = dir.path().join(format!("{room}{}.log", later.len()));
             let (mut writer, _queue) = writer_of(&path);
             let counters = counters();
-            // What a write leaves that came to its end after `room` bytes.
+            // The rest after a write that was cut at `room` bytes.
             writer.output.write_all(&block_text.as_bytes()[..room], || false).unwrap();
             writer.cut(block_text.as_bytes(), 4, &Origin::Access(sender(&counters)), room);
             if !later.is_empty() {
@@ -232,7 +232,7 @@ fn a_full_disk_splits_no_line() {
 
 /// A line whose rest can never be written counts as lost, once.
 #[test]
-fn a_line_that_is_given_up_is_counted() {
+fn an_unfinished_line_is_counted() {
     let (mut writer, _queue) = writer_of(Path::new("/dev/full"));
     let counters = counters();
     writer.cut(b"one\ntwo\n", 2, &Origin::Access(sender(&counters)), 5);
@@ -244,9 +244,9 @@ fn a_line_that_is_given_up_is_counted() {
     assert_eq!(writer.requests.lines_lost.load(Ordering::Relaxed), 2);
 }
 
-/// A line of the error log is one, whatever it holds.
+/// A line of the error log is one line, whatever its bytes.
 #[test]
-fn a_line_of_the_error_log_is_ended() {
+fn a_line_of_the_error_log_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("error.log");
     let (mut writer, _queue) = writer_of(&path);
