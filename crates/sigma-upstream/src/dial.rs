@@ -1,4 +1,4 @@
-//! Establishing a connection within a time.
+//! Connecting within a timeout.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,16 +16,16 @@ use tokio::io::AsyncWriteExt;
 
 use crate::endpoint::Address;
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.1, or HTTP/2 where TLS agrees on it; or bytes of any kind.
+    /// HTTP/1.1, or HTTP/2 if TLS negotiates it; or any bytes
     Http,
-    /// HTTP/2 by prior knowledge.
+    /// HTTP/2 by prior knowledge
     Http2,
-    /// FastCGI.
+    /// FastCGI
     Fcgi,
-    /// Dubbo. What is offered in TLS must not be HTTP/2.
+    /// Dubbo. TLS must not offer HTTP/2.
     Dubbo,
 }
 
@@ -39,26 +39,26 @@ impl From<Scheme> for Protocol {
     }
 }
 
-/// How a node is to be reached.
+/// The way to connect to a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Dial<'d> {
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// For the connection and what it takes until a request may be sent.
+    /// The timeout of the connection and its handshakes.
     pub timeout_ms: u64,
-    /// For the transport alone, if that has less time.
+    /// The timeout of the transport alone, if it is shorter.
     pub link_ms: Option<NonZeroU32>,
-    /// If it becomes a connection for several exchanges.
+    /// The limits of a connection for several exchanges.
     pub shared: SharedLimits,
-    /// If it is to be encrypted.
+    /// The TLS settings of an encrypted connection.
     pub tls: Option<DialTls<'d>>,
-    /// Bytes in front of everything else, such as a PROXY header; empty for none.
+    /// Bytes before all others, such as a PROXY header; empty for none.
     pub introduction: &'d [u8],
-    /// Told when the transport stands, before TLS.
+    /// Called when the transport is established, before TLS.
     pub linked: Option<Notice<'d>>,
 }
 
-/// Something to be called once.
+/// A one-time callback.
 #[derive(Clone, Copy)]
 pub struct Notice<'d>(pub &'d dyn Fn());
 
@@ -71,27 +71,26 @@ impl std::fmt::Debug for Notice<'_> {
 /// The TLS of an encrypted connection.
 #[derive(Debug, Clone, Copy)]
 pub struct DialTls<'d> {
-    /// The settings of the handshake; a node that agrees on `h2` is spoken to in HTTP/2.
+    /// The settings of the handshake; a node that negotiates `h2` gets HTTP/2.
     pub client: &'d ClientTls,
-    /// The name that the node is asked for, without a port.
+    /// The requested server name, without a port.
     pub name: &'d str,
 }
 
 impl Dial<'_> {
-    /// The manner alone, without whom the node takes the gateway for.
+    /// Returns the settings alone, without the client-specific introduction.
     pub(crate) fn in_general(&self) -> Dial<'static> {
         Dial { tls: None, introduction: b"", linked: None, ..*self }
     }
 
-    /// Whether the node has the choice between connections of this kind and others.
+    /// Returns true if the node may choose a shared connection.
     pub(crate) fn may_be_shared(&self) -> bool {
         self.introduction.is_empty() && self.tls.is_some_and(|tls| tls.client.offers_http2())
     }
 
-    /// Whether connections of this kind serve several exchanges at a time, as far as can be told
-    /// before they are there.
+    /// Returns true if connections of this kind are shared, as far as that is known in advance.
     pub fn is_shared(&self) -> bool {
-        // One that speaks for a certain client is nobody else's to wait for.
+        // A connection for a certain client is not for other clients to wait for.
         self.protocol == Protocol::Http2 && self.introduction.is_empty()
     }
 }
@@ -99,16 +98,16 @@ impl Dial<'_> {
 /// A connection as it was established.
 #[derive(Debug)]
 pub enum Dialled {
-    /// For one exchange at a time.
+    /// For one exchange at a time
     Single(Connection),
-    /// For several.
+    /// For several
     Shared(Rc<SharedConnection>),
 }
 
-/// Connects to `addr` as `dial` says, for exchanges.
+/// Connects to `addr` with `dial`, for exchanges.
 ///
 /// # Errors
-/// As [`reach`].
+/// Returns an error in the same cases as [`reach`].
 pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let deadline = Deadline::new();
     deadline.set(dial.timeout_ms);
@@ -125,12 +124,11 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     }))
 }
 
-/// Connects to `addr` as `dial` says, for bytes of any kind, before `deadline`.
+/// Connects to `addr` with `dial`, for any bytes, before `deadline`.
 ///
 /// # Errors
-/// Returns an error: [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] if this machine lacks
-/// something, [`FaultKind::ConnectRefused`] for every answer of the network that is not a connection,
-/// or a kind that says why no TLS session came about.
+/// Returns an error: [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] if this machine lacks something,
+/// [`FaultKind::ConnectRefused`] for every other network error, or the kind of a failed TLS handshake.
 pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Result<Stream, Fault> {
     let connecting = async {
         let connected = match addr {
@@ -157,8 +155,8 @@ pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Resu
         tell();
     }
     let Some(tls) = &dial.tls else { return Ok(stream) };
-    // One time for all of it: the handshake has what the connection left. Boxed, so that a connection in the clear
-    // takes no memory for one.
+    // One timeout for all of it: the handshake has the rest after the connection. Boxed, so that a cleartext
+    // connection takes no memory for it.
     let shaken = Box::pin(async {
         let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
         shaken.map_err(|error| unshaken(addr, tls.name, &error))
@@ -185,18 +183,18 @@ fn refused(addr: &Address, error: &io::Error) -> Fault {
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
 }
 
-/// How often a worker logs a node's certificate: each connection would say the same.
+/// The interval in which a worker logs a node's certificate error: each connection would repeat it.
 const COMPLAINT_MS: u64 = 10_000;
 
-/// How many nodes are told apart there. Others are logged without a limit.
+/// The number of nodes with such an interval. Others are logged without a limit.
 const COMPLAINTS_MAX: usize = 256;
 
 thread_local! {
-    /// The nodes whose certificates were logged, each with the time.
+    /// The nodes whose certificate errors were logged, each with the time.
     static COMPLAINTS: RefCell<HashMap<(Address, BadCertificate), u64>> = RefCell::default();
 }
 
-/// Whether a node's certificate is to be logged now.
+/// Returns true if a node's certificate error should be logged now.
 fn is_news(addr: &Address, bad: BadCertificate) -> bool {
     let now_ms = deadline::now_ms();
     COMPLAINTS.with_borrow_mut(|complaints| {
@@ -243,7 +241,7 @@ fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
         return timed_out();
     }
     if matches!(error, HandshakeError::BadName) {
-        // It was not even asked.
+        // It was not even contacted.
         return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
     }
     let cause = error.cause();
@@ -259,7 +257,7 @@ fn unshaken(addr: &Address, name: &str, error: &HandshakeError) -> Fault {
     }
 }
 
-/// The fault of a connection that does not stand in time.
+/// Returns the fault of a connection that is not established in time.
 pub(crate) fn timed_out() -> Fault {
     Fault::new(FaultKind::ConnectTimeout, "the node did not accept the connection in time")
 }

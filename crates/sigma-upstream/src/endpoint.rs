@@ -1,8 +1,8 @@
-//! The nodes of an upstream as the data plane sees them, and the one cell that publishes them.
+//! The nodes of an upstream for the data plane, and the one cell that publishes them.
 //!
-//! The control side turns configured nodes into [`PlannedNode`]s once, gives each an address
-//! (see [`crate::dns`]) and publishes the result as an immutable [`EndpointSet`]. A worker holds
-//! its own reference through an [`EndpointView`] and looks at one read-mostly number per request.
+//! The control side turns configured nodes into [`PlannedNode`]s once, gives each an address (see [`crate::dns`]) and
+//! publishes the result as an immutable [`EndpointSet`]. A worker holds its own reference through an [`EndpointView`]
+//! and reads one read-mostly number per request.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,12 +21,12 @@ use crate::health::{Health, HealthEpoch, HealthRecords};
 use crate::identity::{EndpointId, EndpointIds, Lease};
 use crate::lock::lock;
 
-/// Where to connect to.
+/// The address of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// TCP.
+    /// TCP
     Tcp(SocketAddr),
-    /// Unix domain socket.
+    /// Unix domain socket
     Unix(PathBuf),
 }
 
@@ -39,68 +39,68 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// One place that requests can be sent to.
+/// One address that requests can be sent to.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// The right to its identity.
+    /// The lease of its identity.
     pub lease: Lease,
     /// The configured host: a name, an IP address (IPv6 without brackets) or `unix:/path`.
     pub host: String,
     /// The configured port or the scheme's; 0 for unix sockets.
     pub port: u16,
-    /// Where to connect to.
+    /// The address to connect to.
     pub addr: Address,
     /// The Host header for `pass_host: node`: `host[:port unless the scheme's default]`.
     pub host_header: String,
-    /// Share of requests within the priority group.
+    /// The share of requests within the priority group.
     pub weight: u32,
-    /// Group; higher groups are used first.
+    /// The priority group; higher groups are used first.
     pub priority: i32,
-    /// What else is said of it.
+    /// Its metadata.
     pub metadata: Option<Arc<Map<String, Value>>>,
-    /// What health checks know about it.
+    /// Its health.
     pub health: Arc<Health>,
-    /// It is one of several addresses of its host, and hashing calls it by its own.
+    /// It is one of several addresses of its host, and its hash name is the address.
     pub by_address: bool,
 }
 
 impl Endpoint {
-    /// Its identity in tables of workers.
+    /// Returns its identity in tables of workers.
     #[inline]
     pub fn id(&self) -> EndpointId {
         self.lease.id()
     }
 
-    /// `host:port` with brackets around IPv6, or `unix:/path`: what people call it.
+    /// Returns `host:port` with brackets around IPv6, or `unix:/path`: its displayed name.
     pub fn name(&self) -> String {
         node_name(&self.host, self.port, &self.addr)
     }
 
-    /// As a node of a table for hashing, with this weight.
+    /// Returns it as a node of a hash table, with this weight.
     pub(crate) fn hash_node(&self, weight: u32) -> HashNode {
         HashNode { id: self.id(), by_address: self.by_address, share: weight }
     }
 
-    /// The name by which hashing tells nodes apart: the same on every gateway.
+    /// Returns its name for hashing: the same on every gateway.
     ///
-    /// A host with one address keeps its place when the address changes; several addresses must not
-    /// share one place.
+    /// A host with one address keeps its hash position when the address changes; several addresses must not share a
+    /// position.
     pub(crate) fn hash_name(&self) -> String {
         if self.by_address { self.addr.to_string() } else { self.name() }
     }
 
-    /// Whether requests of sessions that are on it may be sent to it. One of weight 0 takes no other
-    /// sessions, and keeps those that it has; so does one that is drained.
+    /// Returns true if it may get requests of its sessions. A node of weight 0, or a draining one, keeps its sessions
+    /// and gets no others.
     pub fn keeps_sessions(&self) -> bool {
         self.health.keeps_bound()
     }
 
-    /// A text of its metadata.
+    /// Returns a text of its metadata.
     pub fn metadata_text(&self, key: &str) -> Option<&str> {
         self.metadata.as_ref()?.get(key)?.as_str()
     }
 
-    /// Whether `other` is the same configured node at another address of its name.
+    /// Returns true if `other` is the same configured node at another address of its name.
     pub fn is_another_address_of(&self, other: &Endpoint) -> bool {
         self.by_address
             && self.addr != other.addr
@@ -109,7 +109,7 @@ impl Endpoint {
             && self.host == other.host
     }
 
-    /// Whether the addresses of both are of the same family.
+    /// Returns true if both addresses are of the same family.
     pub fn is_of_family_of(&self, other: &Endpoint) -> bool {
         match (&self.addr, &other.addr) {
             (Address::Tcp(one), Address::Tcp(two)) => one.is_ipv4() == two.is_ipv4(),
@@ -117,7 +117,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether two endpoints are the same for whoever connects or balances.
+    /// Returns true if two endpoints are the same for connecting and balancing.
     fn same(&self, other: &Endpoint) -> bool {
         self.id() == other.id()
             && self.addr == other.addr
@@ -129,7 +129,7 @@ impl Endpoint {
     }
 }
 
-/// `host:port` with brackets around IPv6, or `unix:/path`.
+/// Returns `host:port` with brackets around IPv6, or `unix:/path`.
 pub(crate) fn node_name(host: &str, port: u16, address: &Address) -> String {
     match address {
         Address::Unix(_) => host.to_owned(),
@@ -145,23 +145,23 @@ pub struct EndpointSet {
     pub endpoints: Vec<Endpoint>,
     /// Unique in the process and increasing; never 0.
     pub generation: u64,
-    /// Moves whenever one of `endpoints` becomes usable or unusable.
+    /// Changes whenever one of `endpoints` becomes usable or unusable.
     pub health_epoch: Arc<HealthEpoch>,
-    /// Tables for hashing that are there already.
+    /// Hash tables built in advance.
     pub made_ahead: MadeAhead,
-    /// Why there is no endpoint, if it is that no name of a node has an address.
+    /// The reason for an empty set, if no name of a node has an address.
     pub unresolved: Option<Fault>,
 }
 
 impl EndpointSet {
-    /// A set with a fresh generation.
+    /// Returns a set with a new generation.
     pub fn new(endpoints: Vec<Endpoint>, health_epoch: Arc<HealthEpoch>) -> EndpointSet {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let generation = NEXT.fetch_add(1, Ordering::Relaxed);
         EndpointSet { endpoints, generation, health_epoch, made_ahead: MadeAhead::None, unresolved: None }
     }
 
-    /// Whether `other` would make no difference to a worker.
+    /// Returns true if `other` is equal for a worker.
     pub fn same(&self, other: &EndpointSet) -> bool {
         Arc::ptr_eq(&self.health_epoch, &other.health_epoch)
             && self.unresolved == other.unresolved
@@ -170,17 +170,17 @@ impl EndpointSet {
     }
 }
 
-/// The one published value of an upstream's endpoints.
+/// The published endpoints of one upstream.
 #[derive(Debug)]
 pub struct UpstreamCell {
-    /// Generation of `current`, stored after it: a reader that sees the number finds at least
-    /// that set behind the lock.
+    /// The generation of `current`, stored after it: a reader that sees the number finds at least that set under the
+    /// lock.
     generation: AtomicU64,
     current: Mutex<Arc<EndpointSet>>,
 }
 
 impl UpstreamCell {
-    /// A cell that holds `set`.
+    /// Returns a cell with `set`.
     pub fn new(set: Arc<EndpointSet>) -> UpstreamCell {
         UpstreamCell { generation: AtomicU64::new(set.generation), current: Mutex::new(set) }
     }
@@ -193,7 +193,7 @@ impl UpstreamCell {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// The current set; takes the lock, so for the control side and for refreshes only.
+    /// Returns the current set; takes the lock, so only for the control side and for refreshes.
     pub fn load(&self) -> Arc<EndpointSet> {
         Arc::clone(&lock(&self.current))
     }
@@ -201,8 +201,8 @@ impl UpstreamCell {
 
 /// A worker's own reference to an upstream's endpoints.
 ///
-/// The inner `Rc` is what an exchange clones to keep a set for its lifetime: counting the shared
-/// `Arc` per request would make all workers write one cache line.
+/// An exchange clones the inner `Rc` to keep a set for its lifetime: with the shared `Arc`, all workers would write
+/// one cache line per request.
 #[derive(Debug)]
 pub struct EndpointView {
     cell: Arc<UpstreamCell>,
@@ -213,13 +213,13 @@ pub struct EndpointView {
 pub type LocalSet = Rc<Arc<EndpointSet>>;
 
 impl EndpointView {
-    /// A view of `cell`, holding its current set.
+    /// Returns a view of `cell`, with its current set.
     pub fn new(cell: Arc<UpstreamCell>) -> EndpointView {
         let held = Rc::new(cell.load());
         EndpointView { cell, held }
     }
 
-    /// Takes over a newer set if there is one; true if so. One load when nothing changed.
+    /// Takes a newer set; returns true if there was one. It costs one load if nothing changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         if self.cell.generation.load(Ordering::Acquire) == self.held.generation {
@@ -229,26 +229,26 @@ impl EndpointView {
         true
     }
 
-    /// The set held since the last refresh.
+    /// Returns the set of the last refresh.
     #[inline]
     pub fn held(&self) -> &LocalSet {
         &self.held
     }
 }
 
-/// How a node's address is found.
+/// The location of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// Known from the configuration.
+    /// Known from the configuration
     Fixed(Address),
-    /// A name to resolve (lower case, no brackets).
+    /// A name to resolve (lower case, no brackets)
     Name(String),
 }
 
-/// A configured node, complete but for the address of a host name.
+/// A configured node, complete except for the address of a host name.
 #[derive(Debug, Clone)]
 pub struct PlannedNode {
-    /// The upstream's.
+    /// The upstream's scheme.
     pub scheme: Scheme,
     /// See [`Endpoint`].
     pub host: String,
@@ -262,12 +262,12 @@ pub struct PlannedNode {
     pub priority: i32,
     /// See [`Endpoint`].
     pub metadata: Option<Arc<Map<String, Value>>>,
-    /// Where it is.
+    /// Its location.
     pub location: Location,
 }
 
 impl PlannedNode {
-    /// The endpoint at `addr`. Its identity is leased from `ids`, its health is kept in `records`.
+    /// Returns the endpoint at `addr`. Its identity is leased from `ids`, its health is kept in `records`.
     pub fn at(&self, addr: Address, ids: &EndpointIds, records: &HealthRecords) -> Endpoint {
         let of_name = match (&self.location, &addr) {
             (Location::Name(_), Address::Tcp(addr)) => Some(addr.ip()),
@@ -288,12 +288,12 @@ impl PlannedNode {
     }
 }
 
-/// The port that `scheme` implies; none for stream schemes.
+/// Returns the default port of `scheme`; None for stream schemes.
 pub fn default_port(scheme: Scheme) -> Option<u16> {
     match scheme {
         Scheme::Http | Scheme::Grpc => Some(80),
         Scheme::Https | Scheme::Grpcs => Some(443),
-        // Nobody has registered one; PHP's process manager listens there.
+        // There is no registered port; PHP's process manager uses this one.
         Scheme::Fcgi => Some(9000),
         Scheme::Tcp | Scheme::Tls | Scheme::Udp | Scheme::Kafka => None,
     }
@@ -301,8 +301,8 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
 
 /// Completes configured nodes: port, Host header.
 ///
-/// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
-/// port where the scheme implies none is left out; the configuration check has reported it.
+/// Nodes with the same host, port and priority are merged; the last weight counts. A node without a port is left out
+/// if the scheme has no default; the configuration check has reported it.
 pub fn plan_nodes(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
     let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
     let mut places: HashMap<(String, u16, i32), usize> = HashMap::with_capacity(nodes.len());
@@ -347,7 +347,7 @@ fn locate(host: &str, port: Option<u16>, scheme: Scheme) -> Option<(String, Loca
 
 fn host_header(host: &str, location: &Location, port: u16, scheme: Scheme) -> String {
     let shown = match location {
-        // A path is not a host; HTTP over a unix socket names the local machine.
+        // A path is not a host; HTTP over a unix socket uses the name of the local machine.
         Location::Fixed(Address::Unix(_)) => return "localhost".to_owned(),
         Location::Fixed(Address::Tcp(addr)) if addr.is_ipv6() => format!("[{host}]"),
         _ => host.to_owned(),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn same_host_port_and_priority_collapse() {
+    fn same_host_port_and_priority_are_merged() {
         let got = plan_nodes(
             Scheme::Http,
             &[node("a", None, 1, 0), node("b", None, 2, 0), node("a", Some(80), 7, 0), node("a", None, 3, 1)],

@@ -1,9 +1,8 @@
-//! Where an upstream's nodes come from when they are not configured.
+//! Sources of an upstream's nodes other than its configuration.
 //!
-//! A registry is one type that implements [`Feed`]; everything else is the same for all of them:
-//! a [`Watch`](crate::watch::Watch) asks for lists, resolves the names in them, keeps the last good
-//! list while the feed fails, and publishes endpoints. To add a registry: one file, and one line
-//! where the control plane makes feeds.
+//! A registry is one type that implements [`Feed`]. The rest is common: a [`Watch`](crate::watch::Watch) reads lists,
+//! resolves the names in them, keeps the last good list while the feed fails, and publishes endpoints. To add a
+//! registry, write one file, and one line where the control plane makes feeds.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,28 +11,28 @@ use std::time::Duration;
 use sigma_config::resources::Node;
 use sigma_http::Fault;
 
-/// A source that fails is asked again after this long, then twice as long, up to [`RETRY_MAX`].
+/// The pause after the first failure of a source; it doubles up to [`RETRY_MAX`].
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// Longest pause between failures.
+/// The longest pause after failures.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The pause after the first failure (0) and those that follow it.
+/// Returns the pause after the first failure (0) and later ones.
 pub(crate) fn backoff(failures: u32) -> Duration {
     RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
 }
 
-/// Why a feed has no list now.
+/// The reason why a feed has no list now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedError {
     /// A sentence.
     pub(crate) why: String,
-    /// What is said to those who need a node, as long as none was ever known.
+    /// The fault of requests that need a node, while no list was ever known.
     pub(crate) lack: Option<Fault>,
 }
 
 impl FeedError {
-    /// A registry that does not answer, or not with a list.
+    /// Returns the error of a registry that does not respond, or not with a list.
     pub fn new(why: impl Into<String>) -> FeedError {
         FeedError { why: why.into(), lack: None }
     }
@@ -47,18 +46,18 @@ impl fmt::Display for FeedError {
 
 impl std::error::Error for FeedError {}
 
-/// The next list, or why there is none.
+/// The next list, or the reason for its absence.
 pub type NextNodes<'f> = Pin<Box<dyn Future<Output = Result<Vec<Node>, FeedError>> + Send + 'f>>;
 
-/// A stream of complete lists of nodes.
+/// A stream of complete node lists.
 pub trait Feed: Send + fmt::Debug {
-    /// What it follows, for the log: `dns web.internal`.
+    /// Returns its source, for the log: `dns web.internal`.
     fn name(&self) -> String;
 
-    /// The next list: at once the first time and after an error, else when it may have changed. A
-    /// list replaces the one before. An empty list means that the registry knows of no node, and is
-    /// served as such; a feed that cannot tell that from a failure yields an error. After an error
-    /// the caller pauses, so a feed need not.
+    /// Returns the next list: at once the first time and after an error, otherwise when it may have changed. A list
+    /// replaces the previous one. An empty list means that the registry has no nodes, and is used as such; a feed
+    /// that cannot distinguish that from a failure returns an error. After an error the caller pauses, so a feed need
+    /// not.
     fn next(&mut self) -> NextNodes<'_>;
 }
 

@@ -1,8 +1,7 @@
-//! Identities of endpoints: small numbers that tables are indexed by, and that are given back.
+//! Identities of endpoints: small numbers that index tables, and are reused.
 //!
-//! An identity belongs to whoever holds a [`Lease`] on it. When the last lease is gone the number
-//! may be given to another endpoint, under another generation: a table that still has an entry
-//! of the former one sees that by comparing [`EndpointId`]s.
+//! An identity belongs to the holders of a [`Lease`] on it. After the last lease, the number may go to another
+//! endpoint, with another generation: a table with an old entry detects that by comparing [`EndpointId`]s.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,16 +13,16 @@ use sigma_config::resources::Scheme;
 
 use crate::lock::lock;
 
-/// Names an endpoint in tables of workers. Two that are equal mean the same endpoint.
+/// The name of an endpoint in tables of workers. Equal ones mean the same endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EndpointId {
     index: u32,
-    /// Never 0, so that an identity or none takes no more room than an identity.
+    /// Never 0, so that an optional identity has the same size.
     generation: NonZeroU32,
 }
 
 impl EndpointId {
-    /// A dense number: no two endpoints that exist at the same time have the same.
+    /// Returns a dense number, unique among existing endpoints.
     #[inline]
     pub fn index(self) -> usize {
         self.index as usize
@@ -35,7 +34,7 @@ impl EndpointId {
     }
 }
 
-/// The right to an identity. While a clone of it exists the identity means the same endpoint.
+/// The right to an identity. While a clone of it exists, the identity means the same endpoint.
 #[derive(Debug, Clone)]
 pub struct Lease {
     id: EndpointId,
@@ -43,13 +42,13 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The identity.
+    /// Returns the identity.
     #[inline]
     pub fn id(&self) -> EndpointId {
         self.id
     }
 
-    /// Tells later whether any lease on this identity is left, without being one.
+    /// Returns a watch that reports the end of the last lease, without being a lease.
     pub fn watch(&self) -> LeaseWatch {
         LeaseWatch { id: self.id, held: Arc::downgrade(&self.held) }
     }
@@ -60,7 +59,7 @@ impl Lease {
     }
 }
 
-/// What is left of an identity in a table that does not keep it alive.
+/// A weak reference to an identity in a table.
 #[derive(Debug, Clone)]
 pub struct LeaseWatch {
     id: EndpointId,
@@ -68,60 +67,58 @@ pub struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    /// The identity.
+    /// Returns the identity.
     #[inline]
     pub fn id(&self) -> EndpointId {
         self.id
     }
 
-    /// Whether the endpoint is gone. One that is gone does not come back.
+    /// Returns true if the endpoint is gone. It does not come back.
     pub fn is_over(&self) -> bool {
         self.held.strong_count() == 0
     }
 }
 
-/// What tells endpoints apart.
+/// The properties that identify an endpoint.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Identity {
     scheme: u8,
     host: String,
     /// 0 for unix sockets.
     port: u16,
-    /// Of the several that a name may have; unset where the host says it all.
+    /// One of several addresses of a name; None if the host is enough.
     address: Option<IpAddr>,
 }
 
 /// The identities of the process. Control side only.
 ///
-/// Nothing happens here when a lease ends, which may be on a worker: identities without a lease
-/// are found when new ones are made. There are at most as many of them as were live, so the table
-/// and the numbers in use are bounded by what exists at the same time.
+/// The end of a lease does nothing here, as it may be on a worker: identities without a lease are found when new ones
+/// are made. There are at most as many of them as live ones, so the table and the numbers in use are bounded.
 #[derive(Debug, Default)]
 pub struct EndpointIds {
     table: Mutex<Table>,
 }
 
-/// Below this many identities nobody looks for those that are over.
+/// Below this number of identities there is no sweep.
 const SWEEP_MIN: usize = 64;
 
 #[derive(Debug)]
 struct Table {
     known: HashMap<Identity, LeaseWatch>,
-    /// Numbers below `indices` that no lease is on; the lowest is given first, so that tables
-    /// can become short again.
+    /// Free numbers below `indices`; the lowest is used first, so that tables can shrink.
     free: BinaryHeap<Reverse<u32>>,
-    /// Numbers that were ever in use.
+    /// The highest number ever in use.
     indices: u32,
-    /// Of the next identity. After four billion identities it begins anew; no table keeps an entry
-    /// that long.
+    /// The generation of the next identity. It wraps after four billion identities; no table keeps an entry that
+    /// long.
     generation: NonZeroU32,
-    /// How many identities there may be until those that are over are looked for.
+    /// The number of identities that starts a sweep.
     sweep_at: usize,
 }
 
 impl EndpointIds {
-    /// A lease on the identity of this endpoint: on the existing one while anybody has a lease on
-    /// it, else on a new one. `address` tells the addresses of one name apart.
+    /// Returns a lease on the identity of this endpoint: the existing one while it is leased, else a new one.
+    /// `address` separates the addresses of one name.
     pub fn lease(&self, scheme: Scheme, host: &str, port: u16, address: Option<IpAddr>) -> Lease {
         let identity = Identity { scheme: scheme as u8, host: host.to_owned(), port, address };
         let mut table = lock(&self.table);
@@ -133,15 +130,14 @@ impl EndpointIds {
         table.add(identity)
     }
 
-    /// How many identities are leased now.
+    /// Returns the number of leased identities.
     pub fn live(&self) -> usize {
         let mut table = lock(&self.table);
         table.sweep();
         table.known.len()
     }
 
-    /// How many numbers were ever in use at once: tables that are indexed by identities grow no
-    /// longer than this.
+    /// Returns the largest number of concurrent identities: the size limit of tables indexed by them.
     pub fn indices(&self) -> usize {
         lock(&self.table).indices as usize
     }
@@ -180,8 +176,8 @@ impl Table {
         lease
     }
 
-    /// Takes back the numbers of identities that are over. As many have to come before the next
-    /// time as are left, so that each pays for a constant share.
+    /// Frees the numbers of identities without a lease. The next sweep is after as many new ones as are left now, so
+    /// that the cost is constant for each.
     fn sweep(&mut self) {
         let free = &mut self.free;
         self.known.retain(|_, known| {
@@ -209,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_tells_endpoints_apart_does() {
+    fn every_identifying_property_counts() {
         let ids = EndpointIds::default();
         let ip = |last| Some(IpAddr::from([10, 0, 0, last]));
         let leases = [
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_given_back_and_never_to_two() {
+    fn numbers_are_reused_but_never_shared() {
         let ids = EndpointIds::default();
         let staying: Vec<Lease> = (0..10).map(|n| lease(&ids, &format!("stays{n}"))).collect();
         for n in 0..10_000 {

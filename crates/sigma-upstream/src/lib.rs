@@ -1,4 +1,4 @@
-//! Choose an endpoint, reach it, judge it.
+//! Choosing an endpoint, connecting to it, and judging its health.
 
 pub mod balance;
 pub mod dns;

@@ -1,11 +1,10 @@
 //! The endpoints of one upstream over time.
 //!
-//! A [`Watch`] belongs to one upstream: it asks its feed for nodes if they are not configured,
-//! resolves the names among them, publishes a new endpoint set when anything changes, and asks again
-//! when the records expire. Every address of a name is an endpoint of its own, with the weight and
-//! priority of the node: requests are spread over all of them, and one that is dead is passed over
-//! like any dead node. While a name cannot be resolved its last addresses stay, while a feed fails
-//! its last list does.
+//! A [`Watch`] belongs to one upstream: it reads nodes from its feed if they are not configured, resolves their
+//! names, publishes a new endpoint set after a change, and queries again when the records expire. Every address of a
+//! name is a separate endpoint, with the weight and priority of the node: requests are spread over all of them, and a
+//! dead one is skipped like any dead node. While a name cannot be resolved, its last addresses stay; while a feed
+//! fails, its last list stays.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,24 +23,24 @@ use crate::feed::{Feed, FeedError, RETRY_MIN, backoff};
 use crate::health::HealthRecords;
 use crate::identity::EndpointIds;
 
-/// Where the nodes of an upstream come from.
+/// The source of an upstream's nodes.
 #[derive(Debug)]
 pub enum Source<'n> {
-    /// The configuration.
+    /// The configuration
     Configured(&'n [Node]),
-    /// A registry.
+    /// A registry
     Fed(Box<dyn Feed>),
 }
 
-/// Keeps the endpoints of one upstream.
+/// Keeps the endpoints of one upstream up to date.
 #[derive(Debug)]
 pub struct Watch {
     resolver: Resolver,
     scheme: Scheme,
     feed: Option<Box<dyn Feed>>,
-    /// How often the feed has failed since its last list.
+    /// The number of feed failures since the last list.
     feed_failures: u32,
-    /// What is said as long as the feed has told of no node.
+    /// The fault of requests while the feed has returned no node.
     feed_lack: Option<Fault>,
     nodes: Vec<PlannedNode>,
     ids: Arc<EndpointIds>,
@@ -55,12 +54,12 @@ struct Named {
     addresses: Vec<IpAddr>,
     due: Instant,
     failures: u32,
-    /// What is said of it as long as it has no address.
+    /// The fault of requests while the name has no address.
     lack: Fault,
 }
 
 impl Named {
-    /// To be resolved at once.
+    /// It is due at once.
     fn new() -> Named {
         let lack = Fault::new(FaultKind::DnsTimeout, "the name of the node is not resolved yet");
         Named { addresses: Vec::new(), due: Instant::now(), failures: 0, lack }
@@ -69,11 +68,11 @@ impl Named {
 
 type List = Result<Vec<Node>, FeedError>;
 
-/// A feed that was asked for its next list.
+/// A running request for a feed's next list.
 type Asked = Pin<Box<dyn Future<Output = (Box<dyn Feed>, List)> + Send>>;
 
-/// `next` in a lasting order: addresses that were there before come first and in their order, also
-/// where there are too many, so that an answer in another order changes nothing.
+/// Sorts `next` in a stable order: known addresses come first and in their order, also above the limit, so that a
+/// response in another order changes nothing.
 fn ordered(name: &str, known: &[IpAddr], next: &[IpAddr]) -> Vec<IpAddr> {
     let mut kept: Vec<IpAddr> = known.iter().filter(|ip| next.contains(ip)).copied().collect();
     for ip in next {
@@ -90,8 +89,8 @@ fn ordered(name: &str, known: &[IpAddr], next: &[IpAddr]) -> Vec<IpAddr> {
 }
 
 impl Watch {
-    /// A watch of the nodes of `source`; nothing is asked yet. Endpoints get identities from `ids`,
-    /// and their health is kept in `health`.
+    /// Returns a watch of the nodes of `source`; it sends no query yet. Endpoints get identities from `ids`, and
+    /// their health is kept in `health`.
     pub fn new(
         resolver: Resolver,
         scheme: Scheme,
@@ -120,18 +119,18 @@ impl Watch {
         watch
     }
 
-    /// Workers will balance so: what they need for it is made before they get the endpoints.
+    /// Sets the balancing of workers, so that its tables are built before they get the endpoints.
     pub fn balanced(self, balance: Balance) -> Watch {
         Watch { balance, ..self }
     }
 
-    /// Whether its endpoints may change. If not, [`Watch::run`] has nothing to do.
+    /// Returns true if its endpoints may change. If not, [`Watch::run`] has nothing to do.
     pub fn is_needed(&self) -> bool {
         self.feed.is_some() || !self.names.is_empty()
     }
 
-    /// Begins with what an earlier watch of the same upstream knew, until there is something newer:
-    /// names that are in both keep their addresses, and a feed that `is_same` its last list.
+    /// Takes the state of an earlier watch of the same upstream until there is a newer one: names in both keep their
+    /// addresses, and a feed that `is_same` keeps its last list.
     pub fn inherit(&mut self, known: &EndpointSet, is_same: bool) {
         if self.feed.is_some() && is_same {
             let node = |endpoint: &Endpoint| Node {
@@ -153,8 +152,7 @@ impl Watch {
         }
     }
 
-    /// The endpoints by what is known now, which take the place of the `former` ones. Names that were
-    /// never resolved are left out.
+    /// Returns the current endpoints, which replace the `former` ones. Names that were never resolved are left out.
     pub fn successor(&self, former: Option<&EndpointSet>) -> EndpointSet {
         made_ahead(self.endpoints(), self.balance, former)
     }
@@ -180,7 +178,7 @@ impl Watch {
         EndpointSet { unresolved, ..EndpointSet::new(endpoints, Arc::clone(self.health.epoch())) }
     }
 
-    /// What is said of the first node's name that has no address, or of the feed that has no node.
+    /// Returns the fault of the first name without an address, or of the feed without a node.
     fn lack(&self) -> Option<Fault> {
         let lack = |node: &PlannedNode| match &node.location {
             Location::Name(name) => self.names.get(name).map(|named| named.lack),
@@ -189,8 +187,8 @@ impl Watch {
         self.nodes.iter().find_map(lack).or(self.feed_lack)
     }
 
-    /// Follows the feed, resolves names, and publishes into `cell` until dropped; ends at once if
-    /// the endpoints cannot change.
+    /// Follows the feed, resolves names, and publishes into `cell` until dropped; ends at once if the endpoints
+    /// cannot change.
     pub async fn run(mut self, cell: Arc<UpstreamCell>) {
         let mut asked = self.feed.take().map(|feed| ask(feed, self.feed_pause()));
         loop {
@@ -199,7 +197,7 @@ impl Watch {
                 (feed, list) = told(&mut asked), if asked.is_some() => {
                     self.hear(&feed.name(), list);
                     asked = Some(ask(feed, self.feed_pause()));
-                    // Names that came with the list, before it is published without their addresses.
+                    // Names of the list, before it is published without their addresses.
                     self.resolve_due(Instant::now()).await;
                 }
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
@@ -214,7 +212,7 @@ impl Watch {
         }
     }
 
-    /// How long to wait before the feed is asked again.
+    /// Returns the pause before the next request to the feed.
     fn feed_pause(&self) -> Duration {
         self.feed_failures.checked_sub(1).map_or(Duration::ZERO, backoff)
     }
@@ -239,7 +237,7 @@ impl Watch {
         self.note_names();
     }
 
-    /// Names that are new among the nodes are to be resolved, those that are gone are forgotten.
+    /// Adds new names of nodes and drops old ones.
     fn note_names(&mut self) {
         let mut known = std::mem::take(&mut self.names);
         for node in &self.nodes {
@@ -301,7 +299,7 @@ fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> Asked {
     })
 }
 
-/// What a feed tells that was asked; for ever if none was.
+/// Returns the result of a running feed request; never without one.
 async fn told(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
     match asked {
         Some(asked) => asked.as_mut().await,
@@ -309,10 +307,10 @@ async fn told(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
     }
 }
 
-/// Asks the feeds of all `watches` and resolves their names, waiting no longer than `timeout`, so
-/// that a first snapshot has addresses. The calling thread goes on with its other tasks meanwhile.
+/// Queries the feeds of all `watches` and resolves their names, for at most `timeout`, so that a first snapshot has
+/// addresses. The calling thread continues with its other tasks meanwhile.
 ///
-/// What is not there in time is left to [`Watch::run`], which asks again at once.
+/// Late results are left to [`Watch::run`], which queries again at once.
 pub async fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
     let deadline = Instant::now() + timeout;
     first_lists(watches, deadline).await;
@@ -343,7 +341,7 @@ async fn first_lists(watches: &mut [Watch], deadline: Instant) {
         let (at, feed, list) = match result {
             Ok(told) => told,
             Err(error) => {
-                tracing::error!(%error, "a feed of nodes ended; its upstream has none until it is configured anew");
+                tracing::error!(%error, "a feed of nodes has ended; its upstream has no nodes until it is configured again");
                 continue;
             }
         };
@@ -420,7 +418,7 @@ mod tests {
         assert!(arrived.is_ok(), "want {want:?}, have {:?}", shown(&cell.load()));
     }
 
-    /// Waits for questions after which those before have been answered and taken in.
+    /// Waits for queries after which the earlier ones have been applied.
     async fn asked_again(dns: &Dns) {
         let start = dns.asked();
         let come = async {
@@ -447,12 +445,12 @@ mod tests {
 
         let cell = Arc::new(UpstreamCell::new(Arc::new(first)));
         let running = tokio::spawn(watch.run(Arc::clone(&cell)));
-        // Every record is an endpoint; the one that was there keeps its place.
+        // Every record is an endpoint; the existing one keeps its position.
         set(&["127.0.0.8", "127.0.0.7"]);
         wait_for(&cell, &["127.0.0.7:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         let before = cell.load();
         assert!(before.endpoints.iter().all(|e| e.weight == 3));
-        // One that comes is an endpoint of its own, with a health of its own.
+        // A new one is a separate endpoint, with its own health.
         set(&["127.0.0.9", "127.0.0.8"]);
         wait_for(&cell, &["127.0.0.8:80", "127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         let after = cell.load();
@@ -483,7 +481,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_set_without_endpoints_says_what_its_names_lack() {
+    async fn a_set_without_endpoints_has_the_fault_of_its_names() {
         let dns = Dns::start().expect("a name server");
         let configured = nodes(&["a.sigma.test."]);
         let mut watches = [watch(resolver(&dns), Source::Configured(&configured))];
@@ -500,12 +498,12 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn both_families_count_and_none_waits_for_long() {
+    async fn both_families_count_and_neither_waits_for_long() {
         let dns = Dns::start().expect("a name server");
         let resolver = resolver(&dns);
         dns.set_addresses("six.sigma.test", &[ip("2001:db8::1")]);
         let six = resolver.addresses("six.sigma.test.").await.expect("an address");
-        // Alone it counts without a route: connecting says what is wrong.
+        // Alone it counts without a route: the connection error is clear.
         assert_eq!((six.v4, six.v6), (Some(Vec::new()), Some(vec![ip("2001:db8::1")])));
         if std::net::UdpSocket::bind("[::1]:0").is_ok() {
             dns.set_addresses("both.sigma.test", &[ip("127.0.0.7"), ip("::1")]);
@@ -514,7 +512,7 @@ mod tests {
         }
         let alone = resolver.clone().without_ipv6();
         assert!(alone.addresses("six.sigma.test.").await.is_err(), "switched off, it has none");
-        // A server that never answers for IPv6 leaves that open, and keeps nobody.
+        // A server that never responds for IPv6 leaves that open, and delays no family for long.
         dns.set_addresses("four.sigma.test", &[ip("127.0.0.7")]);
         let nobody = resolver.addresses("none.sigma.test.").await.expect_err("no address");
         assert_eq!(nobody.fault().kind, FaultKind::DnsError);
@@ -560,7 +558,7 @@ mod tests {
         running.abort();
     }
 
-    /// Says what the test says.
+    /// A feed with the test's lists.
     #[derive(Debug)]
     struct Scripted(mpsc::UnboundedReceiver<List>);
 
@@ -601,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_watch_begins_with_what_the_former_knew() {
+    fn a_new_watch_takes_the_state_of_the_former() {
         let of = |source| watch(Resolver::with_servers(&[]).expect("resolver"), source);
         let configured = nodes(&["a.sigma.test", "10.1.1.1"]);
         let mut former = of(Source::Configured(&configured));

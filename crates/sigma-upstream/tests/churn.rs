@@ -1,5 +1,5 @@
-//! Nodes that change all the time leave nothing behind: a thousand nodes, replaced a thousand times,
-//! on the whole way from the feed to a worker's connections.
+//! Nodes that change all the time leave no trace: a thousand nodes, replaced a thousand times, from the feed to a
+//! worker's connections.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
@@ -28,10 +28,10 @@ use tokio::sync::mpsc;
 const NODES: u32 = 1000;
 const CHANGES: u32 = 1000;
 
-/// For what takes a loaded machine a while.
+/// The longest wait, also on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tells the lists that the test makes.
+/// A feed with the test's lists.
 #[derive(Debug)]
 struct Scripted(mpsc::Receiver<Vec<Node>>);
 
@@ -50,7 +50,7 @@ impl Feed for Scripted {
     }
 }
 
-/// The list after `change` changes. All addresses are this machine's; no two lists have one in common.
+/// Returns the list after `change` changes. All addresses are this machine's; two lists have no address in common.
 fn list(change: u32, port: u16) -> Vec<Node> {
     let host = |n: u32| {
         let [_, a, b, c] = (change * NODES + n + 1).to_be_bytes();
@@ -59,7 +59,7 @@ fn list(change: u32, port: u16) -> Vec<Node> {
     (0..NODES).map(|n| Node { host: host(n), port: Some(port), weight: 1, ..Node::default() }).collect()
 }
 
-/// Memory of this process, in bytes.
+/// Returns the memory of this process, in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -72,7 +72,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Where the request went; None if there is no node.
+    /// Sends a request and returns its node; None if there is no node.
     async fn request(&self, random: u64) -> Option<SocketAddr> {
         let tried = Tried::default();
         let context =
@@ -117,7 +117,7 @@ impl Worker {
     }
 }
 
-/// Takes connections of HTTP/2 and drops those that ended, as a node would.
+/// Accepts HTTP/2 connections and drops ended ones, as a node would.
 async fn serve(listener: TcpListener) {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     while let Ok((mut stream, _)) = listener.accept().await {
@@ -164,7 +164,7 @@ async fn churn() {
     }
     let nodes = NODES as usize;
     assert_eq!((ids.live(), records.live(), cell.load().endpoints.len()), (nodes, nodes, nodes));
-    // Two lists exist at a time, and those that are over are looked for when there are as many again.
+    // Two lists exist at a time, and a sweep starts when there are as many unused ones again.
     assert!(ids.indices() <= 5 * nodes, "{}", ids.indices());
     let grown = resident().saturating_sub(early);
     assert!(grown < 32 << 20, "memory grew by {grown} bytes since the first tenth");

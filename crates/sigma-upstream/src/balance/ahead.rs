@@ -1,4 +1,4 @@
-//! Tables for hashing that are made before workers need them.
+//! Hash tables that are built before workers need them.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use sigma_config::resources::Balance;
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::hashing::{self, HashNode, MadeAhead, Table};
 
-/// Nodes of a set from which on tables are made ahead. A worker makes those of fewer nodes itself when it
-/// needs them first: that takes less than a millisecond, and upstreams that are not used have none.
+/// The number of nodes from which on tables are built in advance. A worker builds smaller tables itself on first use:
+/// that takes less than a millisecond, and unused upstreams need none.
 const AHEAD_FROM: usize = 64;
 
-/// The set with the tables that this type of balancing needs, so that no worker has to make them; what
-/// the `former` set has of them is used again (control side).
+/// Adds the tables of this type of balancing to a set, so that no worker must build them; parts of the `former` set's
+/// tables are reused (control side).
 pub fn made_ahead(mut set: EndpointSet, balance: Balance, former: Option<&EndpointSet>) -> EndpointSet {
     let none = MadeAhead::None;
     let former = former.map_or(&none, |former| &former.made_ahead);
@@ -25,7 +25,7 @@ pub fn made_ahead(mut set: EndpointSet, balance: Balance, former: Option<&Endpoi
     set
 }
 
-/// The tables of the nodes of each priority.
+/// Returns the tables of the nodes of each priority.
 fn levels<T: Table>(endpoints: &[Endpoint], former: &MadeAhead) -> Vec<Arc<T>> {
     let mut order: Vec<&Endpoint> = endpoints.iter().collect();
     order.sort_by_key(|endpoint| endpoint.priority);

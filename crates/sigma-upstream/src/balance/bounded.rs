@@ -1,22 +1,22 @@
-//! Consistent hashing with bounded loads: a key whose node has more than its share of the requests
-//! goes to another one (Mirrokni, Thorup, Zadimoghaddam), chosen by a jump that depends on the key
-//! alone (Chen, Coleman, Shrivastava), so that what overflows does not overload a neighbour.
+//! Consistent hashing with bounded loads: a key whose node has more than its share of the requests goes to another
+//! one (Mirrokni, Thorup, Zadimoghaddam). The other node is chosen by a jump that depends on the key alone (Chen,
+//! Coleman, Shrivastava), so that the overflow does not overload a neighbour.
 //!
-//! The bound of a node is, as in Envoy, `factor` percent of the mean for its weight: at 100 % and
-//! above the bounds of all nodes add up to more than the requests, so that one of them has room. A
-//! pick stays O(1) while few nodes are full.
+//! The bound of a node is, as in Envoy, `factor` percent of the mean for its weight. At 100 % and above, the bounds
+//! of all nodes add up to more than the requests, so that one of them has room. A pick stays O(1) while few nodes are
+//! full.
 
 use super::active::Active;
 use super::{Group, Member, PickContext, below, mix};
 use crate::identity::EndpointId;
 
-/// Jumps before all members are looked at.
+/// The jumps before all members are scanned.
 const JUMPS: u64 = 32;
 
 /// The loads of the nodes of all groups, and their bounds.
 #[derive(Debug)]
 pub(super) struct Bounded {
-    /// Percent of the mean.
+    /// Percent of the mean
     factor: u16,
     active: Active,
     groups: Vec<Loads>,
@@ -26,7 +26,7 @@ pub(super) struct Bounded {
 struct Loads {
     /// By member.
     slots: Vec<usize>,
-    /// Sum of the weights of those that are usable.
+    /// The sum of the weights of usable members.
     weight: u64,
 }
 
@@ -42,8 +42,8 @@ impl Bounded {
             groups.iter().zip(slots).map(|(group, slots)| Loads { slots, weight: weight(group) }).collect();
     }
 
-    /// `at`, which the key hashes to, if it has room; else the first with room in an order that
-    /// depends on `hash`; if none has, the one that is the least over its bound.
+    /// Returns `at`, the key's own member, if it has room; else the first with room in an order that depends on
+    /// `hash`; without one, the member that is the least over its bound.
     pub(super) fn settle(
         &self,
         group: usize,
@@ -76,7 +76,7 @@ impl Bounded {
         least
     }
 
-    /// The most requests that a member may have.
+    /// Returns the request limit of a member.
     fn bound(&self, loads: &Loads, member: &Member) -> u64 {
         let all = (u128::from(self.active.total() + 1) * u128::from(self.factor)).div_ceil(100);
         let own = (all * u128::from(member.weight)).div_ceil(u128::from(loads.weight.max(1)));
@@ -87,7 +87,7 @@ impl Bounded {
         u64::from(self.active.at(loads.slots[at])) < self.bound(loads, &members[at])
     }
 
-    /// How much of its bound a member has used.
+    /// Returns the used part of a member's bound.
     fn fill(&self, loads: &Loads, members: &[Member], at: usize) -> f64 {
         f64::from(self.active.at(loads.slots[at])) / self.bound(loads, &members[at]) as f64
     }

@@ -1,17 +1,17 @@
 //! Peak EWMA: of two random nodes, the one with the lower decayed latency.
 //!
-//! Weights are ignored. A pick is O(1), after retries O(n). Statistics are kept by each worker
-//! from its own requests: sharing them would put a contended write on the request path.
+//! Weights are ignored. A pick is O(1), after retries O(n). Each worker keeps statistics of its own requests: shared
+//! ones would put a contended write on the request path.
 
 use super::kept::Kept;
 use super::{Group, Member, Outcome, PickContext, Policy, below, look};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
-/// Time in which an old measurement loses all but 1/e of its weight.
+/// The time in which a measurement loses all but 1/e of its weight.
 const DECAY_MS: f64 = 10_000.0;
 
-/// Statistics that were not touched for this long are forgotten.
+/// Statistics without an update for this long are dropped.
 const TTL_MS: u64 = 60_000;
 
 /// Power of two choices on decayed latency.
@@ -31,12 +31,12 @@ struct Candidate {
 #[derive(Debug, Clone, Copy, Default)]
 struct Stat {
     latency_ms: f64,
-    /// Unset until the first measurement, which then counts in full.
+    /// Unset until the first measurement, which then counts fully.
     touched_ms: Option<u64>,
 }
 
 impl Stat {
-    /// The average at `now_ms` if `latency_ms` was measured then.
+    /// Returns the average at `now_ms` after a measurement of `latency_ms`.
     fn after(self, latency_ms: f64, now_ms: u64) -> f64 {
         let idle_ms = self.touched_ms.map_or(u64::MAX, |touched| now_ms.saturating_sub(touched));
         let keep = if idle_ms > TTL_MS { 0.0 } else { (-(idle_ms as f64) / DECAY_MS).exp() };

@@ -1,7 +1,6 @@
 //! Nodes by the hash of a key, from a ring (`chash`) or Maglev's table.
 //!
-//! Tables hold unhealthy nodes too, and those that operators have taken out: skipping them moves only
-//! their own keys.
+//! Tables contain unhealthy nodes too, and nodes in maintenance: to skip one moves only its own keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,26 +11,26 @@ use crate::endpoint::EndpointSet;
 use crate::hashing::{self, NONE, Table};
 use crate::identity::EndpointId;
 
-/// Chooses by a kind of table.
+/// Chooses with one kind of table.
 #[derive(Debug)]
 pub(super) struct Hashed<T> {
     bounded: Option<Bounded>,
     groups: Vec<Keyed<T>>,
 }
 
-/// A group, and its table.
+/// A group with its table.
 #[derive(Debug)]
 struct Keyed<T> {
     table: Arc<T>,
     members: Vec<Member>,
-    /// Where the members are, by their numbers in the table.
+    /// The positions of members, by their numbers in the table.
     places: Box<[u32]>,
-    /// Some member that may be used has weight.
+    /// A usable member has weight.
     has_weight: bool,
 }
 
 impl<T> Hashed<T> {
-    /// With bounds on loads, in percent of the mean, if wanted.
+    /// Returns a policy, optionally with bounded loads in percent of the mean.
     pub(super) fn new(bounded_load: Option<u16>) -> Hashed<T> {
         Hashed { bounded: bounded_load.map(Bounded::new), groups: Vec::new() }
     }
@@ -87,10 +86,10 @@ impl<T: Table> Policy for Hashed<T> {
 }
 
 impl<T: Table> Keyed<T> {
-    /// The member for a key that may be used and was not tried.
+    /// Returns the usable, untried member for a key.
     fn find(&self, hash: u64, context: &PickContext<'_>) -> Option<usize> {
         let is_left = |m: &Member| m.usable && !context.tried.contains(m.id);
-        // Seen from the nodes, which are few, before a table is walked whose points may be millions.
+        // Checked by node, as they are few, before the walk of a table that may have millions of points.
         if !T::FINDS_SHARELESS {
             let some_left =
                 context.tried.is_empty() || self.members.iter().any(|m| m.weight > 0 && is_left(m));

@@ -1,18 +1,18 @@
-//! What a policy knows of each node, over rebuilds.
+//! State of a policy for each node, kept over rebuilds.
 
 use std::collections::HashMap;
 
 use crate::identity::EndpointId;
 
-/// Values by node. A node keeps its slot as long as it is known, so that a pick needs no look-up.
+/// Values by node. A node keeps its slot while it is known, so that a pick needs no look-up.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     slots: Vec<Slot<T>>,
     slot_of: HashMap<EndpointId, usize>,
     free: Vec<usize>,
-    /// Counts rebuilds, to tell the nodes that are in the present groups from those that left.
+    /// Counts rebuilds, to separate current nodes from removed ones.
     round: u32,
-    /// Where the next node is looked for first: groups mostly come in the order of before.
+    /// The expected slot of the next node: groups mostly keep their order.
     next: usize,
 }
 
@@ -31,13 +31,13 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T: Default> Kept<T> {
-    /// A rebuild begins: to be followed by [`Kept::stay`] for each node and [`Kept::forget`].
+    /// Starts a rebuild: then call [`Kept::stay`] for each node and [`Kept::forget`].
     pub(super) fn begin(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.next = 0;
     }
 
-    /// The slot of a node that is in the new groups.
+    /// Returns the slot of a node in the new groups.
     pub(super) fn stay(&mut self, id: EndpointId) -> usize {
         let expected = self.slots.get(self.next).is_some_and(|slot| slot.id == Some(id));
         let slot = if expected { self.next } else { self.slot(id) };
@@ -46,8 +46,7 @@ impl<T: Default> Kept<T> {
         slot
     }
 
-    /// Forgets nodes that are in no group, but for those whose value is still `wanted`; `gone` gets the
-    /// values of the others.
+    /// Removes nodes without a group, except those whose value is still `wanted`; `gone` gets the removed values.
     pub(super) fn forget(&mut self, wanted: impl Fn(&T) -> bool, mut gone: impl FnMut(T)) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
             if slot.round != self.round
@@ -61,7 +60,7 @@ impl<T: Default> Kept<T> {
         }
     }
 
-    /// The slot of a node, which gets one if it has none.
+    /// Returns the slot of a node; a new node gets one.
     pub(super) fn slot(&mut self, id: EndpointId) -> usize {
         if let Some(&known) = self.slot_of.get(&id) {
             return known;
@@ -81,7 +80,7 @@ impl<T: Default> Kept<T> {
         at
     }
 
-    /// The value of a node, if it is known.
+    /// Returns the value of a node, if it is known.
     pub(super) fn of(&mut self, id: EndpointId) -> Option<&mut T> {
         let slot = *self.slot_of.get(&id)?;
         Some(&mut self.slots[slot].value)
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_stay_keep_their_slot_and_value() {
+    fn remaining_nodes_keep_their_slot_and_value() {
         let id = EndpointId::numbered;
         let mut kept = Kept::<u32>::default();
         let mut rebuild = |nodes: &[usize]| -> Vec<(usize, u32)> {
@@ -117,7 +116,7 @@ mod tests {
         };
         assert_eq!(rebuild(&[5, 6, 7, 8]), [(0, 5), (1, 6), (2, 7), (3, 8)]);
         assert_eq!(rebuild(&[8, 5]), [(3, 8), (0, 5)]);
-        // 6 was forgotten and its slot is free; 7 was still wanted.
+        // 6 was removed and its slot is free; 7 was still wanted.
         assert_eq!(rebuild(&[5, 9, 7, 10]), [(0, 5), (1, 9), (2, 7), (4, 10)]);
         assert_eq!(kept.of(id(8)), None);
         assert_eq!(kept.of(id(7)), Some(&mut 7));

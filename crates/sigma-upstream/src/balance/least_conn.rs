@@ -1,8 +1,8 @@
 //! The node with the fewest active requests for its weight.
 //!
-//! Score = (active + 1) / weight; weight 0 is infinite. A pick is one pass over the group, O(n):
-//! for the group sizes in use that is cheaper than keeping a heap ordered at every start and end.
-//! For thousands of nodes there is `least_request`.
+//! Score = (active + 1) / weight; weight 0 is infinite. A pick is one pass over the group, O(n): for usual group
+//! sizes that is cheaper than a heap that is updated at every start and end. For thousands of nodes use
+//! `least_request`.
 
 use super::active::Active;
 use super::{Group, Member, Outcome, PickContext, Policy};
@@ -60,8 +60,8 @@ impl Policy for LeastConn {
     }
 }
 
-/// Whether load / weight of `a` is less than that of `b`, compared without dividing; weight 0 is
-/// infinite, and among infinite ones the load decides.
+/// Returns true if load / weight of `a` is less than of `b`, compared without a division; weight 0 counts as
+/// infinite, and then the load decides.
 fn less(a: (u64, u32), b: (u64, u32)) -> bool {
     match (a.1, b.1) {
         (0, 0) => a.0 < b.0,

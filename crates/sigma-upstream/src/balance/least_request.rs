@@ -1,9 +1,9 @@
-//! Of two nodes that are drawn by weight, the one with fewer active requests for its weight
-//! (Envoy's `LEAST_REQUEST`). A pick is O(1).
+//! Power of two choices: of two nodes drawn by weight, the one with fewer active requests for its weight (Envoy's
+//! `LEAST_REQUEST`). A pick is O(1).
 //!
-//! With equal weights this is Envoy's rule as it stands. With others Envoy turns to a schedule by
-//! weight / (active + 1), which is O(log n); here the draw keeps the shares of idle nodes at their
-//! weights, and the comparison of active / weight those of busy ones.
+//! With equal weights this is exactly Envoy's rule. With other weights Envoy uses a schedule by weight / (active +
+//! 1), which is O(log n). Here the draw keeps the shares of idle nodes at their weights, and the comparison of active
+//! / weight the shares of busy ones.
 
 use super::active::Active;
 use super::slow_start::SlowStart;
@@ -23,7 +23,7 @@ pub(super) struct LeastRequest {
 #[derive(Debug)]
 struct Drawn {
     urn: Urn,
-    /// Of the urn's members.
+    /// The slots of the urn's members.
     slots: Vec<usize>,
 }
 

@@ -1,10 +1,9 @@
-//! Priority levels: which of them serves a request, and when a level is in panic.
+//! Priority levels: the level that serves a request, and panic mode.
 //!
-//! Without rules it is APISIX's way: the highest level that has a usable node serves, and all nodes
-//! do if none is usable. With `overprovisioning_factor` it is Envoy's: a level whose usable nodes,
-//! times the factor, are less than all of them gives the rest of its load to the levels below. With
-//! `panic_threshold` a level that has fewer usable nodes uses all, or refuses, if the levels together
-//! cannot carry the load.
+//! Without rules it works as in APISIX: the highest level with a usable node serves, and all nodes serve if none is
+//! usable. With `overprovisioning_factor` it works as in Envoy: a level whose usable nodes, times the factor, are
+//! fewer than all of its nodes passes the rest of its load to lower levels. With `panic_threshold`, a level with
+//! fewer usable nodes uses all of them, or rejects requests, if the levels together cannot carry the load.
 
 use sigma_config::resources;
 
@@ -16,15 +15,15 @@ const WHOLE: u64 = 10_000;
 /// The rules of an upstream.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct LevelRules {
-    /// Percent.
+    /// In percent
     overprovisioning_factor: Option<u16>,
-    /// Percent.
+    /// In percent
     panic_threshold: Option<u8>,
     fail_traffic_on_panic: bool,
 }
 
 impl LevelRules {
-    /// Whether a single node may be refused for its health.
+    /// Returns true if a single node may be rejected for its health.
     pub(super) fn judge_panic(&self) -> bool {
         self.panic_threshold.is_some()
     }
@@ -44,31 +43,31 @@ impl From<&resources::Upstream> for LevelRules {
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     levels: Vec<Level>,
-    /// The level that has the whole load, if one has.
+    /// The level with the whole load, if there is one.
     only: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Level {
-    /// Sum of the loads up to and including this level.
+    /// The sum of the loads up to and including this level.
     upto: u64,
-    /// It is in panic, and does not use nodes that are not usable.
+    /// It is in panic, and does not use unusable nodes.
     refuses: bool,
-    /// Its groups; none if it has no usable node.
+    /// Its groups; empty without a usable node.
     zones: Vec<Zone>,
 }
 
-/// The part of a level that a group has.
+/// A group's part of a level.
 #[derive(Debug)]
 struct Zone {
-    /// Sum of the parts up to and including this one.
+    /// The sum of the parts up to and including this one.
     upto: u64,
     /// The number of the group.
     group: usize,
 }
 
 impl Level {
-    /// A node of the group that `bits` choose; if it has none left, of the others.
+    /// Returns the group's node chosen by `bits`; if the group has no untried node, a node of another group.
     #[inline]
     fn pick(
         &self,
@@ -87,11 +86,11 @@ impl Level {
     }
 }
 
-/// Tells the choice of a level and that of a zone from each other, and from the choices that follow.
+/// Makes the choices of level, zone and node independent.
 const LEVEL: u64 = 1 << 40;
 const ZONE: u64 = 1 << 41;
 
-/// What a level has by the health of its nodes.
+/// The load and panic state of a level, given the health of its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
     load: u64,
@@ -99,8 +98,8 @@ struct Standing {
 }
 
 impl Levels {
-    /// Judges the levels of `members`, which come by priority, and puts those that have a usable node
-    /// into `groups`: whole, or as `split` parts them.
+    /// Judges the levels of `members`, sorted by priority, and adds levels with a usable node to `groups`: whole, or
+    /// split by `split`.
     pub(super) fn new(
         members: &[Member],
         rules: &LevelRules,
@@ -135,8 +134,8 @@ impl Levels {
         Levels { levels, only }
     }
 
-    /// A node of the level that `bits` choose by load; if it has none left, of the others in their
-    /// order.
+    /// Returns a node of the level chosen by `bits` and load; if the level has no untried node, a node of the next
+    /// levels.
     #[inline]
     pub(super) fn pick(
         &self,
@@ -156,15 +155,15 @@ impl Levels {
         of(level).or_else(|| self.levels.iter().find_map(of))
     }
 
-    /// Whether requests are turned away for the health of nodes.
+    /// Returns true if requests are rejected for the health of nodes.
     pub(super) fn refuses(&self) -> bool {
         let empty = self.levels.iter().all(|level| level.zones.is_empty());
         !self.levels.is_empty() && (empty || self.levels.iter().any(|level| level.refuses))
     }
 }
 
-/// The usable nodes of a level, and all of them. Those without weight, which get nothing while another
-/// has some, count only then.
+/// Returns the weight of the usable nodes of a level, and of all. Nodes without weight, which get requests only if
+/// all others are down, count only then.
 fn counted(group: &Group) -> (u64, u64) {
     let weighty = group.iter().any(|m| m.usable && m.weight > 0);
     let counts = |m: &&Member| m.in_service && (m.weight > 0 || !weighty);
@@ -172,7 +171,7 @@ fn counted(group: &Group) -> (u64, u64) {
     (all.clone().filter(|m| m.usable).count() as u64, all.count() as u64)
 }
 
-/// The standing of levels of which (usable, all) nodes are known.
+/// Returns the standings of levels from their (usable, all) counts.
 fn judge(counts: &[(u64, u64)], rules: &LevelRules) -> Vec<Standing> {
     let factor = u64::from(rules.overprovisioning_factor.unwrap_or(100));
     let health: Vec<u64> = counts
@@ -182,7 +181,7 @@ fn judge(counts: &[(u64, u64)], rules: &LevelRules) -> Vec<Standing> {
     let total = health.iter().sum::<u64>().min(WHOLE);
     let panics: Vec<bool> = match rules.panic_threshold {
         None => vec![total == 0; counts.len()],
-        // All of the highest.
+        // All load goes to the highest level.
         Some(threshold) if total == 0 => (0..counts.len()).map(|at| at == 0 && threshold > 0).collect(),
         Some(threshold) => {
             let few = |(usable, all): &(u64, u64)| usable * 100 < u64::from(threshold) * all;
@@ -199,13 +198,13 @@ fn judge(counts: &[(u64, u64)], rules: &LevelRules) -> Vec<Standing> {
     loads.into_iter().zip(panics).map(|(load, panics)| Standing { load, panics }).collect()
 }
 
-/// All to the highest level that has a usable node.
+/// Gives all load to the highest level with a usable node.
 fn in_order(health: &[u64]) -> Vec<u64> {
     let first = health.iter().position(|health| *health > 0).unwrap_or(0);
     (0..health.len()).map(|at| if at == first { WHOLE } else { 0 }).collect()
 }
 
-/// To each level what its health carries of the total, to the first one what is left over by rounding.
+/// Gives each level the load that its health can carry; the rounding rest goes to the first one.
 fn distributed(health: &[u64], total: u64) -> Vec<u64> {
     if total == 0 {
         return in_order(health);
@@ -225,7 +224,7 @@ fn distributed(health: &[u64], total: u64) -> Vec<u64> {
     loads
 }
 
-/// To each level by its size.
+/// Gives each level a load by its size.
 fn shared(sizes: &[u64]) -> Vec<u64> {
     let all: u64 = sizes.iter().sum();
     let mut loads: Vec<u64> = sizes.iter().map(|size| size * WHOLE / all.max(1)).collect();
@@ -240,7 +239,7 @@ fn shared(sizes: &[u64]) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// Loads in percent, `!` behind those in panic.
+    /// Loads in percent, with `!` for panic.
     fn check(counts: &[(u64, u64)], factor: Option<u16>, threshold: Option<u8>, want: &str) {
         let rules = LevelRules {
             overprovisioning_factor: factor,
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_those_of_envoys_tables() {
+    fn loads_match_envoys_tables() {
         let envoy = Some(140);
         check(&[(100, 100), (100, 100)], envoy, None, "100 0");
         check(&[(72, 100), (72, 100)], envoy, None, "100 0");
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_is_that_of_envoys_tables() {
+    fn panic_matches_envoys_tables() {
         let (envoy, half) = (Some(140), Some(50));
         check(&[(72, 100), (72, 100)], envoy, half, "100 0");
         check(&[(71, 100), (1, 100)], envoy, half, "99 0");

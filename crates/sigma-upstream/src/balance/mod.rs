@@ -1,11 +1,10 @@
-//! Which node a request goes to.
+//! Load balancing: the choice of a node for a request.
 //!
-//! A worker owns one [`Balancer`] per upstream: it follows the upstream's cell, keeps the
-//! priority groups of usable nodes and asks its [`Policy`] for a node of the highest group that
-//! has one left. Nothing here is shared between workers and nothing allocates per pick; groups
-//! are rebuilt only when the endpoints or their usability change.
+//! A worker has one [`Balancer`] per upstream: it follows the upstream's cell, keeps the priority groups of usable
+//! nodes, and asks its [`Policy`] for a node of the highest group with an untried one. Workers share nothing here,
+//! and a pick does not allocate; groups are rebuilt only when the endpoints or their usability change.
 //!
-//! To add a policy: one file with a type that implements [`Policy`], one line in [`policy`].
+//! To add a policy, write one file with a type that implements [`Policy`], and one line in [`policy`].
 
 mod active;
 mod ahead;
@@ -54,21 +53,21 @@ pub use sessions::Token;
 pub use stick_table::{SessionHash, StickTable};
 pub use subsets::ask_for;
 
-/// Endpoint identities that a request has tried already.
+/// The endpoint identities that a request has tried.
 ///
-/// Identities rather than positions, so that a set published between two attempts cannot
-/// confuse them. The first few live inline: a request rarely has more attempts.
+/// Identities instead of positions, as a new set may be published between two attempts. The first few are inline: a
+/// request rarely has more attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Tried {
     inline: [Option<EndpointId>; Tried::INLINE],
-    /// Grown one by one: it is there for the whole of an exchange, and mostly empty.
+    /// Grown one by one: it lives as long as the exchange, and is mostly empty.
     more: Box<[EndpointId]>,
 }
 
 impl Tried {
     const INLINE: usize = 2;
 
-    /// Remembers the endpoint with this identity.
+    /// Adds the endpoint with this identity.
     pub fn insert(&mut self, id: EndpointId) {
         if self.contains(id) {
             return;
@@ -83,29 +82,29 @@ impl Tried {
         }
     }
 
-    /// Whether the endpoint with this identity was tried.
+    /// Returns true if the endpoint with this identity was tried.
     #[inline]
     pub fn contains(&self, id: EndpointId) -> bool {
         self.inline.contains(&Some(id)) || self.more.contains(&id)
     }
 
-    /// Whether nothing was tried.
+    /// Returns true if nothing was tried.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.inline[0].is_none()
     }
 }
 
-/// What a pick may depend on; clock and randomness come from the caller.
+/// The input of a pick; clock and randomness come from the caller.
 #[derive(Debug, Clone, Copy)]
 pub struct PickContext<'a> {
-    /// The key for consistent hashing; unset counts as empty.
+    /// The key for consistent hashing; None counts as empty.
     pub key: Option<&'a [u8]>,
-    /// The node that the request says its session is on.
+    /// The node of the request's session.
     pub session: Option<Token>,
-    /// What metadata the request asks for, see [`ask_for`]; unset: none.
+    /// The requested metadata, see [`ask_for`]; None without a request for metadata.
     pub subset: Option<&'a [u8]>,
-    /// What this request has tried.
+    /// The nodes that this request has tried.
     pub tried: &'a Tried,
     /// A monotonic clock in milliseconds.
     pub now_ms: u64,
@@ -113,10 +112,10 @@ pub struct PickContext<'a> {
     pub random: u64,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Connect time plus response time; unset if there was no answer.
+    /// Connect time plus response time; None without a response.
     pub latency_ms: Option<f64>,
     /// A monotonic clock in milliseconds.
     pub now_ms: u64,
@@ -127,44 +126,42 @@ pub struct Outcome {
 pub struct Member {
     /// Position in the [`EndpointSet`].
     pub index: usize,
-    /// Identity; see [`crate::endpoint::Endpoint::id`].
+    /// The identity; see [`crate::endpoint::Endpoint::id`].
     pub id: EndpointId,
     /// Configured weight.
     pub weight: u32,
     /// Configured priority.
     pub priority: i32,
-    /// Whether it may be used now.
+    /// It may be used now.
     pub usable: bool,
-    /// Whether it may be used where no other is well: operators have not taken it out.
+    /// It may be used if no other node is healthy: operators have not taken it out.
     pub in_service: bool,
-    /// When it became usable, if it starts slowly and has not been usable for long.
+    /// The time at which it became usable, if it is in slow start.
     pub since_ms: Option<u64>,
 }
 
-/// Nodes of one priority; at least one of them is usable.
+/// Nodes of one priority, at least one of which is usable.
 pub type Group = Vec<Member>;
 
 /// A way to choose among the nodes of a group.
 pub trait Policy {
-    /// Takes over new groups of `set`, highest priority first. State of nodes that stay is carried
-    /// over by identity.
+    /// Takes new groups of `set`, highest priority first. The state of remaining nodes is kept by identity.
     fn rebuild(&mut self, set: &EndpointSet, groups: &[Group]);
 
-    /// A usable node of group number `group` that was not tried, as position in the set; none
-    /// if there is none left.
+    /// Returns an untried, usable node of group number `group`, as position in the set; None if all were tried.
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize>;
 
-    /// An attempt on this endpoint begins.
+    /// Handles the start of an attempt on this endpoint.
     fn start(&mut self, _id: EndpointId) {}
 
-    /// An attempt on this endpoint ended; it may have left the set meanwhile.
+    /// Handles the end of an attempt on this endpoint; it may have left the set meanwhile.
     fn end(&mut self, _id: EndpointId, _outcome: Outcome) {}
 }
 
-/// The policy for a configured type. `seed` varies the first pick between workers.
+/// Returns the policy of a configured type. `seed` varies the first pick between workers.
 fn policy(rules: &Rules, seed: u64) -> Box<dyn Policy> {
     match rules.balance {
-        // Upstreams of a Kafka bridge are checked and kept, and nobody balances among them.
+        // Upstreams of a Kafka bridge are checked and stored, but never balanced.
         Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed, rules.slow_start)),
         Balance::Chash => Box::new(Hashed::<Ring>::new(rules.bounded_load)),
         Balance::Maglev => Box::new(Hashed::<Maglev>::new(rules.bounded_load)),
@@ -181,21 +178,21 @@ pub struct Balancer {
     view: EndpointView,
     policy: Box<dyn Policy>,
     rules: Rules,
-    /// The levels of all nodes; with subsets, those of each of these.
+    /// The levels of all nodes; with subsets, the levels of each subset.
     levels: Vec<Levels>,
     subsets: Option<Subsets>,
-    /// Since when nodes are usable, if that matters.
+    /// The times at which nodes became usable, if the policy needs them.
     ages: Option<Ages>,
-    /// The nodes of sessions, if sessions keep to nodes.
+    /// The nodes of sessions, with session affinity.
     sessions: Option<Sessions>,
-    /// There is one node, which is used whatever is known of it.
+    /// There is one node, which is used in any state.
     only: bool,
-    /// A node is usable, and the rules let it serve.
+    /// A node is usable, and the rules allow it to serve.
     can_serve: bool,
     health_seen: u64,
 }
 
-/// Of no set of nodes: the next look finds another number.
+/// The number of no set: the next check finds another number.
 const NOT_SEEN: u64 = u64::MAX;
 
 impl std::fmt::Debug for Balancer {
@@ -205,7 +202,7 @@ impl std::fmt::Debug for Balancer {
 }
 
 impl Balancer {
-    /// A balancer of the endpoints in `cell`. `seed` should differ between workers.
+    /// Returns a balancer for the endpoints in `cell`. `seed` should differ between workers.
     pub fn new(rules: impl Into<Rules>, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
         let (view, rules) = (EndpointView::new(cell), rules.into());
         let (policy, ages) = (policy(&rules, seed), rules.slow_start.map(Ages::new));
@@ -227,20 +224,20 @@ impl Balancer {
         balancer
     }
 
-    /// Follows another cell from the next pick on, and keeps what is known of nodes that stay: for a
-    /// reload that changed the upstream but not its rules.
+    /// Switches to another cell at the next pick, and keeps the state of remaining nodes: for a reload that changed
+    /// the upstream but not its rules.
     pub fn follow(&mut self, cell: Arc<UpstreamCell>) {
         self.view = EndpointView::new(cell);
         self.health_seen = NOT_SEEN;
     }
 
-    /// The endpoints that the last pick was made from.
+    /// Returns the endpoints of the last pick.
     #[inline]
     pub fn endpoints(&self) -> &LocalSet {
         self.view.held()
     }
 
-    /// Takes over newly published endpoints; [`Balancer::pick`] does so by itself.
+    /// Takes newly published endpoints; [`Balancer::pick`] does so itself.
     #[inline]
     pub fn refresh(&mut self, now_ms: u64) {
         if self.view.refresh() || self.view.held().health_epoch.get() != self.health_seen {
@@ -248,11 +245,11 @@ impl Balancer {
         }
     }
 
-    /// The next node as position in [`Balancer::endpoints`]; none if every node was tried, or
-    /// the rules want none.
+    /// Returns the next node as position in [`Balancer::endpoints`]; None if every node was tried, or the rules
+    /// reject the request.
     ///
-    /// An upstream with one node gives that node, unless an operator has taken it out: its weight,
-    /// health and whether it was tried do not matter, unless the rules speak of panic.
+    /// The only node of an upstream is always returned, unless an operator has taken it out: its weight, its health
+    /// and earlier attempts do not matter, unless the rules set a panic threshold.
     #[inline]
     pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
         self.refresh(context.now_ms);
@@ -282,30 +279,29 @@ impl Balancer {
         }
     }
 
-    /// The token of a node of [`Balancer::endpoints`], if sessions keep to nodes.
+    /// Returns the token of a node of [`Balancer::endpoints`], with session affinity.
     pub fn token_of(&mut self, id: EndpointId) -> Option<Token> {
         self.sessions.as_mut()?.token_of(id)
     }
 
-    /// Whether the node with this token is there, and serves requests of sessions that are on it.
+    /// Returns true if the node with this token exists and serves requests of its sessions.
     pub fn serves_sessions_of(&self, token: Token) -> bool {
         let at = self.sessions.as_ref().and_then(|sessions| sessions.find(token));
         at.is_some_and(|at| self.view.held().endpoints[at].keeps_sessions())
     }
 
-    /// Whether a request of this session goes to its node only.
+    /// Returns true if a request of this session goes only to its node.
     pub fn keeps_to(&self, session: Option<Token>) -> bool {
         session.is_some() && self.sessions.as_ref().is_some_and(Sessions::rejects)
     }
 
-    /// Whether a node is usable, and the rules let it serve.
+    /// Returns true if a node is usable, and the rules allow it to serve.
     pub fn can_serve(&mut self, now_ms: u64) -> bool {
         self.refresh(now_ms);
         self.can_serve
     }
 
-    /// Whether a request of which nothing was tried may find no node, by the rules: too few are usable, or
-    /// none has the metadata.
+    /// Returns true if a first attempt may find no node by the rules: too few are usable, or none has the metadata.
     pub fn is_refusing(&self) -> bool {
         self.subsets.is_some() || self.levels.iter().any(Levels::refuses)
     }
@@ -352,8 +348,8 @@ impl Balancer {
     }
 }
 
-/// An attempt on an endpoint, which counts as busy with it until this is dropped: also if the
-/// exchange is given up or panics. `B` refers to the balancer, or owns it with others.
+/// An attempt on an endpoint, which counts as busy until this is dropped, also if the exchange is cancelled or
+/// panics. `B` refers to the balancer, or shares its ownership.
 #[derive(Debug)]
 #[must_use = "the attempt ends with it"]
 pub struct InFlight<B: Deref<Target = RefCell<Balancer>>> {
@@ -363,13 +359,13 @@ pub struct InFlight<B: Deref<Target = RefCell<Balancer>>> {
 }
 
 impl<B: Deref<Target = RefCell<Balancer>>> InFlight<B> {
-    /// An attempt on the endpoint with this identity begins.
+    /// Starts an attempt on the endpoint with this identity.
     pub fn begin(balancer: B, id: EndpointId, now_ms: u64) -> InFlight<B> {
         balancer.borrow_mut().start(id);
         InFlight { balancer, id, outcome: Outcome { latency_ms: None, now_ms } }
     }
 
-    /// It ended in order.
+    /// Ends the attempt with a result.
     pub fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
@@ -377,14 +373,14 @@ impl<B: Deref<Target = RefCell<Balancer>>> InFlight<B> {
 
 impl<B: Deref<Target = RefCell<Balancer>>> Drop for InFlight<B> {
     fn drop(&mut self) {
-        // Nobody holds a borrow over an attempt; a panic within one leaves nothing to count right.
+        // No borrow is held over an attempt; after a panic within one there is nothing to correct.
         if let Ok(mut balancer) = self.balancer.try_borrow_mut() {
             balancer.end(self.id, self.outcome);
         }
     }
 }
 
-/// The nodes of a set as members, the highest priority first, else in the order of the set.
+/// Returns the nodes of a set as members, the highest priority first, then in the order of the set.
 fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     let endpoints = &set.endpoints;
     if endpoints.len() > 1 && !endpoints.iter().any(|e| e.health.usable()) {
@@ -403,7 +399,7 @@ fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     order.into_iter().map(member).collect()
 }
 
-/// The usable members that take part where weight 0 means "only if all are 0".
+/// Returns the usable members, in policies where weight 0 means "only if all are 0".
 fn weighted(group: &[Member]) -> Vec<Member> {
     let usable = group.iter().filter(|m| m.usable).copied();
     let mut members: Vec<Member> = usable.clone().filter(|m| m.weight > 0).collect();
@@ -413,8 +409,8 @@ fn weighted(group: &[Member]) -> Vec<Member> {
     members
 }
 
-/// Maps 64 random bits onto `0..bound` (Lemire's multiply-shift; its bias of bound / 2^64 does
-/// not matter here). `bound` 0 gives 0.
+/// Maps 64 random bits to `0..bound` (Lemire's multiply-shift; its bias of bound / 2^64 does not matter here).
+/// `bound` 0 gives 0.
 #[inline]
 fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64

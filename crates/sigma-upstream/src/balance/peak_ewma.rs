@@ -1,10 +1,9 @@
-//! Of two nodes that are drawn by weight, the one that costs less: its latency times the requests
-//! that would wait for it (linkerd's and Finagle's peak EWMA). A pick is O(1).
+//! Of two nodes drawn by weight, the one with the lower cost: its latency times its pending requests (peak EWMA of
+//! linkerd and Finagle). A pick is O(1).
 //!
-//! A latency above the estimate becomes the estimate at once (the peak); one below it moves the
-//! estimate by its age. While nothing is measured the estimate decays, so that a node which was slow
-//! is asked again. Pending requests count by weight: a node of twice the mean weight may have twice
-//! as many.
+//! A latency above the estimate becomes the estimate at once (the peak); one below it moves the estimate by its age.
+//! Without measurements the estimate decays, so that a slow node gets requests again. Pending requests count by
+//! weight: a node of twice the mean weight may have twice as many.
 
 use super::kept::Kept;
 use super::slow_start::SlowStart;
@@ -13,10 +12,10 @@ use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
-/// Time in which an estimate loses all but 1/e.
+/// The time in which an estimate loses all but 1/e.
 const DECAY_MS: f64 = 10_000.0;
 
-/// The estimate of a node that was never measured.
+/// The estimate of a node without measurements.
 const INITIAL_MS: f64 = 30.0;
 
 /// Power of two choices on latency and pending requests.
@@ -30,14 +29,14 @@ pub(super) struct PeakEwma {
 #[derive(Debug)]
 struct Drawn {
     urn: Urn,
-    /// Of the urn's members.
+    /// The slots of the urn's members.
     slots: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Stat {
     estimate_ms: f64,
-    /// When the estimate was made; unset until the node is first looked at.
+    /// The time of the estimate; None until the first use of the node.
     at_ms: Option<u64>,
     pending: u32,
 }
@@ -49,7 +48,7 @@ impl Default for Stat {
 }
 
 impl Stat {
-    /// The part of the estimate that is left at `now_ms`. It begins to age with the first look.
+    /// Returns the part of the estimate that is left at `now_ms`. It begins to age at its first use.
     fn kept(&mut self, now_ms: u64) -> f64 {
         let age_ms = now_ms.saturating_sub(*self.at_ms.get_or_insert(now_ms));
         (-(age_ms as f64) / DECAY_MS).exp()
@@ -62,7 +61,7 @@ impl Stat {
         self.at_ms = Some(now_ms);
     }
 
-    /// What one more request would cost; `weight` is relative to the mean.
+    /// Returns the cost of one more request; `weight` is relative to the mean.
     fn cost(&mut self, weight: f64, now_ms: u64) -> f64 {
         self.estimate_ms * self.kept(now_ms) * (f64::from(self.pending) / weight + 1.0)
     }
@@ -78,7 +77,7 @@ impl Policy for PeakEwma {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
         self.stats.begin();
         let drawn = |group: &Group| {
-            // What is known of a node stays while it is not usable.
+            // The state of a node stays while the node is unusable.
             for member in group {
                 self.stats.stay(member.id);
             }
@@ -132,7 +131,7 @@ mod tests {
         stat.measured(10.0, 11_000);
         let w = (-1.0f64).exp();
         assert!((stat.estimate_ms - (50.0 * w + 10.0 * (1.0 - w))).abs() < 1e-9);
-        // A reader sees it decay, twice the pending requests of the doubled weight cost the same.
+        // Reading decays it; twice the pending requests at the doubled weight cost the same.
         assert!((stat.cost(1.0, 21_000) - stat.estimate_ms * w).abs() < 1e-9);
         stat.pending = 4;
         let doubled = stat.cost(2.0, 21_000);

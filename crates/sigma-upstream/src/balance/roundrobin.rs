@@ -1,23 +1,22 @@
-//! Smooth weighted round robin: over Σ(weights)/gcd picks every node gets exactly weight/gcd, and
-//! the picks of a node are spread evenly over that period (the algorithm of nginx).
+//! Smooth weighted round robin: over Σ(weights)/gcd picks every node gets exactly weight/gcd, and the picks of a node
+//! are spread evenly over that period (the algorithm of nginx).
 //!
-//! A pick is O(1) for equal weights. Otherwise it is O(n) up to [`SMOOTH_MAX`] nodes; beyond, nodes
-//! take turns in planes, one for each bit of the weights, which keeps the shares exact and makes a
-//! pick O(bits), however many nodes there are.
+//! A pick is O(1) for equal weights. Otherwise it is O(n) up to [`SMOOTH_MAX`] nodes. Beyond that, nodes take turns
+//! in planes, one for each bit of the weights, which keeps the shares exact and makes a pick O(bits) for any number
+//! of nodes.
 
 use super::slow_start::{SlowStart, Warming};
 use super::{Group, Member, PickContext, Policy, below, gcd, look, mix, weighted};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
-/// Most nodes of different weights that are gone through for each pick: fewer than it would cost to
-/// find one in planes.
+/// The number of nodes with different weights up to which each pick scans all: a search in planes would cost more.
 const SMOOTH_MAX: usize = 32;
 
-/// Turns that a pick may lose to nodes that were tried, before the nodes are gone through.
+/// Turns that a pick may lose to tried nodes, before it scans all nodes.
 const TURNS: usize = 8;
 
-/// Turns that a pick may lose to nodes that warm up.
+/// Turns that a pick may lose to warming nodes.
 const TURNS_WARMING: u64 = 64;
 
 /// Smooth weighted round robin.
@@ -35,28 +34,28 @@ struct Wheel {
     warming: Option<Warming>,
 }
 
-/// Whose turn it is.
+/// The turns of nodes.
 #[derive(Debug)]
 enum Turns {
-    /// One after the other, which is what the algorithm yields for equal weights.
+    /// One after the other, the result of the algorithm for equal weights.
     Equal(Rotation),
     /// By weight.
     Smooth(Owed),
-    /// The plane by its weight, then one member of it after the other.
+    /// A plane by its weight, then its members one after the other.
     Planes(Owed, Vec<Plane>),
 }
 
-/// The members whose weight has a bit; the plane has 2^bit of weight for each.
+/// The members whose weight has a bit; each adds 2^bit to the plane's weight.
 #[derive(Debug)]
 struct Plane {
     bit: u32,
     rotation: Rotation,
 }
 
-/// Some members, who take turns.
+/// Members that take turns.
 #[derive(Debug)]
 struct Rotation {
-    /// Positions.
+    /// Their positions.
     members: Vec<usize>,
     next: usize,
 }
@@ -70,7 +69,7 @@ impl Rotation {
     }
 }
 
-/// What each of several is owed by its weight; the sum is 0 between picks.
+/// The debt to each member by its weight; the sum is 0 between picks.
 #[derive(Debug)]
 struct Owed {
     weights: Vec<i64>,
@@ -83,7 +82,7 @@ impl Owed {
         Owed { owed: vec![0; weights.len()], total: weights.iter().sum(), weights }
     }
 
-    /// Goes on from what they were owed elsewhere, where the weights added up to `total`.
+    /// Continues with earlier debts, for weights with the sum `total`.
     fn resume(&mut self, total: i64, owed: impl Fn(usize) -> Option<i64>) {
         for (at, own) in self.owed.iter_mut().enumerate() {
             let carried =
@@ -98,7 +97,7 @@ impl Owed {
         }
     }
 
-    /// The one that is owed most. There is one.
+    /// Returns the member with the largest debt. There is at least one.
     fn turn(&mut self) -> usize {
         let mut best = 0;
         for at in 0..self.owed.len() {
@@ -112,7 +111,7 @@ impl Owed {
         best
     }
 
-    /// The same among some: only they gain and pay, so that the others are owed what they were.
+    /// As [`Owed::turn`], among some members: only they gain and pay, so that the other debts stay.
     fn turn_among(&mut self, fits: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best: Option<usize> = None;
         let mut total = 0;
@@ -129,7 +128,7 @@ impl Owed {
 }
 
 impl RoundRobin {
-    /// `seed` rotates the order, so that workers do not all begin with the same node.
+    /// `seed` rotates the order, so that workers begin with different nodes.
     pub(super) fn new(seed: u64, slow_start: Option<SlowStart>) -> RoundRobin {
         RoundRobin { seed, slow_start, groups: Vec::new() }
     }
@@ -175,7 +174,7 @@ impl Wheel {
         Wheel { warming: Warming::of(slow_start, &members), members, turns }
     }
 
-    /// Goes on where `old` was, as far as it has the same members.
+    /// Continues the state of `old`, as far as it has the same members.
     fn resume(&mut self, old: &Wheel) {
         match (&mut self.turns, &old.turns) {
             (Turns::Equal(own), Turns::Equal(old_turns)) => {
@@ -198,7 +197,7 @@ impl Wheel {
         }
     }
 
-    /// The position whose turn it is and that does not let it pass.
+    /// Returns the position with the next turn that slow start does not skip.
     fn turn_of_warm(&mut self, warming: &Warming, context: &PickContext<'_>) -> Option<usize> {
         let mut at = self.turn(context)?;
         for again in 0..TURNS_WARMING {
@@ -210,7 +209,7 @@ impl Wheel {
         Some(at)
     }
 
-    /// The position whose turn it is.
+    /// Returns the position with the next turn.
     #[inline]
     fn turn(&mut self, context: &PickContext<'_>) -> Option<usize> {
         let members = &self.members;
@@ -230,7 +229,7 @@ impl Wheel {
 }
 
 impl Rotation {
-    /// Begins with the member that was next elsewhere, or with one of those behind it.
+    /// Starts with the member that was next in `old`, or with a later one.
     fn resume(&mut self, members: &[Member], old: &Rotation, old_members: &[Member]) {
         let next = old.members[old.next..].iter().chain(&old.members).take(TURNS);
         let place = |at: &usize| self.members.iter().position(|&own| members[own].id == old_members[*at].id);
@@ -240,7 +239,7 @@ impl Rotation {
     }
 }
 
-/// The planes of members of different weights.
+/// Returns the planes of members with different weights.
 fn planes(members: &[Member]) -> Turns {
     let divisor = members.iter().fold(0, |d, m| gcd(d, m.weight)).max(1);
     let has = |at: usize, bit: u32| ((members[at].weight / divisor) >> bit) & 1 == 1;

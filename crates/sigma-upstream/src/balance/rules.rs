@@ -1,4 +1,4 @@
-//! How the nodes of an upstream are chosen, as its configuration says.
+//! The balancing rules of an upstream, from its configuration.
 
 use sigma_config::resources::{Balance, Upstream};
 
@@ -12,7 +12,7 @@ use super::zones::ZoneRule;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     pub(super) balance: Balance,
-    /// Percent of the mean load that a node may have before keys that hash to it go elsewhere.
+    /// The load of a node, in percent of the mean, above which its keys go elsewhere.
     pub(super) bounded_load: Option<u16>,
     pub(super) slow_start: Option<SlowStart>,
     pub(super) levels: LevelRules,
@@ -22,7 +22,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of an upstream, for a gateway in this zone.
+    /// Returns the rules of an upstream, for a gateway in this zone.
     pub fn new(config: &Upstream, zone: Option<&str>) -> Rules {
         Rules {
             balance: config.balance,
@@ -35,13 +35,13 @@ impl Rules {
         }
     }
 
-    /// Whether a request goes where its key hashes to.
+    /// Returns true if keys decide by hash.
     #[inline]
     pub(super) fn hashes(&self) -> bool {
         matches!(self.balance, Balance::Chash | Balance::Maglev)
     }
 
-    /// Whether latencies are asked for: they cost reading a clock.
+    /// Returns true if latencies are needed, which cost clock readings.
     pub fn needs_latency(&self) -> bool {
         matches!(self.balance, Balance::Ewma | Balance::PeakEwma)
     }

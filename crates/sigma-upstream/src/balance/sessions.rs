@@ -1,10 +1,8 @@
-//! Session affinity: a request that names the node of its session, or a session whose node is known, goes
-//! there.
+//! Session affinity: a request that names the node of its session, or a session with a known node, goes there.
 //!
-//! A node is named by a token, which is a keyed hash of its name and address. A token is only ever
-//! compared with those of the upstream's own nodes: it leads nowhere else, whatever a client writes,
-//! and without the key it tells nothing about the node. With the same key it is the same on every
-//! gateway.
+//! A token names a node: it is a keyed hash of the node's name and address. A token is only compared with tokens of
+//! the upstream's own nodes. A client's token leads nowhere else, and without the key it reveals nothing about the
+//! node. With the same key it is the same on every gateway.
 
 use std::collections::HashMap;
 
@@ -15,7 +13,7 @@ use super::kept::Kept;
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::identity::EndpointId;
 
-/// Names the node of a session to clients.
+/// The name of a session's node, for clients.
 pub type Token = u128;
 
 /// The rule of an upstream.
@@ -23,12 +21,12 @@ pub type Token = u128;
 pub(super) struct SessionRule {
     /// None: tokens stay within the process, in a [`StickTable`](super::StickTable).
     secret: Option<Confidential>,
-    /// A session whose node is gone is not given another one.
+    /// A session without its node is rejected instead of moved.
     rejects: bool,
 }
 
 impl SessionRule {
-    /// None if sessions do not keep to nodes.
+    /// Returns None without session affinity.
     pub(super) fn of(config: &Upstream) -> Option<SessionRule> {
         let affinity = config.session_affinity.as_deref().map(|it| (Some(it.secret.clone()), it.on_gone));
         let learnt = || Some((None, config.stick_table.as_deref()?.on_gone));
@@ -41,7 +39,7 @@ impl SessionRule {
 #[derive(Debug)]
 pub(super) struct Sessions {
     key: hmac::Key,
-    /// The bits of tokens that are used.
+    /// The used bits of tokens.
     mask: Token,
     rejects: bool,
     nodes: Kept<Node>,
@@ -50,7 +48,7 @@ pub(super) struct Sessions {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Unset until it is needed first.
+    /// None until it is first needed.
     token: Option<Token>,
     /// Position in the set.
     index: usize,
@@ -64,7 +62,7 @@ impl Sessions {
         Sessions { key, mask, rejects: rule.rejects, nodes: Kept::default(), slot_of: HashMap::new() }
     }
 
-    /// Takes over a set; tokens are made for the nodes that are new only.
+    /// Takes a set; tokens are computed only for new nodes.
     pub(super) fn rebuild(&mut self, set: &EndpointSet) {
         self.nodes.begin();
         for (index, endpoint) in set.endpoints.iter().enumerate() {
@@ -88,24 +86,24 @@ impl Sessions {
         );
     }
 
-    /// Where the node is that a token names.
+    /// Returns the position of the node with a token.
     pub(super) fn find(&self, token: Token) -> Option<usize> {
         Some(self.nodes.at(*self.slot_of.get(&token)?).index)
     }
 
-    /// The token of a node of the set.
+    /// Returns the token of a node of the set.
     pub(super) fn token_of(&mut self, id: EndpointId) -> Option<Token> {
         self.nodes.of(id)?.token
     }
 
-    /// Whether a session keeps to its node even if that is gone.
+    /// Returns true if a session keeps to its node even if the node is gone.
     pub(super) fn rejects(&self) -> bool {
         self.rejects
     }
 }
 
 fn token(key: &hmac::Key, endpoint: &Endpoint) -> Token {
-    // A name may have several addresses, and other names the same.
+    // A name may have several addresses, which may belong to other names too.
     let text = format!("{}\n{}", endpoint.name(), endpoint.addr);
     let tag = hmac::sign(key, text.as_bytes());
     tag.as_ref().iter().take(size_of::<Token>()).fold(0, |token, byte| token << 8 | Token::from(*byte))

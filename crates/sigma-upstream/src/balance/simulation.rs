@@ -1,10 +1,10 @@
-//! A balancer in a world that a seed makes up: nodes come, go and change weight, health turns,
-//! attempts begin and end in any order.
+//! A simulation of a balancer from a seed: nodes come, go and change weight, health changes, attempts begin and end
+//! in any order.
 //!
-//! What must hold whatever happens:
-//! - a node that may not be used is not picked while one may; a group of lower priority not while a
-//!   higher one has a node left; what was tried not again;
-//! - after all that, shares follow the weights, and no node counts as busy.
+//! Invariants:
+//! - An unusable node is not picked while a usable one exists; a lower priority group is not used while a higher one
+//!   has an untried node; a tried node is not picked again.
+//! - At the end, shares follow the weights, and no node counts as busy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -24,7 +24,7 @@ const KINDS: [Balance; 8] = [
     Balance::Random,
 ];
 
-/// How many nodes there are in all.
+/// The number of nodes.
 const NODES: usize = 8;
 
 const AT_ONCE: Limits = Limits { successes: 1, http_failures: 1, tcp_failures: 1, timeouts: 1 };
@@ -34,7 +34,7 @@ fn balancing() {
     sigma_testkit::for_seeds("cargo test -p sigma-upstream --lib simulation::balancing", simulate);
 }
 
-/// A node as its operator knows it.
+/// A node with its true state.
 #[derive(Debug, Clone)]
 struct Node {
     at: usize,
@@ -53,9 +53,9 @@ struct World {
     random: fastrand::Rng,
     epoch: Arc<HealthEpoch>,
     kind: Balance,
-    /// All that there ever were; the first of them are in use.
+    /// All nodes; the first of them are in use.
     nodes: Vec<Node>,
-    /// Attempts that go on, by node.
+    /// Running attempts, by node.
     running: [u64; NODES],
     used: usize,
     cell: Arc<UpstreamCell>,
@@ -133,7 +133,7 @@ impl World {
         self.publish();
     }
 
-    /// A request with up to four attempts, the last of which goes on.
+    /// Sends a request with up to four attempts, the last of which keeps running.
     fn request<'b>(
         &mut self,
         balancer: &'b RefCell<Balancer>,
@@ -166,7 +166,7 @@ impl World {
         Ok(())
     }
 
-    /// It ends in order, or is given up.
+    /// Ends normally or is cancelled.
     fn end(&mut self, attempt: InFlight<&RefCell<Balancer>>) {
         if self.random.bool() {
             let latency_ms = self.random.bool().then(|| f64::from(self.random.u16(..)));
@@ -185,7 +185,7 @@ impl World {
         let may = |node: &&Node| (!any || node.health.usable()) && !tried.contains(node.id());
         let best = nodes.iter().filter(may).map(|node| node.priority).max();
         let Some(at) = picked else {
-            // Weight 0 takes no part in these where another node has one.
+            // Weight 0 takes no part in these policies while another node has weight.
             let weighty = nodes.iter().filter(may).any(|node| node.weight > 0);
             return if best.is_some() && weighty { wrong("finds no node") } else { Ok(()) };
         };
@@ -214,7 +214,7 @@ impl World {
         Ok(())
     }
 
-    /// Some nodes, all of them usable and of one priority.
+    /// Makes a set of usable nodes of one priority.
     fn settle(&mut self) {
         self.used = self.random.usize(2..=self.nodes.len());
         for node in &mut self.nodes {
@@ -224,7 +224,7 @@ impl World {
         self.publish();
     }
 
-    /// Requests that stay are dealt out by weight only if no node counts as busy already.
+    /// Pending requests follow the weights only if no node is busy before.
     fn check_shares(&mut self, balancer: &RefCell<Balancer>) -> Result<(), String> {
         let nodes = &self.nodes[..self.used];
         let total: u32 = nodes.iter().map(|node| node.weight).sum();
@@ -251,13 +251,13 @@ impl World {
             let off = f64::from(count.abs_diff(share));
             let allowed = match self.kind {
                 Balance::LeastConn => 0.0,
-                // It goes on from what nodes were owed before.
+                // It continues with earlier debts.
                 Balance::Roundrobin => 2.0,
-                // Six standard deviations; of two the less busy one evens that out.
+                // Six standard deviations; the choice of the less busy of two evens that out.
                 Balance::Random | Balance::LeastRequest | Balance::Maglev => 6.0 * f64::from(share).sqrt(),
-                // The ring adds the chance of where its points lie.
+                // The ring adds the randomness of its points.
                 Balance::Chash => 6.0 * f64::from(share).sqrt() + 0.5 * f64::from(share),
-                // It goes by latency alone.
+                // It depends on latency alone.
                 _ => f64::from(total * rounds),
             };
             off > allowed

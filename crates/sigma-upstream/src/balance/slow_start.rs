@@ -1,10 +1,9 @@
-//! Slow start: a node that has just become usable gets a share that grows to its full one over a
-//! window, so that it can fill its caches and pools.
+//! Slow start: a node that has just become usable gets a share that grows to the full one over a window, so that it
+//! can fill its caches and pools.
 //!
-//! The share of a warming node is its weight × max(min, (age / window)^(1 / aggression)), as in
-//! Envoy. It is not a changed weight: a node whose turn it is, or that is drawn, lets a part of its
-//! turns pass to others. So nothing is rebuilt while nodes warm up. The shares count against that of
-//! the oldest node: where all have come together, none is held back.
+//! The share of a warming node is its weight × max(min, (age / window)^(1 / aggression)), as in Envoy. It is not a
+//! changed weight: a node with a turn, or a drawn node, skips a part of its turns. So nothing is rebuilt during slow
+//! start. The shares are relative to the oldest node's: if all have come together, none skips turns.
 
 use sigma_config::resources;
 
@@ -19,7 +18,7 @@ pub(super) struct SlowStart {
     window_ms: u64,
     /// 1 / aggression.
     exponent: f64,
-    /// The least share, of 1.
+    /// The smallest share, of 1.
     min: f64,
 }
 
@@ -34,7 +33,7 @@ impl From<&resources::SlowStart> for SlowStart {
 }
 
 impl SlowStart {
-    /// Of the full share, the part that a node has which became usable at `since_ms`.
+    /// Returns the part of the full share of a node that became usable at `since_ms`.
     fn part(&self, since_ms: Option<u64>, now_ms: u64) -> f64 {
         let age_ms = since_ms.map_or(u64::MAX, |since_ms| now_ms.saturating_sub(since_ms));
         if age_ms >= self.window_ms {
@@ -44,21 +43,21 @@ impl SlowStart {
     }
 }
 
-/// Since when nodes are usable, as one worker has seen it.
+/// The times at which nodes became usable, as one worker has seen them.
 #[derive(Debug)]
 pub(super) struct Ages {
     rule: SlowStart,
     since: Kept<Since>,
-    /// Some node was usable.
+    /// A node was usable before.
     known: bool,
 }
 
-/// What is known of a node that is usable.
+/// The age of a usable node.
 #[derive(Debug, Clone, Copy, Default)]
 enum Since {
     #[default]
     Unknown,
-    /// Warm, or there from the beginning.
+    /// Warm, or there from the beginning
     Long,
     At(u64),
 }
@@ -68,8 +67,7 @@ impl Ages {
         Ages { rule, since: Kept::default(), known: false }
     }
 
-    /// Takes note of the nodes that are usable now. Where none was before, all begin together, and
-    /// none of them slowly.
+    /// Records the nodes that are usable now. If none was usable before, all begin together, without a slow start.
     pub(super) fn learn(&mut self, set: &EndpointSet, now_ms: u64) {
         let first = !std::mem::replace(&mut self.known, false);
         self.since.begin();
@@ -87,7 +85,7 @@ impl Ages {
         self.since.forget(|_| false, |_| {});
     }
 
-    /// When a node became usable; None if it is warm or not usable.
+    /// Returns the time at which a node became usable; None if it is warm or unusable.
     pub(super) fn of(&mut self, id: EndpointId) -> Option<u64> {
         match self.since.of(id) {
             Some(Since::At(at)) => Some(*at),
@@ -96,33 +94,33 @@ impl Ages {
     }
 }
 
-/// A group of which some members were not warm when it was made.
+/// A group with members that were not warm when it was made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Warming {
     rule: SlowStart,
-    /// When the last of them is warm.
+    /// The time at which the last of them is warm.
     until_ms: u64,
-    /// When the oldest became usable; None if it was from the beginning.
+    /// The time at which the oldest became usable; None if it was usable from the beginning.
     oldest_ms: Option<u64>,
 }
 
 impl Warming {
-    /// None if there is no rule, or no member is warming.
+    /// Returns None if there is no rule, or no member is warming.
     pub(super) fn of(rule: Option<SlowStart>, members: &[Member]) -> Option<Warming> {
         let rule = rule?;
         let newest_ms = members.iter().filter_map(|m| m.since_ms).max()?;
-        // None goes before all others.
+        // None sorts before all others.
         let oldest_ms = members.iter().map(|m| m.since_ms).min()?;
         Some(Warming { rule, until_ms: newest_ms.saturating_add(rule.window_ms), oldest_ms })
     }
 
-    /// Whether a member whose turn it is takes it, by chance. All take them once they are warm.
+    /// Decides by chance whether a member takes its turn. Warm members always do.
     pub(super) fn takes(&self, member: &Member, now_ms: u64, random: u64) -> bool {
         if now_ms >= self.until_ms || member.since_ms.is_none() {
             return true;
         }
         let part = self.rule.part(member.since_ms, now_ms) / self.rule.part(self.oldest_ms, now_ms);
-        // 32 bits of chance are enough for a percentage.
+        // 32 random bits are enough for a percentage.
         (below(random, 1 << 32) as f64) < part * (1u64 << 32) as f64
     }
 }
@@ -132,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_grow_as_envoy_says() {
+    fn parts_grow_as_in_envoy() {
         let check = |aggression, min_weight_percent, age_ms: u64, want: f64| {
             let config = resources::SlowStart { window: 10.0, aggression, min_weight_percent };
             let got = SlowStart::from(&config).part(Some(1_000), 1_000 + age_ms);

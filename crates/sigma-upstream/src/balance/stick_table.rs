@@ -1,23 +1,22 @@
-//! Sessions that nodes have given their names: which node each is on (HAProxy's stick table).
+//! Sessions by names that nodes have set: the node of each session (HAProxy's stick table).
 //!
-//! All workers of a process share a table, as the next request of a session may come to another worker
-//! at once. It has no lock: an entry is a few words that are written one by one, and tells by itself
-//! whether they belong together. It is written when a session begins, moves, or has not been used for a
-//! while; else it is only read.
+//! All workers of a process share a table, as the next request of a session may reach another worker at once. It has
+//! no lock: an entry is a few words, written one by one, with a check that they belong together. It is written when a
+//! session begins or moves, or after a while without use; otherwise it is only read.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Token;
 
-/// Entries that a session may be in.
+/// The possible entries of a session.
 const WAYS: usize = 8;
 
-/// A use is noted when this part of the expiry has passed since the last one.
+/// A use is recorded after this fraction of the expiry since the last record.
 const NOTED: u64 = 16;
 
-/// The nodes of sessions by the hashes of their names, which nobody outside can choose. A session that has
-/// no room takes that of the one, of a few, that was not used for longest.
+/// The nodes of sessions by the hashes of their names, with an unpredictable hash key. A session without room
+/// replaces the least recently used one of a few.
 #[derive(Debug)]
 pub struct StickTable {
     hasher: RandomState,
@@ -31,16 +30,15 @@ pub struct SessionHash(u64);
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The session's hash, XOR the node: a reader that meets the words of two writers finds another
-    /// session than it looks for.
+    /// The session's hash, XOR the node: words of two writers look like another session to a reader.
     check: AtomicU64,
     /// 0: the entry is free.
     node: AtomicU64,
-    /// When it was used last, in seconds.
+    /// The time of the last use, in seconds.
     used_s: AtomicU32,
 }
 
-/// The words of an entry, which may be of two writers.
+/// The words of an entry, possibly of two writers.
 #[derive(Clone, Copy)]
 struct Read {
     session: u64,
@@ -66,13 +64,13 @@ fn seconds(now_s: u64) -> u32 {
 }
 
 impl StickTable {
-    /// An empty table with room for about so many sessions, each of which is forgotten so many seconds
-    /// after its last use.
+    /// Returns an empty table with room for about `size` sessions, which expire `expire_s` seconds after their last
+    /// use.
     pub fn new(size: usize, expire_s: u64) -> StickTable {
         StickTable { hasher: RandomState::new(), sets: sets(size), expire_s }
     }
 
-    /// The same sessions in a table of another size or expiry. Sessions that workers add to this one
+    /// Returns a table of another size or expiry with the same sessions. Sessions that workers add to the old one
     /// meanwhile may be lost.
     pub fn resized(&self, size: usize, expire_s: u64, now_s: u64) -> StickTable {
         let next = StickTable { hasher: self.hasher.clone(), sets: sets(size), expire_s };
@@ -85,22 +83,22 @@ impl StickTable {
         next
     }
 
-    /// Whether it is one of this size and expiry.
+    /// Returns true if it has this size and expiry.
     pub fn is_of(&self, size: usize, expire_s: u64) -> bool {
         self.sets.len() == sets_of(size) && self.expire_s == expire_s
     }
 
-    /// The hash of a name.
+    /// Returns the hash of a name.
     pub fn hash(&self, name: &[u8]) -> SessionHash {
         SessionHash(self.hasher.hash_one(name))
     }
 
-    /// The node of a session, which is used now.
+    /// Returns the node of a session, and counts it as used now.
     pub fn find(&self, SessionHash(session): SessionHash, now_s: u64) -> Option<Token> {
         for entry in self.set(session) {
             let read = entry.read();
             if read.session == session && read.node != 0 && !is_over(read.used_s, now_s, self.expire_s) {
-                // Not each time: what one worker writes, the others read anew.
+                // Not each time: a write of one worker costs the others a cache miss.
                 if now_s.saturating_sub(read.used_s) > self.expire_s / NOTED {
                     entry.used_s.store(seconds(now_s), Ordering::Relaxed);
                 }
@@ -110,16 +108,16 @@ impl StickTable {
         None
     }
 
-    /// A session is on the node with this token, and is used now.
+    /// Stores the node of a session, which is used now.
     pub fn store(&self, SessionHash(session): SessionHash, node: Token, now_s: u64) {
-        // Tokens that workers share have 64 bits, and a node has one.
+        // Shared tokens have 64 bits, and 0 means no node.
         self.put(session, (node as u64).max(1), now_s, now_s);
     }
 
     fn put(&self, session: u64, node: u64, used_s: u64, now_s: u64) {
         let set = self.set(session);
         let known = set.iter().find(|entry| entry.read().session == session);
-        // One that is free, or was not used for longest.
+        // A free entry, or the least recently used one.
         let age = |entry: &&Entry| {
             let Read { node, used_s, .. } = entry.read();
             if node == 0 { u64::MAX } else { now_s.saturating_sub(used_s) }
@@ -130,7 +128,7 @@ impl StickTable {
     }
 
     fn set(&self, session: u64) -> &[Entry; WAYS] {
-        // The upper bits; the rest tells the sessions of a set apart.
+        // The upper bits; the rest identifies the sessions of a set.
         &self.sets[((u128::from(session) * self.sets.len() as u128) >> 64) as usize]
     }
 }
@@ -139,8 +137,7 @@ fn is_over(used_s: u64, now_s: u64, expire_s: u64) -> bool {
     now_s.saturating_sub(used_s) > expire_s
 }
 
-/// Half as much room again as there are sessions, since sets do not fill evenly: at `size` sessions 3 in
-/// 100 find no room.
+/// One and a half times the sessions, since sets do not fill evenly: at `size` sessions 3 in 100 find no room.
 fn sets_of(size: usize) -> usize {
     (size + size / 2).div_ceil(WAYS).max(1)
 }
@@ -160,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_forgotten_when_they_were_not_used_for_long() {
+    fn unused_sessions_expire() {
         let table = StickTable::new(100, EXPIRE_S);
         let session = table.hash(b"s");
         assert_eq!(table.find(session, 0), None);
@@ -178,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_what_was_not_used_for_longest() {
+    fn a_full_table_replaces_the_least_recently_used() {
         let table = StickTable::new(1_024, EXPIRE_S);
         let known = |now_s: u64, sessions: std::ops::Range<u64>| {
             sessions.filter(|&s| table.find(table.hash(&name(s)), now_s) == Some(Token::from(s + 1))).count()
@@ -188,7 +185,7 @@ mod tests {
         };
         store(100, 0..400);
         assert!(known(100, 0..400) > 390);
-        // They are in use, and a flood of others comes that are used once.
+        // They are in use, and a flood of sessions with one use follows.
         let mut now_s = 100;
         for step in 0..300 {
             now_s += 20;
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_another_size_knows_the_same_sessions() {
+    fn a_resized_table_has_the_same_sessions() {
         let table = StickTable::new(1_000, EXPIRE_S);
         (0..300).for_each(|s| table.store(table.hash(&name(s)), Token::from(s + 1), 10 + s));
         assert!(table.is_of(1_000, EXPIRE_S) && !table.is_of(1_000, 9) && !table.is_of(10_000, EXPIRE_S));

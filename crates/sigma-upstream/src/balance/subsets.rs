@@ -1,8 +1,7 @@
-//! Subsets: requests that ask for nodes with certain metadata get those only (Envoy).
+//! Subsets: requests for nodes with certain metadata get only such nodes (Envoy).
 //!
-//! A selector is a set of keys; the nodes that have all of them form a subset for each combination of
-//! values. A request asks by a set of keys and values, and gets the subset of exactly these, or what the
-//! fallback says.
+//! A selector is a set of keys; nodes with all of them form a subset for each combination of values. A request has a
+//! set of keys and values, and gets the subset with exactly these, or the fallback.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +11,7 @@ use sigma_config::resources::{self, SelectorFallback, SubsetFallback};
 use super::Member;
 use crate::endpoint::{Endpoint, EndpointSet};
 
-/// Most subsets of an upstream. Values may come from a registry.
+/// The limit of subsets of an upstream. Values may come from a registry.
 const SUBSETS_MAX: usize = 1024;
 
 /// The rule of an upstream.
@@ -27,17 +26,17 @@ pub(super) struct SubsetRule {
 struct Selector {
     /// Sorted.
     keys: Vec<Box<str>>,
-    /// None: that of the rule.
+    /// None: the rule's fallback.
     fallback: Option<Fallback>,
 }
 
-/// The nodes where no subset is found.
+/// The nodes if no subset is found.
 #[derive(Debug, Clone, PartialEq)]
 enum Fallback {
     None,
     Any,
     Default,
-    /// Those that these keys find, which are fewer.
+    /// The subset by these keys, which are fewer.
     Keys(Vec<Box<str>>),
 }
 
@@ -75,8 +74,8 @@ impl From<&resources::Subsets> for SubsetRule {
 }
 
 impl SubsetRule {
-    /// What is done for a request that asks for what no node has: the policy of the selector with the keys
-    /// that it asks by, if there is one that has a policy.
+    /// Returns the fallback for a request without a matching subset: the policy of the selector with its keys, or the
+    /// rule's.
     fn fallback(&self, wanted: &[u8]) -> &Fallback {
         let asks_by = |selector: &&Selector| {
             selector.fallback.is_some()
@@ -91,16 +90,16 @@ impl SubsetRule {
     }
 }
 
-/// Adds a key and its value to what a request asks for. Keys are to come in ascending order.
+/// Adds a key and its value to the metadata that a request needs. Call it with keys in ascending order.
 pub fn ask_for(wanted: &mut Vec<u8>, key: &str, value: &[u8]) {
-    // With their lengths, so that no value can say what another key says.
+    // With their lengths, so that no value can imitate another key.
     for text in [key.as_bytes(), value] {
         wanted.extend_from_slice(&(text.len() as u64).to_le_bytes());
         wanted.extend_from_slice(text);
     }
 }
 
-/// The keys and values that a request asks for.
+/// Returns the keys and values that a request needs.
 fn pairs(mut wanted: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut text = move || {
         let (length, rest) = wanted.split_first_chunk()?;
@@ -111,7 +110,7 @@ fn pairs(mut wanted: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || Some((text()?, text()?)))
 }
 
-/// The part of what a request asks for that is of these keys.
+/// Returns the part of the needed metadata with these keys.
 fn part(wanted: &[u8], keys: &[Box<str>]) -> Vec<u8> {
     let mut part = Vec::with_capacity(wanted.len());
     for (key, value) in pairs(wanted) {
@@ -125,16 +124,16 @@ fn part(wanted: &[u8], keys: &[Box<str>]) -> Vec<u8> {
 /// The subsets of one set of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Subsets {
-    /// By what a request asks for.
+    /// Subsets by the needed metadata.
     places: HashMap<Box<[u8]>, usize>,
     /// All nodes, if requests may get them.
     any: Option<usize>,
-    /// Those with the metadata of the rule's `default`, if requests may get them.
+    /// Nodes with the metadata of the rule's `default`, if requests may get them.
     default: Option<usize>,
 }
 
 impl Subsets {
-    /// Puts the members of each subset into `lists`, in their order.
+    /// Adds the members of each subset to `lists`, in their order.
     pub(super) fn new(
         rule: &SubsetRule,
         set: &EndpointSet,
@@ -179,8 +178,8 @@ impl Subsets {
         Some(lists.len() - 1)
     }
 
-    /// What `of` finds in the list of the subset that a request asks for; if there is none, or nothing in it,
-    /// in what the rule falls back to.
+    /// Returns the result of `of` for the list of a request's subset; without a subset or a result, for the rule's
+    /// fallback.
     #[inline]
     pub(super) fn pick<T>(
         &self,
@@ -206,7 +205,7 @@ impl Subsets {
     }
 }
 
-/// What a request asks for that wants this node by these keys; None if the node lacks one.
+/// Returns the needed metadata that selects this node by these keys; None if the node lacks one.
 fn name(selector: &[Box<str>], endpoint: &Endpoint) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     for key in selector {

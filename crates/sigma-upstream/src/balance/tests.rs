@@ -1,4 +1,4 @@
-//! The balance policies against the sequences and shares that they promise.
+//! The balance policies compared with their specified sequences and shares.
 
 mod policies;
 mod rules;
@@ -61,7 +61,7 @@ fn id(at: usize) -> EndpointId {
     EndpointId::numbered(at)
 }
 
-/// Everything a request with unlimited retries would try, in order.
+/// Returns all nodes that a request with unlimited retries would try, in order.
 fn walk(balancer: &mut Balancer, key: &[u8]) -> Vec<usize> {
     let mut tried = Tried::default();
     let mut order = Vec::new();
@@ -168,7 +168,7 @@ fn tried_holds_more_than_its_inline_places() {
     assert!((0..60).all(|n| tried.contains(id(n)) == (n % 3 == 0)));
 }
 
-/// CRC-32 bit by bit, from the definition.
+/// Computes CRC-32 bit by bit, from the definition.
 fn slow_crc(parts: &[&[u8]]) -> u32 {
     let mut state = !0u32;
     for byte in parts.iter().copied().flatten() {
@@ -180,7 +180,7 @@ fn slow_crc(parts: &[&[u8]]) -> u32 {
     !state
 }
 
-/// The node for `key` as APISIX's hash ring places it, computed without a ring: shares are weight / gcd.
+/// Returns the node for `key` in APISIX's hash ring, computed without a ring: shares are weight / gcd.
 fn slow_chash(shares: &[u32], key: &[u8]) -> usize {
     let mut points = Vec::new();
     for (at, share) in shares.iter().enumerate() {
@@ -198,7 +198,7 @@ fn slow_chash(shares: &[u32], key: &[u8]) -> usize {
 }
 
 #[test]
-fn chash_places_keys_as_the_reference_says() {
+fn chash_places_keys_as_the_reference_does() {
     assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     let (mut balancer, set) = balancer(Balance::Chash, &[(2, 0), (4, 0), (0, 0), (6, 0)]);
     let key = |n: u32| format!("/item/{n}").into_bytes();
@@ -207,7 +207,7 @@ fn chash_places_keys_as_the_reference_says() {
     for (n, &got) in (0..).zip(&before) {
         assert_eq!(got, Some(slow_chash(&[1, 2, 0, 3], &key(n))), "key {n}");
     }
-    // A node that falls moves its own keys only.
+    // A failing node moves only its own keys.
     fell(&set, 1);
     for (n, &was) in (0..).zip(&before) {
         let now = place(&mut balancer, n);
@@ -241,7 +241,7 @@ fn least_conn_follows_load_and_survives_changes() {
     balancer.end(id(1), done);
     balancer.end(id(1), done);
     assert_eq!(pick(&mut balancer), Some(1));
-    // Node 1 leaves and comes back; its one active request is still counted.
+    // Node 1 leaves and comes back; its one active request still counts.
     balancer.follow(cell(&[(1, 0)]).0);
     balancer.follow(cell(&[(1, 0), (1, 0)]).0);
     (0..6).for_each(|_| balancer.end(id(0), done));
@@ -287,7 +287,7 @@ fn ewma_prefers_the_faster_of_two() {
     for random in [0, u64::MAX, 1 << 63, 12345] {
         assert_eq!(at(&mut balancer, 1_000_000, random), Some(1));
     }
-    // 50·e^-2 < 10: what was slow long ago is better than what was measured just now.
+    // 50·e^-2 < 10: an old slow measurement is better than a recent one.
     end(&mut balancer, 1, 10.0, 1_020_000);
     assert_eq!(at(&mut balancer, 1_020_000, 0), Some(0));
 }

@@ -1,26 +1,24 @@
-//! Draws members in proportion to their weights, in constant time however many there are
-//! (Walker's alias method, with integers).
+//! Weighted random draws in constant time for any number of members (Walker's alias method, with integers).
 
 use super::slow_start::{SlowStart, Warming};
 use super::{Member, PickContext, below, look, mix, weighted};
 
-/// Draws until one fits, before the members are gone through. A draw misses when it meets what was
-/// tried or excluded, which are few.
+/// The number of draws before all members are scanned. A draw misses on a tried or excluded member, which are few.
 const DRAWS: u64 = 8;
 
-/// The same where some members warm up, and let most draws pass.
+/// The same with warming members, which skip most draws.
 const DRAWS_WARMING: u64 = 64;
 
-/// Between the two nodes of one pick.
+/// The distance between the two draws of one pick.
 const SALTS: u64 = 2 * DRAWS_WARMING;
 
-/// The usable members of a group, of which some have weight.
+/// The usable members of a group with weight.
 #[derive(Debug)]
 pub(super) struct Urn {
     members: Vec<Member>,
     /// By member; empty if all weights are equal.
     cells: Vec<Cell>,
-    /// Sum of the weights, which is also what each cell holds.
+    /// The sum of the weights, which is also the content of each cell.
     total: u64,
     warming: Option<Warming>,
 }
@@ -30,7 +28,7 @@ pub(super) struct Urn {
 struct Cell {
     /// The part of `total` that belongs to the cell's own member.
     own: u64,
-    /// Whose the rest is.
+    /// The member that has the rest.
     other: usize,
 }
 
@@ -44,23 +42,23 @@ impl Urn {
         Urn { warming: Warming::of(slow_start, &members), members, cells, total }
     }
 
-    /// Those that can be drawn.
+    /// Returns the members that can be drawn.
     pub(super) fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Sum of the weights.
+    /// Returns the sum of the weights.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Position of a member that was not tried; none if all were.
+    /// Returns the position of an untried member; None if all were tried.
     #[inline]
     pub(super) fn draw(&self, context: &PickContext<'_>) -> Option<usize> {
         self.draw_but(context, 0, None)
     }
 
-    /// Positions of two different ones; the second is none if only one is left.
+    /// Returns positions of two different members; the second is None if only one is left.
     #[inline]
     pub(super) fn draw_two(&self, context: &PickContext<'_>) -> Option<(usize, Option<usize>)> {
         let first = self.draw(context)?;
@@ -99,7 +97,7 @@ impl Urn {
     }
 }
 
-/// Fills cells of `total` each: what is light is filled up by what is heavy.
+/// Fills cells of `total` each: heavy members fill up the cells of light ones.
 fn cells(members: &[Member], total: u64) -> Vec<Cell> {
     let parts = members.len() as u64;
     let share = |m: &Member| u64::from(m.weight) * parts;
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_not_drawn() {
+    fn tried_members_are_not_drawn() {
         let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)], None);
         let mut tried = Tried::default();
         for want in [3, 2, 1] {

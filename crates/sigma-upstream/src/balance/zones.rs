@@ -1,9 +1,8 @@
-//! Zone-aware routing: requests stay in the gateway's own zone as far as its nodes carry them
-//! (Envoy).
+//! Zone-aware routing: requests stay in the gateway's own zone as far as its nodes can serve them (Envoy).
 //!
-//! The own zone has a share of the gateways, and with it of the requests, and a share of the usable
-//! nodes. If its nodes are enough for its requests, all stay. Else what they carry stays, and the rest
-//! goes to the zones that have more nodes than their own gateways need, in that proportion.
+//! The own zone has a share of the gateways, and with it of the requests, and a share of the usable nodes. If its
+//! nodes are enough for its requests, all requests stay. Otherwise the part that they can serve stays. The rest goes
+//! to zones with more nodes than their own gateways need, in proportion to the surplus.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use sigma_config::resources::{Upstream, ZoneAware};
 use super::{Group, Member};
 use crate::endpoint::EndpointSet;
 
-/// The whole of the requests.
+/// All requests.
 pub(super) const ALL: u64 = 1 << 32;
 
 /// The rule of an upstream.
@@ -21,12 +20,12 @@ pub(super) struct ZoneRule {
     own: Box<str>,
     key: Box<str>,
     min_cluster_size: usize,
-    /// The gateways of each zone; empty if there are as many in each.
+    /// The gateways of each zone; empty for equal numbers.
     gateways: BTreeMap<Box<str>, u32>,
 }
 
 impl ZoneRule {
-    /// None without the rule, or where the gateway has no zone.
+    /// Returns None without the rule, or for a gateway without a zone.
     pub(super) fn of(config: &Upstream, own: Option<&str>) -> Option<ZoneRule> {
         let ZoneAware { metadata_key, min_cluster_size, gateways } = config.zone_aware.as_deref()?;
         Some(ZoneRule {
@@ -37,8 +36,8 @@ impl ZoneRule {
         })
     }
 
-    /// The members of each zone, the own one first, and its part of [`ALL`] requests. One part if the
-    /// rule does not apply: too few nodes, or none in the own zone or in another.
+    /// Returns the members of each zone, the own one first, and its part of [`ALL`] requests. One part if the rule
+    /// does not apply: too few nodes, or none in the own zone or in another.
     pub(super) fn split(&self, set: &EndpointSet, members: Group) -> Vec<(u64, Group)> {
         let mut zones: BTreeMap<&str, Group> = BTreeMap::new();
         for member in &members {
@@ -71,12 +70,12 @@ impl ZoneRule {
     }
 }
 
-/// The weight of what is usable in a zone.
+/// Returns the weight of the usable nodes of a zone.
 fn weight(group: &Group) -> f64 {
     group.iter().filter(|m| m.usable).map(|m: &Member| f64::from(m.weight)).sum()
 }
 
-/// The parts of [`ALL`] for zones with these nodes and gateways; the first is the own one.
+/// Returns the parts of [`ALL`] for zones with these nodes and gateways; the first is the own one.
 fn parts(nodes: &[f64], gateways: &[f64]) -> Vec<u64> {
     let share = |of: &[f64]| -> Vec<f64> {
         let sum: f64 = of.iter().sum();
@@ -89,7 +88,7 @@ fn parts(nodes: &[f64], gateways: &[f64]) -> Vec<u64> {
     let rest = spare.iter().map(|spare| if stays < 1.0 { (1.0 - stays) * spare / spare_sum } else { 0.0 });
     let mut parts: Vec<u64> =
         std::iter::once(stays).chain(rest).map(|part| (part * ALL as f64) as u64).collect();
-    // What is left over by rounding stays.
+    // The rounding rest stays.
     parts[0] += ALL.saturating_sub(parts.iter().sum());
     parts
 }
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_those_of_envoys_rule() {
+    fn parts_match_envoys_rule() {
         let check = |nodes: &[f64], gateways: &[f64], want: &[u64]| {
             let parts = parts(nodes, gateways);
             assert_eq!(parts.iter().sum::<u64>(), ALL);
@@ -113,7 +112,7 @@ mod tests {
         check(&[2.0, 5.0, 1.0], &[2.0, 1.0, 1.0], &[50, 50, 0]);
         check(&[2.0, 3.0, 3.0], &[2.0, 1.0, 1.0], &[50, 25, 25]);
         check(&[0.0, 4.0], &[1.0, 1.0], &[0, 100]);
-        // No gateway is known to be here.
+        // No gateway is known in this zone.
         check(&[1.0, 4.0], &[0.0, 1.0], &[100, 0]);
     }
 }

@@ -1,8 +1,8 @@
-//! Responses of name servers with malformed records.
+//! DNS responses with malformed records.
 //!
-//! The resolver refuses the whole response if it cannot read one record. The sockets in this module give each malformed
-//! record a type that the resolver ignores. A message keeps its length, and sound records keep their offset: names in a
-//! message refer to offsets.
+//! The resolver rejects the whole response if it cannot parse one record. The sockets in this module give each
+//! malformed record a type that the resolver ignores. A message keeps its length, and valid records keep their
+//! offset: names in a message refer to offsets.
 
 use std::future::Future;
 use std::io;
@@ -21,7 +21,7 @@ use tokio::net::{TcpStream, UdpSocket};
 /// Bytes of a message's header (RFC 1035 §4.1.1).
 const HEADER: usize = 12;
 
-/// Bytes of a record behind its name and before its data: type, class, TTL and length.
+/// Bytes of a record after its name and before its data: type, class, TTL and length.
 const FIXED: usize = 10;
 
 /// The longest name in a message (RFC 1035 §2.3.4).
@@ -103,7 +103,7 @@ pub(super) struct LenientTcp {
 }
 
 impl LenientTcp {
-    /// Missing bytes of the length, or of the message.
+    /// Returns the missing bytes of the length, or of the message.
     fn missing(&self) -> usize {
         match self.message.first_chunk() {
             None => 2 - self.message.len(),
@@ -167,7 +167,7 @@ fn leave_out_of(server: SocketAddr, message: &mut [u8]) {
     }
 }
 
-/// The name at the beginning of `bytes`, for a log.
+/// Formats the name at the beginning of `bytes` for a log.
 fn shown(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while let Some((length @ 1..=63, rest)) = bytes.split_first() {
@@ -179,14 +179,14 @@ fn shown(mut bytes: &[u8]) -> String {
     text
 }
 
-/// A record that the resolver cannot read, by its place in a message.
+/// A record that the resolver cannot parse, by its position in a message.
 struct Malformed {
     at: usize,
     end: usize,
 }
 
-/// Replaces malformed records by empty ones, and returns their number. A response without a sound record of the
-/// requested type is not changed: the resolver must not read it as a response without records.
+/// Replaces malformed records with empty ones, and returns their number. A response without a valid record of the
+/// requested type is not changed: the resolver must not treat it as a response without records.
 fn leave_out(message: &mut [u8]) -> usize {
     let Some(found) = Records::read(message) else { return 0 };
     let left_out = found.malformed.len() + usize::from(found.cut.is_some());
@@ -205,7 +205,7 @@ fn leave_out(message: &mut [u8]) -> usize {
     left_out
 }
 
-/// The offset of the record count of a section: answers, authorities, additional records.
+/// Returns the offset of the record count of a section: answers, authorities, additional records.
 fn count_at(section: usize) -> usize {
     6 + 2 * section
 }
@@ -235,12 +235,12 @@ struct Records {
     malformed: Vec<Malformed>,
     /// The section in which the message ends within a record, and the number of whole records before it there.
     cut: Option<(usize, u16)>,
-    /// Whether an answer of the requested type is sound.
+    /// An answer of the requested type is valid.
     has_sound: bool,
 }
 
 impl Records {
-    /// None if the message does not have one question, or ends before its records.
+    /// Returns None if the message does not have one question, or ends before its records.
     fn read(message: &[u8]) -> Option<Records> {
         if number(message, 4)? != 1 {
             return None;
@@ -266,8 +266,8 @@ impl Records {
     }
 }
 
-/// The type of the record at `at`, its end, and whether it is sound; None if the message ends before. The data of
-/// SRV, A and AAAA records are checked.
+/// Returns the type of the record at `at`, its end, and whether it is valid; None if the message ends before. The
+/// data of SRV, A and AAAA records are checked.
 fn record(message: &[u8], at: usize) -> Option<(u16, usize, bool)> {
     let fixed = skip_name(message, at)?;
     let kind = number(message, fixed)?;
@@ -286,7 +286,7 @@ fn record(message: &[u8], at: usize) -> Option<(u16, usize, bool)> {
     Some((kind, end, is_sound))
 }
 
-/// The end of the name at `at`, without the part that a pointer refers to; None if the message ends before.
+/// Returns the end of the name at `at`, without the part that a pointer refers to; None if the message ends before.
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *message.get(at)? {
@@ -298,7 +298,7 @@ fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Whether a name is valid: its pointers lead backwards, and it ends within the length limit.
+/// Returns true if a name is valid: its pointers lead backwards, and it ends within the length limit.
 fn is_name(message: &[u8], mut at: usize) -> bool {
     let (mut begin, mut length) = (at, 0);
     while let Some(&first) = message.get(at) {
@@ -336,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// A response to a question for the servers of `web.`, with these records as answers.
+    /// Returns a response to a question for the servers of `web.`, with these records as answers.
     fn response(records: &[Vec<u8>]) -> Vec<u8> {
         let mut message = vec![0, 1, 0x81, 0x80, 0, 1, 0, records.len() as u8, 0, 0, 0, 0];
         message.extend_from_slice(b"\x03web\x00\x00\x21\x00\x01");
@@ -344,7 +344,7 @@ mod tests {
         message
     }
 
-    /// A record of the question's name.
+    /// Returns a record of the question's name.
     fn of_kind(kind: u16, data: &[u8]) -> Vec<u8> {
         let mut record = vec![0xc0, 12];
         record.extend(kind.to_be_bytes());
@@ -367,7 +367,7 @@ mod tests {
         Some(ports.collect())
     }
 
-    /// The resolver refuses the response as it came. Then it reads the two sound servers around the malformed record.
+    /// The resolver rejects the original response. Then it reads the two valid servers around the malformed record.
     fn check(what: &str, bad: Vec<u8>) {
         let mut message = response(&[server(1, b"\x01a\x00"), bad, server(2, b"\x01b\xc0\x0c")]);
         assert_eq!(ports(&message), None, "{what}");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_without_a_sound_record_stay_as_they_are() {
+    fn responses_without_a_valid_record_stay_unchanged() {
         for records in [vec![server(9, b"\x01a")], vec![of_kind(A, &[10, 0, 0, 1]), server(9, b"\xc0\x37")]] {
             let mut message = response(&records);
             let before = message.clone();

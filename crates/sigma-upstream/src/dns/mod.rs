@@ -1,9 +1,8 @@
-//! Asking name servers: for the addresses of nodes that are configured by name, and for services.
+//! DNS queries: addresses of nodes with configured names, and services.
 //!
-//! Every address of a name counts, of both families. They are asked for at the same time; an answer
-//! of one family waits for the other only briefly, since there are name servers that never answer
-//! for IPv6 (in the spirit of RFC 8305). An IPv6 address that this machine has no route to is left
-//! out as long as there is another. All of it may be switched off.
+//! Every address of a name counts, of both families. Both are queried at the same time; a response of one family
+//! waits only briefly for the other, since some name servers never respond for IPv6 (in the spirit of RFC 8305). An
+//! IPv6 address without a route from this machine is left out if there is another address. IPv6 can be switched off.
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 
@@ -29,29 +28,28 @@ use lenient::Lenient;
 pub use service::DnsService;
 pub(crate) use service::succeed;
 
-/// Records are asked for again no sooner, even if their TTL is 0.
+/// The shortest time until records are queried again, even if their TTL is 0.
 pub const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// Records are asked for again no later, however long their TTL is.
+/// The longest time until records are queried again, for any TTL.
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
 
 /// Timeout of one query (APISIX's default).
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the addresses of one family wait for those of the other. They are missing until the name
-/// is asked for again if they come later; waiting longer would hold up every start.
+/// How long the addresses of one family wait for the other family. Later ones are missing until the next query; a
+/// longer wait would delay every start.
 const FAMILY_WAIT: Duration = Duration::from_millis(500);
 
-/// Most addresses of one name, and most nodes of one service, that are used. A service with more of
-/// them should be a registry's; without a limit whoever answers for a name could fill the memory
-/// with endpoints.
+/// The limit of addresses of one name, and of nodes of one service. A larger service should use a registry; without a
+/// limit, a name server could fill the memory with endpoints.
 pub const ADDRESSES_MAX: usize = 256;
 
-/// Why a name has no records.
+/// The reason why a name has no records.
 #[derive(Debug, Clone)]
 pub struct DnsError {
     why: String,
-    /// No name server has answered.
+    /// No name server has responded.
     is_timeout: bool,
 }
 
@@ -60,7 +58,7 @@ impl DnsError {
         DnsError { why: why.into(), is_timeout: false }
     }
 
-    /// The fault of an exchange that needs the name.
+    /// Returns the fault of an exchange that needs the name.
     pub(crate) fn fault(&self) -> Fault {
         match self.is_timeout {
             true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the node"),
@@ -68,7 +66,7 @@ impl DnsError {
         }
     }
 
-    /// As [`fault`](Self::fault), of a name whose records are the nodes.
+    /// As [`fault`](Self::fault), for a name whose records are the nodes.
     fn fault_of_service(&self) -> Fault {
         match self.is_timeout {
             true => Fault::new(FaultKind::DnsTimeout, "no name server answers for the name of the service"),
@@ -91,18 +89,18 @@ impl fmt::Display for DnsError {
 
 impl std::error::Error for DnsError {}
 
-/// Addresses of a name and until when they hold. At least one family has one.
+/// The addresses of a name and their expiry. At least one family has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Empty: there is none. Unset: nobody knows.
+    /// Empty: there is no address. None: unknown.
     pub v4: Option<Vec<IpAddr>>,
     /// As `v4`.
     pub v6: Option<Vec<IpAddr>>,
-    /// When to ask again.
+    /// The time of the next query.
     pub valid_until: Instant,
 }
 
-/// Records of one kind: None if there are none.
+/// Records of one kind: None if the name lacks this kind.
 type Records<T> = Result<Option<(Vec<T>, Instant)>, DnsError>;
 
 /// A record of a service (RFC 2782).
@@ -114,7 +112,7 @@ struct Server {
     weight: u16,
 }
 
-/// The name servers that the system asks.
+/// Returns the name servers of the system.
 ///
 /// # Errors
 /// Returns an error if its configuration cannot be read.
@@ -133,13 +131,13 @@ fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), DnsError> {
     })
 }
 
-/// Asks name servers. Cheap to clone; clones share a cache.
+/// A DNS client. Cheap to clone; clones share a cache.
 #[derive(Clone)]
 pub struct Resolver {
     inner: Inner<Lenient>,
     config: ResolverConfig,
     asks_ipv6: bool,
-    /// Addresses that no name has, whatever is answered.
+    /// Addresses that are rejected in every response.
     refused: Arc<CidrSet>,
 }
 
@@ -150,7 +148,7 @@ impl fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// A resolver by the system's configuration.
+    /// Returns a resolver with the system's configuration.
     ///
     /// # Errors
     /// Returns an error if the configuration cannot be read.
@@ -159,7 +157,7 @@ impl Resolver {
         Resolver::build(config, options)
     }
 
-    /// A resolver by a text in the form of `/etc/resolv.conf`.
+    /// Returns a resolver with a text in the form of `/etc/resolv.conf`.
     ///
     /// # Errors
     /// Returns an error if the text names no server.
@@ -168,7 +166,7 @@ impl Resolver {
         Resolver::build(config, options)
     }
 
-    /// A resolver that asks these servers.
+    /// Returns a resolver with these servers.
     ///
     /// # Errors
     /// Returns an error if the resolver cannot be built.
@@ -189,7 +187,7 @@ impl Resolver {
         options.timeout = options.timeout.min(QUERY_TIMEOUT);
         options.positive_min_ttl = Some(TTL_MIN);
         options.positive_max_ttl = Some(TTL_MAX);
-        // A name that is missing now may be about to appear; the backoff of a watch decides.
+        // A missing name may appear soon; the backoff of a watch decides.
         options.negative_min_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
         let inner = Inner::builder_with_config(config.clone(), Lenient::default())
@@ -199,22 +197,22 @@ impl Resolver {
         Ok(Resolver { inner, config, asks_ipv6: true, refused: Arc::default() })
     }
 
-    /// As it is, but names have no IPv6 addresses.
+    /// Disables IPv6 addresses.
     #[must_use]
     pub fn without_ipv6(self) -> Resolver {
         Resolver { asks_ipv6: false, ..self }
     }
 
-    /// As it is, but no name has an address in these networks.
+    /// Rejects addresses in these networks.
     #[must_use]
     pub fn refusing(self, networks: &CidrSet) -> Resolver {
         Resolver { refused: Arc::new(networks.clone()), ..self }
     }
 
-    /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
+    /// Returns the addresses of `name`. `localhost` and IP addresses need no query.
     ///
     /// # Errors
-    /// Returns an error if there is no address or if no server answered.
+    /// Returns an error if there is no address or no server responded.
     pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
         let known = match name {
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -245,7 +243,7 @@ impl Resolver {
         Ok(Answer { v4, v6, valid_until })
     }
 
-    /// Unset is the family that the other did not wait for.
+    /// Queries both families; None is the family that the other did not wait for.
     async fn both_families(&self, name: &str) -> (Option<Records<IpAddr>>, Option<Records<IpAddr>>) {
         if !self.asks_ipv6 {
             return (Some(self.family(name, RecordType::A).await), Some(Ok(None)));
@@ -254,7 +252,7 @@ impl Resolver {
         let mut v6 = pin!(self.family(name, RecordType::AAAA));
         let wait = |first: &Records<IpAddr>| match first {
             Ok(Some(_)) => FAMILY_WAIT,
-            // It alone is no answer. The queries of the other have timeouts of their own.
+            // This family alone gives no result. The queries of the other have their own timeouts.
             _ => TTL_MAX,
         };
         tokio::select! {
@@ -273,8 +271,8 @@ impl Resolver {
         self.records(name, kind, |data| data.ip_addr().filter(|ip| !self.refused.contains(*ip))).await
     }
 
-    /// The servers of a service. A server without a target (RFC 2782: `.`) does not count; next to other servers it
-    /// is logged.
+    /// Returns the servers of a service. A server without a target (RFC 2782: `.`) does not count; next to other
+    /// servers it is logged.
     async fn servers(&self, name: &str) -> Records<Server> {
         let server = |data: &RData| match data {
             RData::SRV(srv) if srv.target.is_root() => Some(None),
@@ -310,16 +308,16 @@ impl Resolver {
             Err(error) => return Err(error.into()),
         };
         let found: Vec<T> = lookup.answers().iter().filter_map(|record| read(&record.data)).collect();
-        // Entries of the hosts file come without a useful TTL, so both bounds are applied here too.
+        // Entries of the hosts file have no useful TTL, so both bounds apply here too.
         let now = Instant::now();
         let valid_until = lookup.valid_until().clamp(now + TTL_MIN, now + TTL_MAX);
         Ok((!found.is_empty()).then_some((found, valid_until)))
     }
 }
 
-/// The addresses that this machine has a route to.
+/// Returns the addresses that this machine has a route to.
 fn routed(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    // Without a socket of the family there is no route either. Connecting one sends nothing.
+    // Without a socket of the family there is no route either. To connect one sends nothing.
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok();
     addresses.retain(|ip| {
         let leads = |socket: &UdpSocket| socket.connect((*ip, 53)).is_ok();

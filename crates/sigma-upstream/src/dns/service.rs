@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::{ADDRESSES_MAX, DnsError, Resolver, Server};
 use crate::feed::{Feed, FeedError, NextNodes, backoff};
 
-/// What is asked for at one step.
+/// The record type of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Servers,
@@ -20,32 +20,32 @@ enum Step {
     Addresses,
 }
 
-/// What a step found: the nodes, and when to ask again.
+/// The result of a step: the nodes, and the time of the next query.
 type Found = Option<(Vec<Node>, Instant)>;
 
 /// The nodes of a service in DNS.
 ///
-/// An address is a node of weight 1. A server (SRV) is a node for each address of its target, which
-/// share its weight; one with a lower priority is used first.
+/// An address is a node of weight 1. A server (SRV) is a node for each address of its target; these share its weight,
+/// and a lower priority is used first.
 #[derive(Debug)]
 pub struct DnsService {
     resolver: Resolver,
     host: String,
-    /// For all nodes; else the record's or the scheme's.
+    /// The port of all nodes; None for the record's or the scheme's.
     port: Option<u16>,
     steps: Vec<Step>,
-    /// Whether the step that found nodes before comes first.
+    /// The step that last found nodes comes first.
     last_first: bool,
     last: Option<Step>,
     /// Addresses of targets: a target that cannot be resolved for a while keeps its own.
     targets: HashMap<String, Vec<IpAddr>>,
-    /// How often in a row one of them could not be resolved.
+    /// The number of failed resolutions in a row.
     failures: u32,
     due: Option<Instant>,
 }
 
 impl DnsService {
-    /// The service `host`, by the kinds of records in `order`; see
+    /// Returns the service `host`, by the kinds of records in `order`; see
     /// [`DnsDiscovery::order`](sigma_config::discovery::DnsDiscovery::order).
     pub fn new(
         resolver: Resolver,
@@ -90,7 +90,7 @@ impl DnsService {
                     return Ok(found);
                 }
                 Ok(None) => {}
-                // Other records are not what was meant as long as nobody says that these are gone.
+                // Other record types are not tried until these are known to be gone.
                 Err(error) if self.last == Some(step) => return Err(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -138,7 +138,7 @@ impl DnsService {
         }
     }
 
-    /// The addresses of the targets, an error if there was one, and until when all of it holds.
+    /// Returns the addresses of the targets, an error if there was one, and the expiry.
     async fn resolve_targets(
         &self,
         servers: &[Server],
@@ -211,7 +211,7 @@ impl Feed for DnsService {
     }
 }
 
-/// The addresses after another answer: a family that nobody knows of keeps what it had.
+/// Returns the addresses after a new response: an unknown family keeps its addresses.
 pub(crate) fn succeed(known: &[IpAddr], v4: Option<Vec<IpAddr>>, v6: Option<Vec<IpAddr>>) -> Vec<IpAddr> {
     let kept = |v4: bool| known.iter().copied().filter(move |ip| ip.is_ipv4() == v4);
     let mut next = v4.unwrap_or_else(|| kept(true).collect());
@@ -219,8 +219,8 @@ pub(crate) fn succeed(known: &[IpAddr], v4: Option<Vec<IpAddr>>, v6: Option<Vec<
     next
 }
 
-/// A node for each address of each server. The addresses of a target share the server's weight, as
-/// whole numbers: all weights are scaled by what makes each share one.
+/// Returns a node for each address of each server. The addresses of a target share the server's weight, as whole
+/// numbers: all weights are scaled to make each share one.
 fn nodes_of(servers: &[Server], targets: &HashMap<String, Vec<IpAddr>>, port: Option<u16>) -> Vec<Node> {
     let addresses = |server: &Server| targets.get(&server.target).map_or(&[][..], Vec::as_slice);
     let counts = servers.iter().map(|server| addresses(server).len() as u64).filter(|count| *count > 0);
@@ -296,16 +296,16 @@ mod tests {
         let root = b"\0\x01\0\x02\x1f\x90\0";
         let portless = b"\0\x01\0\x02\0\0\x01a\x04test\0";
         let cut = b"\0\x01\0\x02\x1f";
-        // It refers to itself behind the question and the record before.
+        // It refers to itself after the question and the record before.
         let circle = b"\0\x01\0\x02\x1f\x90\xc0\x3d";
         dns.set_server_data("web.test", &[cut, circle, root, sound, portless]);
         let host = "127.0.0.9".to_owned();
-        // Without a port of its own a server has the one of the scheme.
+        // A server without a port gets the scheme's.
         assert_eq!(nodes().await.unwrap(), [(host.clone(), None), (host, Some(8080))]);
     }
 
     #[test]
-    fn a_family_that_nobody_knows_of_keeps_its_addresses() {
+    fn an_unknown_family_keeps_its_addresses() {
         let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
         let known = [v4, v6];
         assert_eq!(succeed(&known, None, Some(Vec::new())), [v4]);

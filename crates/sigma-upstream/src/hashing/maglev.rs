@@ -1,23 +1,21 @@
-//! Maglev hashing (Eisenbud and others): a table that every node has an equal part of, and a pick is
-//! one look-up, O(1).
+//! Maglev hashing (Eisenbud and others): a table in which every node has an equal part; a pick is one look-up, O(1).
 //!
-//! Shares are more even than on a ring, and the table is made faster; when a node comes or leaves, a
-//! few keys of others move as well. The table holds unusable nodes too: a key that meets one looks
-//! at further places, which depend on the key alone, so that a change of health moves only the keys
-//! of its node.
+//! Shares are more even than on a ring, and the table is built faster; when a node comes or leaves, a few keys of
+//! other nodes move as well. The table contains unusable nodes too: a key that hits one tries further positions,
+//! which depend on the key alone. So a change of health moves only the keys of its node.
 
 use std::sync::Arc;
 
 use super::roll::Change;
 use super::{HashNode, MadeAhead, Roll, Table, mix, note};
 
-/// Places of a table: a prime, and Envoy's default. 256 KiB.
+/// The size of a table: a prime, and Envoy's default. 256 KiB.
 const PLACES: usize = 65_537;
 
-/// Places that a key looks at before it goes through the nodes.
+/// Positions that a key tries before it scans the nodes.
 const LOOKS: u64 = 16;
 
-/// A place that no node has taken.
+/// A free position.
 const FREE: u32 = u32::MAX;
 
 /// Maglev's table.
@@ -56,19 +54,19 @@ impl Table for Maglev {
         &self.roll
     }
 
-    /// FNV-1a, whose bits are then mixed.
+    /// FNV-1a, with mixed bits.
     fn hash(bytes: &[u8]) -> u64 {
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, step), 0)
     }
 
-    /// Nodes without weight are for the case that there is no other.
+    /// Nodes without weight are only used if there is no other.
     fn find(&self, key: u64, may: &dyn Fn(u32) -> bool) -> Option<u32> {
         let places = self.places.len() as u64;
         let looks = (0..LOOKS).map(|look| if look == 0 { key } else { mix(key, look) });
         let mut found = looks.map(|look| self.places[(look % places) as usize]);
         found.find(|&number| may(number)).or_else(|| {
-            // The highest of the hashes of key and node: the same on every gateway.
+            // The highest hash of key and node: the same on every gateway.
             let left = self.roll.iter().filter(|(number, _)| may(*number));
             let score =
                 |(number, has_weight): &(u32, bool)| (*has_weight, mix(key, self.hashes[*number as usize]));
@@ -79,16 +77,16 @@ impl Table for Maglev {
     }
 }
 
-/// A node that takes places: those of its own permutation, one after the other.
+/// A node that takes positions: those in its own permutation, in order.
 struct Taker {
     number: u32,
     place: u32,
     step: u32,
-    /// Places that it is still to take by its weight.
+    /// Positions that it may still take by its weight.
     quota: u32,
 }
 
-/// Places, and which of them are taken: a bit each, which all lie in the first-level cache.
+/// Positions, and their taken bits, which all fit into the first-level cache.
 struct Places {
     taken: Box<[u64]>,
     by: Box<[u32]>,
@@ -108,8 +106,8 @@ impl Places {
     }
 }
 
-/// The table of nodes of which there are some. Nodes take places in turns until each has its part; what
-/// is left by rounding goes round once more. Nodes without weight get none unless all are such.
+/// Builds the table of nodes; there is at least one. Nodes take positions in turns until each has its part; the
+/// rounding rest goes round once more. Nodes without weight get none unless no node has weight.
 fn fill(roll: &Roll, hashes: &[u64]) -> Box<[u32]> {
     let weightless = roll.iter().all(|(_, listed)| listed.node.share == 0);
     let weight = |share: u32| if weightless { 1 } else { u64::from(share) };
@@ -120,7 +118,7 @@ fn fill(roll: &Roll, hashes: &[u64]) -> Box<[u32]> {
             number,
             place: (mix(hash, 1) % PLACES as u64) as u32,
             step: (mix(hash, 2) % (PLACES as u64 - 1)) as u32 + 1,
-            // At most as many as there are places.
+            // At most the number of positions.
             quota: (u128::from(weight) * PLACES as u128 / u128::from(total)) as u32,
         }
     };

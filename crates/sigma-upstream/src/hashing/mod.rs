@@ -1,7 +1,7 @@
-//! The tables by which a key finds its node: a ring of points, and Maglev's.
+//! Hash tables that map keys to nodes: a ring of points, and Maglev's.
 //!
-//! A table never changes: a change of the nodes makes another one, of what the former has already. So a
-//! table can be made by the control side, and shared by all workers.
+//! A table never changes: a change of the nodes makes another table, from parts of the former one. So the control
+//! side can build a table for all workers.
 
 mod maglev;
 mod ring;
@@ -16,54 +16,54 @@ pub(crate) use ring::Ring;
 pub use ring::crc32;
 pub(crate) use roll::{NONE, Roll};
 
-/// A node that a table is made of.
+/// A node in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HashNode {
     pub(crate) id: EndpointId,
-    /// It is named by its address, not by its host.
+    /// Its name is its address, not its host.
     pub(crate) by_address: bool,
-    /// Its weight, or what a table makes of it.
+    /// Its weight, or the table's share derived from it.
     pub(crate) share: u32,
 }
 
-/// Finds nodes by the hashes of keys.
+/// A map from hashes of keys to nodes.
 pub(crate) trait Table: Sized {
-    /// Whether a node without a share is found where all others are out.
+    /// A node without a share is found if all others are out.
     const FINDS_SHARELESS: bool;
 
-    /// Turns weights into the shares that the table is made by.
+    /// Turns weights into the shares of the table.
     fn share_out(nodes: &mut [HashNode]);
 
-    /// A table of nodes with their shares. `name` is asked for the name of the node at a position if the
-    /// `former` table does not have it.
+    /// Builds a table of nodes with their shares. `name` returns the name of the node at a position if the `former`
+    /// table does not have it.
     fn of(nodes: &[HashNode], name: &dyn Fn(usize) -> String, former: Option<&Self>) -> Self;
 
-    /// The tables of this kind among those that were made ahead.
+    /// Returns the tables of this kind among those built in advance.
     fn made_ahead(tables: &MadeAhead) -> &[Arc<Self>];
 
-    /// Its nodes.
+    /// Returns its nodes.
     fn roll(&self) -> &Roll;
 
     fn hash(key: &[u8]) -> u64;
 
-    /// The number of the first node that `may` be used, in an order that depends on the hash of a key.
+    /// Returns the number of the first node accepted by `may`, in an order that depends on the hash of a key.
     fn find(&self, hash: u64, may: &dyn Fn(u32) -> bool) -> Option<u32>;
 }
 
-/// The tables of a set of nodes that the control side has made, one for each priority.
+/// The tables of a set of nodes, built by the control side, one for each priority.
 #[derive(Debug, Clone, Default)]
 pub enum MadeAhead {
-    /// None is needed, or worth it.
+    /// No table is needed, or worth it
     #[default]
     None,
-    /// For `chash`.
+    /// For `chash`
     Rings(Vec<Arc<Ring>>),
-    /// For `maglev`.
+    /// For `maglev`
     Maglev(Vec<Arc<Maglev>>),
 }
 
-/// The table of nodes, given with their weights, and where in `nodes` each number of the table is: one
-/// of the `candidates`, if it is of just these nodes, else one that is made of the likest.
+/// Returns the table of nodes with weights, and the position in `nodes` of each number of the table. It is one of the
+/// `candidates` with exactly these nodes, or else made from the most similar one.
 pub(crate) fn table<'t, T: Table + 't>(
     mut nodes: Vec<HashNode>,
     name: &dyn Fn(usize) -> String,
@@ -87,7 +87,7 @@ pub(crate) fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Other random bits made of `random`: each `salt` gives others (SplitMix64).
+/// Derives other random bits from `random`: each `salt` gives others (SplitMix64).
 #[inline]
 pub(crate) fn mix(random: u64, salt: u64) -> u64 {
     let mut bits = random.wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -98,20 +98,20 @@ pub(crate) fn mix(random: u64, salt: u64) -> u64 {
 
 #[cfg(test)]
 thread_local! {
-    /// How often picks of this thread have looked at something.
+    /// The number of look-ups by picks of this thread.
     pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    /// What making tables has cost this thread: points or names hashed, and points or places written.
+    /// The cost of building tables on this thread: points or names hashed, and points or places written.
     pub(crate) static WORK: std::cell::Cell<(usize, usize)> = const { std::cell::Cell::new((0, 0)) };
 }
 
-/// A pick looks at a node or at a place of a table; counted in tests only.
+/// Counts a look-up of a pick at a node or a table position; in tests only.
 #[inline(always)]
 pub(crate) fn look() {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Work was done on a table; counted in tests only.
+/// Counts work on a table; in tests only.
 #[inline(always)]
 #[cfg_attr(not(test), expect(unused_variables, reason = "counted in tests only"))]
 fn note(hashed: usize, written: usize) {

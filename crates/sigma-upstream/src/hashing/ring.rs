@@ -1,8 +1,7 @@
-//! A ring of CRC-32 points, with the same points as APISIX, so that keys stay with their nodes when a
-//! gateway is replaced.
+//! A ring of CRC-32 points, identical to APISIX's, so that keys stay with their nodes when a gateway is replaced.
 //!
-//! The points lie in stretches of the ring, which are shared with the ring of before: a node that comes or
-//! leaves costs the hashes of its own points, and the copy of the stretches that these are in.
+//! The points are in segments of the ring, which are shared with the previous ring: a node that comes or leaves costs
+//! the hashes of its own points, and copies of the segments that contain them.
 
 use std::sync::Arc;
 
@@ -12,25 +11,25 @@ use super::{HashNode, MadeAhead, Roll, Table, gcd, look, note};
 /// Points of a node per unit of reduced weight.
 const POINTS: u64 = 160;
 
-/// Most points on a ring: 16 MiB per upstream. Where weights ask for more, all nodes have half as many
-/// points, or a quarter, and so on: that moves keys, on such rings only.
+/// The limit of points on a ring: 16 MiB per upstream. If weights need more, all nodes have half of the points, or a
+/// quarter, and so on; that moves keys, on such rings only.
 const MAX_POINTS: u64 = 1 << 21;
 
-/// Points in a stretch of a new ring; at most twice as many.
+/// Points in a segment of a new ring; at most twice as many.
 const STRETCH: usize = 256;
 
-/// By this factor stretches may become longer and shorter until the ring is divided anew.
+/// The factor by which segments may grow and shrink until the ring is divided again.
 const SLACK: usize = 4;
 
-/// Hash, and number of the node.
+/// The hash, and the number of the node.
 type Point = (u32, u32);
 
 /// Hash ring.
 #[derive(Debug)]
 pub struct Ring {
     roll: Roll,
-    /// Points of equally long parts of the ring, of which there are 2^`bits`: ascending, those of the
-    /// same hash by name, so that the configured order does not matter.
+    /// Points of the 2^`bits` equally long parts of the ring: ascending, equal hashes by name, so that the configured
+    /// order does not matter.
     stretches: Box<[Arc<[Point]>]>,
     bits: u32,
 }
@@ -44,7 +43,7 @@ impl Table for Ring {
         let halvings = (0..u64::BITS).find(|halvings| wanted >> halvings <= MAX_POINTS).unwrap_or(0);
         for node in nodes.iter_mut().filter(|node| node.share > 0) {
             let points = (POINTS * u64::from(node.share / divisor)) >> halvings;
-            // Not more than the most on a ring.
+            // At most the limit of points on a ring.
             node.share = points.max(1) as u32;
         }
     }
@@ -106,7 +105,7 @@ impl Table for Ring {
 }
 
 impl Ring {
-    /// Whether so many points may lie in its stretches.
+    /// Returns true if its segments fit this number of points.
     fn is_right_for(&self, count: usize) -> bool {
         let mean = count >> self.bits;
         mean <= STRETCH * SLACK && (self.bits == 0 || mean >= STRETCH / SLACK)
@@ -119,8 +118,8 @@ impl Ring {
         }
     }
 
-    /// Takes the points of the numbers that are `gone` out of the stretches that are `touched`, and puts
-    /// others into them; all lists are in order.
+    /// Removes the points of the numbers `gone` from the segments `touched`, and inserts others; all lists are
+    /// sorted.
     fn change(&mut self, touched: &[u32], gone: &[u32], mut points: &[Point]) {
         for &stretch in touched {
             let count = points.partition_point(|(hash, _)| stretch_of(*hash, self.bits) <= stretch);
@@ -133,7 +132,7 @@ impl Ring {
         }
     }
 
-    /// Two lists in order as one.
+    /// Merges two sorted lists.
     fn merged<'p>(&self, old: impl Iterator<Item = &'p Point>, new: &[Point]) -> Vec<Point> {
         let mut all = Vec::with_capacity(old.size_hint().1.unwrap_or_default() + new.len());
         let mut new = new.iter().peekable();
@@ -150,13 +149,13 @@ impl Ring {
     }
 }
 
-/// The points of the nodes with these numbers.
+/// Returns the points of the nodes with these numbers.
 fn points(roll: &Roll, numbers: &[u32]) -> Vec<Point> {
     let listed = || numbers.iter().filter_map(|&number| Some((number, roll.of(number)?)));
     let mut points = Vec::with_capacity(listed().map(|(_, it)| it.node.share as usize).sum());
     for (number, listed) in listed() {
         let base = update(!0, listed.name.bytes().map(|b| if b == b':' { 0 } else { b }));
-        // The state after the name, not finalised, is where each point continues from.
+        // Each point continues from the state after the name, before finalisation.
         let mut point = 0u32;
         for _ in 0..listed.node.share {
             point = !update(base, point.to_le_bytes());
@@ -166,12 +165,12 @@ fn points(roll: &Roll, numbers: &[u32]) -> Vec<Point> {
     points
 }
 
-/// The stretch of the ring that a hash is in, of 2^`bits`.
+/// Returns the segment of the ring with a hash, of 2^`bits`.
 fn stretch_of(hash: u32, bits: u32) -> u32 {
     (u64::from(hash) >> (32 - bits)) as u32
 }
 
-/// CRC-32 (IEEE 802.3, reflected).
+/// Computes CRC-32 (IEEE 802.3, reflected).
 pub fn crc32(bytes: &[u8]) -> u32 {
     !update(!0, bytes.iter().copied())
 }
@@ -203,14 +202,14 @@ mod tests {
     use super::*;
     use crate::identity::EndpointId;
 
-    /// The points of a ring, with names for numbers.
+    /// Returns the points of a ring, with names instead of numbers.
     fn named(ring: &Ring) -> Vec<(u32, &str)> {
         let points = ring.stretches.iter().flat_map(|stretch| stretch.iter());
         points.map(|&(hash, number)| (hash, ring.roll.name(number))).collect()
     }
 
     #[test]
-    fn a_ring_that_changed_is_the_ring_made_anew() {
+    fn a_changed_ring_equals_a_new_ring() {
         let mut random = fastrand::Rng::with_seed(3);
         let name = |node: &HashNode| {
             let kind = if node.by_address { "10.0.0.1" } else { "a.test" };
@@ -233,7 +232,7 @@ mod tests {
             let (changed, anew) = (of(ring.as_ref()), of(None));
             assert_eq!(named(&changed), named(&anew));
             assert!(changed.roll.places(&nodes).is_some());
-            // What keys find does not depend on how the ring is divided.
+            // The result for a key does not depend on the division of the ring.
             for key in 0..50u32 {
                 let hash = Ring::hash(&key.to_le_bytes());
                 let found = |ring: &Ring| ring.find(hash, &|_| true).map(|at| ring.roll.name(at).to_owned());

@@ -1,4 +1,4 @@
-//! The nodes of a table, by numbers that they keep while they stay.
+//! The nodes of a table, with stable numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::HashNode;
 use crate::identity::EndpointId;
 
-/// No place.
+/// No position.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Nodes that are looked for to tell how like two lists are.
+/// The number of nodes sampled to measure the similarity of two lists.
 const SAMPLE: usize = 16;
 
 /// The nodes of a table.
@@ -27,18 +27,18 @@ pub(super) struct Listed {
     pub(super) name: Arc<str>,
 }
 
-/// What is different from one table to the next.
+/// The difference of two tables.
 pub(super) struct Change {
     pub(super) roll: Roll,
     /// Numbers that are free now.
     pub(super) gone: Vec<u32>,
-    /// Numbers that are new. None of them is among those that are gone.
+    /// New numbers. None of them is among the freed ones.
     pub(super) new: Vec<u32>,
 }
 
 impl Roll {
-    /// Where each number is in `nodes`, [`NONE`] for those that are free; None if they are not the nodes
-    /// of the table.
+    /// Returns the position in `nodes` of each number, [`NONE`] for free ones; None if they are not the nodes of the
+    /// table.
     pub(crate) fn places(&self, nodes: &[HashNode]) -> Option<Box<[u32]>> {
         if self.number_of.len() != nodes.len() {
             return None;
@@ -53,8 +53,7 @@ impl Roll {
         Some(places)
     }
 
-    /// The number of a node that is in the table as it is; `next` is where it would be in the order of
-    /// before.
+    /// Returns the number of a node that is unchanged in the table; `next` is its number if the order is unchanged.
     fn number(&self, node: &HashNode, next: u32) -> Option<u32> {
         let is_it = |number: u32| {
             self.listed.get(number as usize).and_then(Option::as_ref).is_some_and(|it| it.node == *node)
@@ -65,13 +64,13 @@ impl Roll {
         self.number_of.get(&node.id).copied().filter(|number| is_it(*number))
     }
 
-    /// How many of some of the nodes are in the table.
+    /// Returns how many of some of the nodes are in the table.
     pub(super) fn likeness(&self, nodes: &[HashNode]) -> usize {
         let some = nodes.iter().step_by((nodes.len() / SAMPLE).max(1));
         some.filter(|node| self.number_of.contains_key(&node.id)).count()
     }
 
-    /// The same for other nodes. A node that is in the table in another way gets another number.
+    /// Returns the roll for other nodes. A changed node gets another number.
     pub(super) fn changed(
         former: Option<&Roll>,
         nodes: &[HashNode],
@@ -116,12 +115,12 @@ impl Roll {
         self.listed.get(number as usize)?.as_ref()
     }
 
-    /// The name of a node.
+    /// Returns the name of a node.
     pub(super) fn name(&self, number: u32) -> &str {
         self.of(number).map_or("", |listed| &listed.name)
     }
 
-    /// Numbers and nodes.
+    /// Returns numbers and nodes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Listed)> {
         (0..).zip(&self.listed).filter_map(|(number, listed)| Some((number, listed.as_ref()?)))
     }

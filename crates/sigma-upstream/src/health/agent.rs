@@ -1,4 +1,4 @@
-//! Agents on nodes, in the words of HAProxy's agent-check: one line says how the node is to be used.
+//! Agents on nodes, in the protocol of HAProxy's agent-check: one line sets the state of the node.
 
 use std::net::SocketAddr;
 
@@ -10,23 +10,23 @@ use super::plan::Agent;
 use super::state::{AgentWeight, AgentWish, NodeState};
 use crate::endpoint::{Address, Endpoint};
 
-/// Most bytes of a line.
+/// The longest line in bytes.
 const LINE_MAX: usize = 1024;
-/// Agents that are asked at the same time.
+/// The number of concurrent requests to agents.
 const AT_ONCE: usize = 32;
 
-/// What an agent has said; what it has not said stays as it was.
+/// The message of an agent; missing parts stay unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Said {
     state: Option<NodeState>,
     is_down: Option<bool>,
     weight: Option<AgentWeight>,
-    /// The most requests that it wants to have; 0 for what is configured.
+    /// The request limit that it wants; 0 for the configured one.
     maxconn: Option<u32>,
 }
 
 impl Said {
-    /// The words of a line; those that mean nothing here are passed over. A word after `#` is for people.
+    /// Parses the words of a line; unknown words are ignored. A word after `#` is a comment.
     fn parse(line: &str) -> Said {
         let mut said = Said::default();
         let line = line.split('#').next().unwrap_or_default();
@@ -46,12 +46,12 @@ impl Said {
         said
     }
 
-    /// The most requests that it wants to have, if it has said so.
+    /// Returns the request limit that it wants, if it names one.
     pub(super) fn maxconn(self) -> Option<u32> {
         self.maxconn
     }
 
-    /// What the agent wants now that wanted `before`.
+    /// Returns the agent's wish after this message and the wish `before`.
     pub(super) fn after(self, before: AgentWish) -> AgentWish {
         AgentWish {
             state: self.state.unwrap_or(before.state),
@@ -61,7 +61,7 @@ impl Said {
     }
 }
 
-/// `75%` of the weight, with or without `weight:` before it, or `weight:30` instead of it.
+/// Parses `75%` of the weight, with or without `weight:` before it, or `weight:30` for an absolute weight.
 fn weight(word: &str) -> Option<AgentWeight> {
     let named = word.strip_prefix("weight:");
     match (named.unwrap_or(word).strip_suffix('%'), named) {
@@ -73,7 +73,7 @@ fn weight(word: &str) -> Option<AgentWeight> {
     }
 }
 
-/// Asks the agents of all `targets`. One that cannot be asked changes nothing.
+/// Contacts the agents of all `targets`. An unreachable agent changes nothing.
 pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
     let mut running = JoinSet::new();
     for endpoint in targets {
@@ -98,7 +98,7 @@ pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
 }
 
 async fn ask(agent: &Agent, endpoint: &Endpoint) -> Option<Said> {
-    // A node behind a unix socket has no port beside it.
+    // A node behind a unix socket has no agent port.
     let Address::Tcp(addr) = &endpoint.addr else { return None };
     let mut stream = Stream::connect_tcp(SocketAddr::new(addr.ip(), agent.port)).await.ok()?;
     if !agent.send.is_empty() {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_stays() {
+    fn missing_parts_stay_unchanged() {
         let before = AgentWish { state: NodeState::Drain, is_down: true, weight: AgentWeight::Absolute(20) };
         assert_eq!(Said::default().after(before), before);
         let ready = Said { state: Some(NodeState::Ready), ..Said::default() };

@@ -1,12 +1,12 @@
-//! The loops that probe, and what of them survives a reload.
+//! The probe loops, and their state across reloads.
 //!
-//! [`Checkers`] is keyed by the upstream. Each round probes the endpoints that the upstream's cell
-//! has then: nodes that come are probed, those that leave are not, and nothing is compiled for that. While an upstream keeps its `checks`, its loops go on
-//! through any number of reloads and only look at another cell; if `checks` change, the loops
-//! start anew, but targets that stay keep their state in every case.
+//! [`Checkers`] is keyed by the upstream. Each round probes the current endpoints of the upstream's cell: new nodes
+//! are probed, removed ones are not, without a compilation. While an upstream keeps its `checks`, its loops continue
+//! through any number of reloads and only read another cell. If `checks` change, the loops start again, but remaining
+//! targets always keep their state.
 //!
-//! Probing begins with the configuration rather than with the first request, so that the first
-//! request does not meet a node that is known to be down.
+//! Probing begins with the configuration instead of the first request, so that the first request does not reach a
+//! node that is down.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use super::{HealthEvents, HealthRecords, NodeStates, agent, ejection, targets};
 use crate::endpoint::{Address, Endpoint, UpstreamCell};
 use crate::lock::lock;
 
-/// A checker that should run.
+/// A checker to run.
 #[derive(Debug, Clone)]
 pub struct CheckerSpec {
     /// The upstream, such as `/upstreams/1`; unique.
@@ -42,21 +42,21 @@ pub struct TargetStatus {
     pub ip: String,
     /// Port that is probed; 0 for unix sockets.
     pub port: u16,
-    /// The node's host, or `active.host`.
+    /// The state and counters.
     pub hostname: String,
     /// State and counters.
     pub standing: Standing,
-    /// When it comes back, in Unix milliseconds; None if outlier detection has not ejected it.
+    /// The time of its return, in Unix milliseconds; None if outlier detection has not ejected it.
     pub ejected_until_ms: Option<u64>,
 }
 
-/// All checkers of the process. Lives on the control side.
+/// All checkers of the process. It lives on the control side.
 #[derive(Debug, Default)]
 pub struct Checkers {
     upstreams: HashMap<String, Checked>,
     states: Arc<NodeStates>,
     events: HealthEvents,
-    /// What was known before this process, by upstream. Each is given away when the upstream comes into force.
+    /// State from the previous process, by upstream. Each part is used when the upstream comes into force.
     earlier: BTreeMap<String, Vec<KeptNode>>,
 }
 
@@ -64,7 +64,7 @@ pub struct Checkers {
 struct Checked {
     records: Arc<HealthRecords>,
     running: Option<Running>,
-    /// Nodes are out by what other gateways have found.
+    /// Some nodes are out because of other gateways' findings.
     heeds: bool,
 }
 
@@ -82,7 +82,7 @@ impl Drop for Running {
 }
 
 impl Checkers {
-    /// What is known about the endpoints of an upstream, whichever it has or gets.
+    /// Returns the health records of an upstream's present and future endpoints.
     pub fn records(&mut self, key: &str) -> Arc<HealthRecords> {
         let new = || Checked {
             records: Arc::new(HealthRecords::checked(key, &self.states, &self.events)),
@@ -92,12 +92,12 @@ impl Checkers {
         Arc::clone(&self.upstreams.entry(key.to_owned()).or_insert_with(new).records)
     }
 
-    /// None yet, whose changes are told.
+    /// Returns an empty set whose changes go to `events`.
     pub fn telling(events: HealthEvents) -> Checkers {
         Checkers { events, ..Checkers::default() }
     }
 
-    /// Begins with what was known before this process.
+    /// Sets the state from the previous process.
     pub fn begin_with(&mut self, kept: Kept) {
         self.earlier = kept.nodes;
         for (upstream, nodes) in &kept.states {
@@ -110,29 +110,29 @@ impl Checkers {
         }
     }
 
-    /// What was known before this process is too old for nodes that have not come yet.
+    /// Drops the state from the previous process: it is too old for nodes that have not come yet.
     pub fn forget_earlier(&mut self) {
         self.earlier.clear();
         self.upstreams.values().for_each(|checked| checked.records.begin_with(Earlier::default()));
     }
 
-    /// What the next process is to begin with.
+    /// Returns the state for the next process.
     pub fn kept(&self) -> Kept {
         let nodes = self.upstreams.iter().map(|(key, checked)| (key.clone(), checked.records.kept()));
-        // Of upstreams that have not come into force yet, what was known before.
+        // For upstreams that are not in force yet, the state of the previous process.
         let earlier = self.earlier.iter().map(|(key, nodes)| (key.clone(), nodes.clone()));
         let nodes = earlier.chain(nodes).filter(|(_, nodes)| !nodes.is_empty()).collect();
         Kept { nodes, states: self.states.told() }
     }
 
-    /// The nodes that are out by what requests of this gateway have shown.
+    /// Returns the nodes that are out because of requests of this gateway.
     pub fn findings(&self) -> Findings {
         let found = |(key, checked): (&String, &Checked)| (key.clone(), checked.records.found());
         Findings::of(self.upstreams.iter().map(found))
     }
 
-    /// Takes out the nodes that other gateways have found, as far as `agreement` goes, and lets those back in of
-    /// which that is no longer true.
+    /// Takes out nodes found by other gateways, as far as `agreement` allows, and takes back those that are no longer
+    /// found.
     pub fn heed(&mut self, others: &[Arc<Findings>], agreement: &Agreement) {
         for (key, checked) in &mut self.upstreams {
             let of_upstream: Vec<_> =
@@ -143,14 +143,14 @@ impl Checkers {
         }
     }
 
-    /// What moves when a checked node becomes usable or unusable, or an operator says something.
+    /// Returns a number that changes when a checked node becomes usable or unusable, or an operator sets a state.
     pub fn changes(&self) -> u64 {
         let epochs = self.upstreams.values().map(|checked| checked.records.epoch().get());
         epochs.fold(self.states.changes(), u64::wrapping_add)
     }
 
-    /// The upstream with this key is judged by `plan` from now on: what was known of its nodes before this
-    /// process holds, as far as something in the plan will take it back. Within a runtime.
+    /// Judges the upstream with this key by `plan` from now on: state from the previous process applies as far as the
+    /// plan can revert it. Call it within a runtime.
     pub fn plan(&mut self, key: &str, plan: &Arc<Plan>) {
         if let Some(earlier) = self.earlier.get(key) {
             let earlier = Earlier::new(earlier, plan);
@@ -158,14 +158,14 @@ impl Checkers {
         }
     }
 
-    /// What operators want of nodes, checked or not.
+    /// Returns the states that operators have set for nodes, checked or not.
     pub fn states(&self) -> &Arc<NodeStates> {
         &self.states
     }
 
-    /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be
-    /// called within the control runtime, once a snapshot is committed; records that
-    /// [`Checkers::records`] gave for a snapshot that was not committed are dropped here.
+    /// Runs exactly `specs`: unchanged ones continue, others start, the rest stops. Call it within the control
+    /// runtime, after a snapshot is committed; records from [`Checkers::records`] for a snapshot that was not
+    /// committed are dropped here.
     pub fn commit(&mut self, specs: Vec<CheckerSpec>) {
         let mut old = std::mem::take(&mut self.upstreams);
         for CheckerSpec { key, plan, cell } in specs {
@@ -183,12 +183,12 @@ impl Checkers {
         }
     }
 
-    /// Targets of the upstream with this key; none if it has no checker.
+    /// Returns the targets of the upstream with this key; None without a checker.
     pub fn status(&self, key: &str) -> Option<Vec<TargetStatus>> {
         self.upstreams.get(key)?.running.as_ref().map(Running::status)
     }
 
-    /// Keys of all upstreams with a checker, in order.
+    /// Returns the keys of all upstreams with a checker, in order.
     pub fn keys(&self) -> Vec<&str> {
         let running = self.upstreams.iter().filter(|(_, checked)| checked.running.is_some());
         let mut keys: Vec<&str> = running.map(|(key, _)| key.as_str()).collect();
@@ -227,9 +227,8 @@ impl Running {
     }
 }
 
-/// Probes the endpoints in `cell` by `plan` until dropped: two independent loops, over usable
-/// and over unusable targets, each of which is probed first after one interval. A third one compares
-/// what requests have shown of them, a fourth asks their agents.
+/// Probes the endpoints in `cell` by `plan` until dropped, with two independent loops, for usable and unusable
+/// targets; each first waits one interval. A third loop compares the results of requests, a fourth asks agents.
 pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
     let probing = async {
         if let Some(active) = &plan.active {
@@ -250,7 +249,7 @@ pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
     };
     let asking = async {
         let Some(agent) = &plan.agent else {
-            // What an agent wanted that is asked no more is of no account.
+            // The wish of an agent that is not asked any more does not count.
             let set = lock(&cell).load();
             set.endpoints.iter().for_each(|endpoint| endpoint.health.forget_agent());
             return;
@@ -265,32 +264,31 @@ pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
     tokio::join!(probing, comparing, asking);
 }
 
-/// The first after one interval. A round that takes longer delays the next instead of piling up.
+/// The first tick is after one interval. A round that takes longer delays the next instead of piling up.
 fn ticks(interval: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Probes that are due within so little time are sent together, so that many targets with times of
-/// their own cost no more than a look at all of them now and then.
+/// Probes due within this time are sent together, so that many targets cost only an occasional scan.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// The probes of the targets that are usable, or of those that are not.
+/// The probes of the usable targets, or of the unusable ones.
 struct Probing<'p> {
     plan: &'p Arc<Plan>,
     active: &'p Active,
     usable: bool,
-    /// When each target is probed next, by the place of its record.
+    /// The time of each target's next probe, by the address of its record.
     due: HashMap<usize, Instant>,
     running: JoinSet<Probed>,
-    /// Targets whose probes are under way.
+    /// Targets with a running probe.
     busy: HashSet<usize>,
-    /// When there was a request last.
+    /// The time of the last request.
     traffic: Option<Instant>,
 }
 
-/// A probe that is over.
+/// A finished probe.
 struct Probed {
     record: usize,
     began: Instant,
@@ -306,7 +304,7 @@ impl<'p> Probing<'p> {
     async fn run(mut self, cell: &Mutex<Arc<UpstreamCell>>) {
         let state = if self.usable { State::Healthy } else { State::Unhealthy };
         let Some(interval) = self.active.pause(state, false, 0) else { return };
-        // At least so often all are looked at: what turned a target meanwhile may change its time.
+        // All targets are scanned at least this often: a change of state may change the time of a probe.
         let longest = self.active.fast_interval.map_or(interval, |fast| fast.min(interval));
         loop {
             let now = Instant::now();
@@ -319,7 +317,7 @@ impl<'p> Probing<'p> {
         }
     }
 
-    /// Begins the probes that are due, as many as may run; returns when the next one is.
+    /// Starts the due probes, as many as allowed; returns the time of the next one.
     fn begin_due(&mut self, endpoints: &[Endpoint], now: Instant) -> Option<Instant> {
         let is_idle = self.is_idle(now);
         let mut due = HashMap::with_capacity(self.due.len());
@@ -328,7 +326,7 @@ impl<'p> Probing<'p> {
             let record = Arc::as_ptr(&endpoint.health).addr();
             let state = endpoint.health.standing().state;
             let Some(pause) = self.active.pause(state, is_idle, fastrand::u64(..)) else { continue };
-            // A state that has turned meanwhile may make it earlier, jitter alone does not.
+            // A change of state may make it earlier, jitter alone does not.
             let longest = self.active.pause(state, is_idle, u64::MAX).unwrap_or(pause);
             let at = self.due.get(&record).map_or(now + pause, |at| (*at).min(now + longest));
             due.insert(record, at);
@@ -342,7 +340,7 @@ impl<'p> Probing<'p> {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         }
-        // Those that left are forgotten.
+        // Removed targets are dropped.
         self.due = due;
         next
     }
@@ -363,7 +361,7 @@ impl<'p> Probing<'p> {
 
     fn note(&mut self, probed: Result<Probed, JoinError>) {
         let Ok(Probed { record, began, standing }) = probed else {
-            // Whose probe has panicked is not known; those that are under way are probed twice at worst.
+            // The probe that panicked is unknown; running ones are repeated at worst.
             self.busy.clear();
             return;
         };
@@ -374,7 +372,7 @@ impl<'p> Probing<'p> {
         }
     }
 
-    /// Whether there was no request for so long that probes may be rare.
+    /// Returns true after so long without requests that probes may be rare.
     fn is_idle(&mut self, now: Instant) -> bool {
         let (Some(traffic), Some(pause)) = (&self.plan.traffic, self.active.no_traffic_interval) else {
             return false;
@@ -400,7 +398,7 @@ mod tests {
 
     const SILENT: u16 = 1;
 
-    /// Answers each connection with the current status, or not at all; records the last request.
+    /// Sends the current status on each connection, or nothing; records the last request.
     async fn node(status: Arc<AtomicU16>, seen: Arc<Mutex<String>>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let addr = listener.local_addr().expect("address");
@@ -499,7 +497,7 @@ mod tests {
         status.store(SILENT, Ordering::SeqCst);
         wait_for(&checkers, State::Unhealthy).await;
 
-        // The same checks: the loops go on and look at the new cell. Others: they start anew.
+        // The same checks: the loops continue and read the new cell. Other checks: they start again.
         let task = |c: &Checkers| c.upstreams["u"].running.as_ref().expect("running").task.id();
         let before = task(&checkers);
         let second = cell(&mut checkers, addr);
@@ -515,7 +513,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_known_before_holds_for_nodes_that_come_late_and_not_for_ever() {
+    async fn state_of_the_previous_process_applies_to_late_nodes_for_a_time() {
         let node = |port: u16| KeptNode {
             host: "node.test".to_owned(),
             port,
@@ -525,7 +523,7 @@ mod tests {
         };
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let mut probed = plan(CheckType::Tcp);
-        // Nobody finds out within the test.
+        // No probe finds out within the test.
         if let Some(active) = &mut probed.active {
             active.healthy_interval = None;
             active.unhealthy_interval = Some(Duration::from_secs(3600));
@@ -563,13 +561,13 @@ mod tests {
         checkers.commit(spec(&Arc::new(plan(CheckType::Http)), &cell));
         cell.publish(set(&mut checkers, &[first, second]));
         wait_for_node(&checkers, 1, State::Unhealthy).await;
-        // It stays, at another place; what is known of it stays too.
+        // It stays, at another position, with its state.
         cell.publish(set(&mut checkers, &[second, third]));
         let standing = checkers.status("u").expect("a checker")[0].standing.state;
         assert_eq!(standing, State::Unhealthy);
         wait_for_node(&checkers, 1, State::Unhealthy).await;
         let records = checkers.records("u");
-        // The first one is forgotten once no probe of it is under way any more.
+        // The first one is dropped after its last probe.
         let forgotten = async {
             while records.live() != 2 {
                 tokio::time::sleep(Duration::from_millis(5)).await;

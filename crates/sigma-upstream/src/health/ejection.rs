@@ -1,4 +1,4 @@
-//! Targets go out, and come back when their time is over. Control side only, within a runtime.
+//! Ejection of targets, and their return. Control side only, within a runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,7 @@ use super::{Health, targets};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 
-/// A check has changed a target. One that it made unusable, and that no probe will find healthy again,
-/// comes back after `fail_timeout`.
+/// Handles a change of a target by a check. An unusable target that is not probed comes back after `fail_timeout`.
 pub(super) fn after_check(
     target: &Arc<Health>,
     plan: &Plan,
@@ -28,7 +27,7 @@ pub(super) fn after_check(
     tokio::spawn(async move {
         tokio::time::sleep(timeout).await;
         let Some(target) = target.upgrade() else { return };
-        // It may have come back meanwhile, and gone out again: that has a time of its own.
+        // It may have come back and gone out again meanwhile: then it has another time.
         if target.turns.load(Ordering::Relaxed) == turn {
             target.change(|standing| standing.on_probation(limits));
         }
@@ -43,7 +42,7 @@ pub(super) fn eject(rules: &Rules, target: &Arc<Health>, rule: Rule, nodes: &[En
     }
 }
 
-/// Lets the ejection of a target end at `until_ms`.
+/// Ends the ejection of a target at `until_ms`.
 pub(super) fn end_later(target: &Arc<Health>, until_ms: u64, now_ms: u64) {
     let (target, time) = (Arc::downgrade(target), Duration::from_millis(until_ms.saturating_sub(now_ms)));
     tokio::spawn(async move {
@@ -55,7 +54,7 @@ pub(super) fn end_later(target: &Arc<Health>, until_ms: u64, now_ms: u64) {
     });
 }
 
-/// Takes the target out if the rules allow it at `now_ms`; returns when it is to come back.
+/// Takes the target out if the rules allow it at `now_ms`; returns the time of its return.
 pub(super) fn decide(
     rules: &Rules,
     target: &Health,
@@ -89,7 +88,7 @@ pub(super) fn decide(
     Some(until_ms)
 }
 
-/// The time of an ejection is over.
+/// Ends an ejection.
 pub(super) fn come_back(target: &Health) {
     let Some(compared) = target.compared.get() else { return };
     compared.tally.begin_anew();
@@ -97,7 +96,7 @@ pub(super) fn come_back(target: &Health) {
     target.change(|standing| Standing { ejected: None, ..standing });
 }
 
-/// Compares the nodes by what was seen since the last sweep, and ejects those that stand out.
+/// Compares the nodes by their requests since the last sweep, and ejects the outliers.
 pub(super) fn sweep(rules: &Rules, nodes: &[Endpoint]) {
     let distinct = targets(nodes, |_| true);
     for (at, rule) in compare(rules, &distinct) {
@@ -105,7 +104,7 @@ pub(super) fn sweep(rules: &Rules, nodes: &[Endpoint]) {
     }
 }
 
-/// The nodes that stand out by what was seen since the last sweep, each with the rule that found it.
+/// Returns the outliers by their requests since the last sweep, each with its rule.
 pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)> {
     let sample = |node: &Endpoint| {
         let nothing = Sample { seen: Totals::default(), is_in_use: false };
@@ -118,7 +117,7 @@ pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)
     rules.outliers(&samples).into_iter().chain(counted).collect()
 }
 
-/// The time on the wall, which ends of ejections are told in.
+/// Returns the wall clock time, which the ends of ejections use.
 pub(super) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

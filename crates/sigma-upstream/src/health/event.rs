@@ -1,4 +1,4 @@
-//! What is told of nodes that go out and come back.
+//! Notifications about nodes that go out and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ pub struct HealthEvent {
     pub node: String,
     /// Its address.
     pub address: String,
-    /// Why it gets no requests; None if it does again.
+    /// The reason why it gets no requests; None if it gets requests again.
     pub reason: Option<String>,
 }
 
-/// Where events go. Never waits: what has no room is dropped and counted.
+/// The queue of events. It never waits: an event without room is dropped and counted.
 #[derive(Debug, Clone, Default)]
 pub struct HealthEvents {
     queue: Option<mpsc::Sender<HealthEvent>>,
@@ -26,12 +26,12 @@ pub struct HealthEvents {
 }
 
 impl HealthEvents {
-    /// Into this queue.
+    /// Returns events that go into this queue.
     pub fn into_queue(queue: mpsc::Sender<HealthEvent>) -> HealthEvents {
         HealthEvents { queue: Some(queue), dropped: Arc::default() }
     }
 
-    /// Events dropped since this was asked last.
+    /// Returns the events dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }

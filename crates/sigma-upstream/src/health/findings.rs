@@ -1,23 +1,23 @@
-//! What gateways tell each other of nodes: those that requests have shown to be bad. What probes find is not
-//! told, as each gateway probes for itself.
+//! Findings that gateways share: nodes that their requests have shown to be bad. Probe results are not shared, as
+//! each gateway probes for itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Most nodes that one gateway tells of, over all upstreams: what it tells is one value of a store.
+/// The limit of nodes in one gateway's findings, over all upstreams: they are one value in a store.
 const NODES_MAX: usize = 5_000;
 
-/// The nodes that one gateway has out, by upstream.
+/// The nodes that one gateway has taken out, by upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Findings {
     upstreams: BTreeMap<String, BTreeSet<FoundNode>>,
 }
 
-/// A node that was found to be bad.
+/// A node found to be bad.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FoundNode {
-    /// Its host, as it is configured.
+    /// Its configured host.
     pub host: String,
     /// Its port.
     pub port: u16,
@@ -31,18 +31,19 @@ impl From<(String, u16, String)> for FoundNode {
     }
 }
 
-/// What of the findings of other gateways counts.
+/// The rules for other gateways' findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// So many others must have found a node.
+    /// The number of other gateways that must have found a node.
     pub gateways: usize,
-    /// Of the nodes of an upstream, at most so many percent are taken out by it; one at least, and never all.
-    /// A gateway that has found more of them has a fault of its own: what it says of the upstream does not count.
+    /// The largest part of an upstream's nodes to take out by findings, in percent; at least one node, and never all.
+    /// A gateway with more findings has a fault of its own: its findings for the upstream do not count.
     pub max_percent: u8,
 }
 
 impl Findings {
-    /// Of each upstream. What is too much is left out, from the upstreams that come last by name.
+    /// Returns the findings of all upstreams. Findings beyond the limit are left out, from the last upstreams by
+    /// name.
     pub(super) fn of(upstreams: impl Iterator<Item = (String, BTreeSet<FoundNode>)>) -> Findings {
         let sorted: BTreeMap<_, _> = upstreams.filter(|(_, found)| !found.is_empty()).collect();
         let mut room = NODES_MAX;
@@ -53,20 +54,20 @@ impl Findings {
         Findings { upstreams: sorted.into_iter().take_while(fits).collect() }
     }
 
-    /// Whether no node was found.
+    /// Returns true without findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.upstreams.is_empty()
     }
 
-    /// The nodes of one upstream, if any was found.
+    /// Returns the findings for one upstream, if there are any.
     pub(super) fn of_upstream(&self, key: &str) -> Option<&BTreeSet<FoundNode>> {
         self.upstreams.get(key)
     }
 }
 
-/// Of `nodes`, which are those of an upstream, the ones that `others` have out, as far as `agreement` goes: those
-/// first that most have found, then by name, so that all gateways choose the same.
+/// Returns the subset of an upstream's `nodes` that `others` have taken out, as far as `agreement` allows: first the nodes
+/// with the most findings, then by name, so that all gateways choose the same.
 pub(super) fn agreed<'n>(
     nodes: &BTreeSet<&'n FoundNode>,
     others: &[&BTreeSet<FoundNode>],
@@ -108,17 +109,17 @@ mod tests {
         check(10, &[], 1, 30, &[]);
         check(10, &[&[3]], 1, 30, &[3]);
         check(10, &[&[3], &[4]], 1, 30, &[3, 4]);
-        // One gateway alone is not believed.
+        // One gateway alone does not count.
         check(10, &[&[3], &[3, 4]], 2, 30, &[3]);
         check(10, &[&[3], &[4]], 2, 30, &[]);
-        // What is no node of this gateway counts for nothing.
+        // A node unknown to this gateway does not count.
         check(10, &[&[3, 10, 11, 12, 13]], 1, 30, &[3]);
-        // All of them together take out no more than a part: what most have found.
+        // All together take out only a part: the nodes with the most findings.
         check(10, &[&[1, 2], &[3, 4], &[4, 5]], 1, 30, &[1, 2, 4]);
-        // Who has found more is cut off from the nodes itself.
+        // A gateway with more findings has lost its own connection.
         check(10, &[&[0, 1, 2, 3]], 1, 30, &[]);
         check(10, &[&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], &[5]], 1, 30, &[5]);
-        // Of few nodes one may go, of one none.
+        // Of few nodes one may be taken out, of one none.
         check(3, &[&[0]], 1, 10, &[0]);
         check(3, &[&[0, 1]], 1, 10, &[]);
         check(2, &[&[1]], 1, 30, &[1]);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_has_an_end() {
+    fn findings_are_bounded() {
         let upstream = |n: usize| (format!("upstreams/{n}"), (0..1_000).map(node).collect());
         let told = Findings::of((0..10).map(upstream));
         assert_eq!(told.upstreams.len(), 4);

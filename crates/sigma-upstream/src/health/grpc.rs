@@ -1,7 +1,7 @@
 //! A probe by gRPC's health service (`grpc.health.v1`), over HTTP/2.
 //!
-//! One call on a connection of its own needs little of HTTP/2: heads are sent as literals, and none that
-//! comes has to be read, since a node that serves says so in the message.
+//! One call on its own connection needs little of HTTP/2: heads are sent as literals, and received ones are ignored,
+//! since the status is in the message.
 
 use std::io;
 
@@ -20,22 +20,22 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// The largest frame that a peer may send without being allowed more.
+/// The largest frame that a peer may send by default.
 const FRAME_MAX: usize = 16_384;
-/// Frames that are read until a node counts as one that does not answer.
+/// The number of frames after which a node counts as not responding.
 const FRAMES_MAX: usize = 64;
 
-/// What the call goes over, as it says itself.
+/// The scheme of the call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Scheme {
     Http,
     Https,
 }
 
-/// Whether a node says that it serves `service`. The node goes by `authority`.
+/// Returns true if a node reports that it serves `service`. The node's authority is `authority`.
 ///
 /// # Errors
-/// Returns an error if the connection breaks, or does not speak HTTP/2.
+/// Returns an error if the connection breaks, or is not HTTP/2.
 pub(super) async fn ask<S>(
     stream: &mut S,
     (scheme, authority): (Scheme, &str),
@@ -78,7 +78,7 @@ where
                     None => {}
                 }
             }
-            // The end of the call without a message: the service is unknown, say.
+            // The end of the call without a message: for example, the service is unknown.
             HEADERS if is_ours && flags & END_STREAM != 0 => return Ok(false),
             RST_STREAM if is_ours => return Ok(false),
             GOAWAY => return Ok(false),
@@ -89,14 +89,14 @@ where
 }
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    // What is sent here is far below the limit.
+    // The payload is far below the limit.
     let len = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
     out.extend_from_slice(&[len[1], len[2], len[3], kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());
     out.extend_from_slice(payload);
 }
 
-/// The fields of the call (RFC 7541): by their places in the static table, with values as they are.
+/// Returns the fields of the call (RFC 7541): by their index in the static table, with literal values.
 fn head(scheme: Scheme, authority: &str) -> Vec<u8> {
     // `:method: POST`, `:scheme`.
     let mut head = match scheme {
@@ -114,7 +114,7 @@ fn head(scheme: Scheme, authority: &str) -> Vec<u8> {
     head
 }
 
-/// A text with its length before it (RFC 7541 §5.1 and §5.2).
+/// Writes a text after its length (RFC 7541 §5.1 and §5.2).
 fn text(out: &mut Vec<u8>, text: &[u8]) {
     let mut len = text.len();
     if len < 127 {
@@ -131,7 +131,7 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// `HealthCheckRequest { service }`, as a message of gRPC.
+/// Returns `HealthCheckRequest { service }` as a gRPC message.
 fn message(service: &str) -> Vec<u8> {
     let mut fields = Vec::new();
     if !service.is_empty() {
@@ -150,7 +150,7 @@ fn message(service: &str) -> Vec<u8> {
     message
 }
 
-/// What a frame carries, without padding.
+/// Returns the data of a frame, without padding.
 fn data(payload: &[u8], flags: u8) -> &[u8] {
     if flags & PADDED == 0 {
         return payload;
@@ -159,8 +159,8 @@ fn data(payload: &[u8], flags: u8) -> &[u8] {
     rest.get(..rest.len().saturating_sub(usize::from(padding))).unwrap_or_default()
 }
 
-/// Whether `HealthCheckResponse` says SERVING; None if there is more to come. A message that is compressed
-/// says nothing that could be read, and one with fields of another kind is none of this service.
+/// Returns true if `HealthCheckResponse` is SERVING; None if it is incomplete. A compressed message, or one with
+/// fields of another type, is not a valid response of this service.
 fn serves(answer: &[u8]) -> Option<bool> {
     let (start, fields) = answer.split_at_checked(5)?;
     let len = u32::from_be_bytes([start[1], start[2], start[3], start[4]]) as usize;
@@ -175,7 +175,7 @@ fn serves(answer: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// What is made of an answer of these frames: (kind, flags, stream, payload).
+    /// Returns the result for a response of these frames: (kind, flags, stream, payload).
     async fn answered(frames: &[(u8, u8, u32, &[u8])]) -> io::Result<bool> {
         let (mut near, mut far) = tokio::io::duplex(65_536);
         let mut bytes = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 
     #[tokio::test]
-    async fn only_who_serves_is_healthy() {
+    async fn only_a_serving_node_is_healthy() {
         let settings = (SETTINGS, 0, 0, &[][..]);
         let head = (HEADERS, END_HEADERS, 1, &b"\x88"[..]);
         let data = |payload| (DATA, 0, 1, payload);
@@ -214,13 +214,13 @@ mod tests {
         ] {
             assert!(!answered(frames).await.expect("an answer"), "{frames:?}");
         }
-        // Another stream's, and then nothing.
+        // Another stream's frame, and then the end.
         assert!(answered(&[(DATA, 0, 3, SERVING)]).await.is_err());
         assert!(answered(&[data(&vec![0; FRAME_MAX + 1])]).await.is_err());
     }
 
     #[test]
-    fn the_call_is_written_as_a_node_reads_it() {
+    fn the_call_has_the_wire_format() {
         assert_eq!(message(""), [0, 0, 0, 0, 0]);
         assert_eq!(message("ab"), [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
         let mut long = Vec::new();

@@ -1,4 +1,4 @@
-//! What is known of nodes, as a value that the next process begins with.
+//! Health state of nodes as a value for the next process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use super::state::{Blame, Event, Source, Standing, State};
 use super::{Health, ejection};
 use crate::lock::lock;
 
-/// What is known of the nodes of all upstreams.
+/// The health state of the nodes of all upstreams.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kept {
-    /// Of nodes that are out, or were ejected lately, by upstream.
+    /// Nodes that are out, or were ejected recently, by upstream.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<KeptNode>>,
-    /// What operators have told this process, by upstream and node.
+    /// The states that operators have set in this process, by upstream and node.
     #[serde(default)]
     pub states: BTreeMap<String, BTreeMap<String, NodeState>>,
 }
 
-/// What is known of one node.
+/// The state of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptNode {
-    /// Its host, as it is configured.
+    /// Its configured host.
     pub host: String,
     /// Its port.
     pub port: u16,
     /// Its address.
     pub address: String,
-    /// What a probe has seen that made it unhealthy.
+    /// The probe result that made it unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down: Option<String>,
-    /// Its ejections, if there were any lately.
+    /// Its recent ejections, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ejections: Option<KeptEjections>,
 }
@@ -43,41 +43,41 @@ pub struct KeptNode {
 /// The ejections of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptEjections {
-    /// How many make the next one longer.
+    /// The number that makes the next one longer.
     pub count: u32,
-    /// The rule by which it is out now, and until when, in Unix milliseconds.
+    /// The rule of the current ejection, and its end, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub present: Option<(String, u64)>,
 }
 
-/// Which node something is of: its host, port and address.
+/// The identity of a node: its host, port and address.
 type Which = (String, u16, String);
 
-/// What was known of the nodes of one upstream before this process.
+/// State of one upstream's nodes from the previous process.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     nodes: HashMap<Which, KeptNode>,
     plan: Option<Arc<Plan>>,
-    /// The upstream is in force: what is taken from now on is in use.
+    /// The upstream is in force: records taken from now on are in use.
     is_settled: bool,
 }
 
 impl Earlier {
-    /// Those of an upstream that is judged by `plan`.
+    /// Returns the state for an upstream that is judged by `plan`.
     pub(super) fn new(nodes: &[KeptNode], plan: &Arc<Plan>) -> Earlier {
         let which = |node: &KeptNode| (node.host.clone(), node.port, node.address.clone());
         let nodes = nodes.iter().map(|node| (which(node), node.clone())).collect();
         Earlier { nodes, plan: Some(Arc::clone(plan)), is_settled: false }
     }
 
-    /// The upstream is in force. Its nodes that are known have what was known of them.
+    /// Marks the upstream as in force. Its known nodes have got their state.
     pub(super) fn settle(&mut self, is_known: impl Fn(&Which) -> bool) {
         self.is_settled = true;
         self.nodes.retain(|which, _| !is_known(which));
     }
 
-    /// Gives a new record what was known of its node at `now_ms`. Each node gets it once; before the upstream is
-    /// in force its nodes may be planned several times.
+    /// Gives a new record the state of its node at `now_ms`. Each node gets it once; before the upstream is in force
+    /// its nodes may be planned several times.
     pub(super) fn give(&mut self, which: Which, health: &Arc<Health>, now_ms: u64) {
         let Some(plan) = &self.plan else { return };
         let kept = match self.is_settled {
@@ -91,7 +91,7 @@ impl Earlier {
 }
 
 impl KeptNode {
-    /// What is worth being known of a target; None if nothing is.
+    /// Returns the part of a target's state that is worth keeping; None without one.
     pub(super) fn of((host, port, address): Which, health: &Health) -> Option<KeptNode> {
         let standing = health.standing();
         let by_probe = standing.blame.filter(|blame| blame.by == Source::Active && !standing.state.usable());
@@ -103,9 +103,8 @@ impl KeptNode {
         (down.is_some() || ejections.is_some()).then_some(KeptNode { host, port, address, down, ejections })
     }
 
-    /// Gives it to a target that is judged by `plan`, as far as something in that will take it back. Returned is
-    /// when its ejection ends. An end that lies further off than any ejection may last is brought nearer: the
-    /// clock may have been set.
+    /// Applies the state to a target that is judged by `plan`, as far as the plan can revert it. Returns the end of
+    /// its ejection. An end beyond the longest ejection is moved closer: the clock may have been set.
     fn give(&self, plan: &Plan, health: &Health, now_ms: u64) -> Option<u64> {
         let event = self.down.as_deref().and_then(Event::named).filter(|event| *event != Event::Success);
         if let Some(event) = event.filter(|_| plan.probes_unusable()) {
@@ -141,7 +140,7 @@ mod tests {
         ("h".to_owned(), 80, "10.0.0.1:80".to_owned())
     }
 
-    /// Outlier detection with probes, or without.
+    /// Returns a plan of outlier detection with or without probes.
     fn plan(probes: bool) -> Plan {
         let active = Active {
             healthy: Some(ActiveHealthy::default()),
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_known_again() {
+    fn state_survives_a_round_trip() {
         let (plan, before) = (plan(true), compared());
         assert_eq!(KeptNode::of(which(), &before), None, "a node that is well");
         before.probed(Event::Timeout, LIMITS);
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!(kept.give(&plan, &after, 2_000), Some(until_ms));
         assert_eq!(KeptNode::of(which(), &after), Some(kept.clone()));
         assert_eq!(after.standing().reason(), before.standing().reason());
-        // Its time is over: what it has done counts for the next one.
+        // Its time is over: its ejections count for the next one.
         let after = compared();
         assert_eq!(kept.give(&plan, &after, until_ms), None);
         let course = *lock(&after.compared.get().expect("compared").course);
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_would_take_back_is_not_believed() {
+    fn irreversible_state_is_ignored() {
         let node = |down: &str, rule: &str, until_ms| KeptNode {
             host: "h".to_owned(),
             port: 80,
@@ -203,7 +202,7 @@ mod tests {
         check(&node("success", "", 0), &probed, &compared(), None, true);
         check(&node("timeout", "", 0), &probed, &compared(), None, false);
         check(&node("", "success_rate", 9_000), &probed, &Health::unchecked(), None, true);
-        // As long as an ejection may be, whatever the file says.
+        // At most the longest ejection, for any value in the file.
         check(&node("", "success_rate", u64::MAX), &probed, &compared(), Some(301_000), false);
     }
 

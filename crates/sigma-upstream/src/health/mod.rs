@@ -1,21 +1,21 @@
-//! What is known about the health of endpoints, and how it becomes known.
+//! The health of endpoints, and its sources.
 //!
 //! - [`state`]: the state machine of one target.
 //! - [`outlier`]: the rules of outlier detection; [`tally`]: what workers count for them.
 //! - [`plan`]: checks as configured, compiled.
-//! - [`probe`]: one active probe; [`grpc`]: that of gRPC.
-//! - [`report`]: what workers report, on its way to the control side.
+//! - [`probe`]: one active probe; [`grpc`]: the probe of gRPC.
+//! - [`report`]: reports of workers on their way to the control side.
 //! - [`runs`]: which of these came in a row.
-//! - [`event`]: what is told of targets that go out and come back.
-//! - [`ejection`]: targets go out, and come back when their time is over.
-//! - [`agent`]: what agents on nodes say.
+//! - [`event`]: notifications about targets that go out and come back.
+//! - [`ejection`]: ejections of targets, and their return.
+//! - [`agent`]: messages of agents on nodes.
 //! - [`checker`]: the loops that probe and compare, and their life across reloads.
 //! - [`records`]: the targets of one upstream.
-//! - [`kept`]: what of all this the next process begins with.
-//! - [`findings`]: what gateways tell each other.
+//! - [`kept`]: the state for the next process.
+//! - [`findings`]: findings shared by gateways.
 //!
-//! A [`Health`] is written by the control side only and read by every worker. What workers learn
-//! from traffic travels through a bounded channel ([`HealthReporter`]), but for what they count.
+//! A [`Health`] is written by the control side only and read by every worker. Reports of workers from traffic go
+//! through a bounded channel ([`HealthReporter`]), except their counts.
 
 mod agent;
 pub mod checker;
@@ -58,13 +58,12 @@ use tally::Tally;
 
 /// Counts how often a target of one upstream became usable or unusable.
 ///
-/// A worker compares it with the number of its last look, which spares reading every target for
-/// every request.
+/// A worker compares it with its last number, which saves reading every target for every request.
 #[derive(Debug, Default)]
 pub struct HealthEpoch(AtomicU64);
 
 impl HealthEpoch {
-    /// The current number.
+    /// Returns the current number.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -76,25 +75,25 @@ impl HealthEpoch {
 pub struct Health {
     standing: AtomicU64,
     epoch: Arc<HealthEpoch>,
-    /// Which target it is; None if nobody is told.
+    /// The identity of the target; None without notifications.
     place: Option<Box<Place>>,
     /// How often checks made it unusable. Control side only.
     turns: AtomicU32,
-    /// What came in a row for passive checks.
+    /// The runs of events for passive checks.
     runs: Runs,
-    /// The most requests that its agent wants it to have; 0 if that has said nothing.
+    /// The request limit that its agent wants; 0 without one.
     maxconn: AtomicU32,
-    /// Its agent has said so without effect, and the log has it. Control side only.
+    /// Its agent's limit has no effect, and the log says so. Control side only.
     has_idle_maxconn: AtomicBool,
-    /// Set where outlier detection is.
+    /// Set with outlier detection.
     compared: OnceLock<Box<Compared>>,
-    /// Counts the requests on it; made where they are bounded.
+    /// Counts its requests; made if they are limited.
     gate: OnceLock<Arc<Gate>>,
     /// The requests that wait for it or another node of the upstream.
     line: Arc<Line>,
 }
 
-/// Which target a record is of.
+/// The identity of a record's target.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The upstream, such as `upstreams/1`.
@@ -105,18 +104,18 @@ pub(crate) struct Place {
     events: HealthEvents,
 }
 
-/// What outlier detection knows of a target.
+/// State of outlier detection for a target.
 #[derive(Debug)]
 struct Compared {
     tally: Tally,
-    /// How often each rule has found it and not ejected it, since its `enforcing_…` says so. Control side only.
+    /// How often each rule has found it without an ejection, because of its `enforcing_…`. Control side only.
     spared: [AtomicU32; Rule::ALL.len()],
     /// Control side only.
     course: Mutex<Course>,
 }
 
 impl Health {
-    /// A new target, healthy.
+    /// Returns a new target, healthy.
     pub fn new(epoch: Arc<HealthEpoch>) -> Health {
         Health {
             standing: AtomicU64::new(Standing::default().pack()),
@@ -132,58 +131,58 @@ impl Health {
         }
     }
 
-    /// What the requests of the process are counted by where a node has a bound of its own.
+    /// Returns the gate that counts the process's requests, if a node has its own limit.
     #[inline]
     pub fn gate(&self) -> &Arc<Gate> {
         self.gate.get_or_init(|| Arc::new(Gate::behind(&self.line)))
     }
 
-    /// Where requests wait for it or another node of the upstream.
+    /// Returns the line of requests that wait for it or another node of the upstream.
     pub fn line(&self) -> &Arc<Line> {
         &self.line
     }
 
-    /// The health of an endpoint that nobody checks: healthy.
+    /// Returns the health of an unchecked endpoint: healthy.
     pub fn unchecked() -> Health {
         Health::new(Arc::default())
     }
 
-    /// State and counters, as one consistent value.
+    /// Returns state and counters, as one consistent value.
     #[inline]
     pub fn standing(&self) -> Standing {
         Standing::unpack(self.standing.load(Ordering::Relaxed))
     }
 
-    /// Whether requests may be sent to it.
+    /// Returns true if it may get requests.
     #[inline]
     pub fn usable(&self) -> bool {
         self.standing().usable()
     }
 
-    /// Whether requests that are bound to it may be sent to it, by a session, say.
+    /// Returns true if it may get requests that are bound to it, for example by a session.
     #[inline]
     pub fn keeps_bound(&self) -> bool {
         self.standing().keeps_bound()
     }
 
-    /// Whether requests may be sent to it where no other node is well.
+    /// Returns true if it may get requests when no other node is healthy.
     #[inline]
     pub fn is_in_service(&self) -> bool {
         self.standing().is_in_service()
     }
 
-    /// An operator wants this of it (control side).
+    /// Sets the state that an operator wants (control side).
     pub fn want(&self, wanted: NodeState) {
         self.change(|standing| Standing { wanted, ..standing });
     }
 
-    /// How much of a configured weight counts.
+    /// Returns the effective part of a configured weight.
     #[inline]
     pub fn weighed(&self, weight: u32) -> u32 {
         self.standing().weighed(weight)
     }
 
-    /// Its agent has said something (control side).
+    /// Handles a message of its agent (control side).
     fn hear(&self, said: agent::Said) {
         if let Some(wanted) = said.maxconn() {
             self.maxconn.store(wanted, Ordering::Relaxed);
@@ -191,30 +190,30 @@ impl Health {
         self.change(|standing| Standing { agent: said.after(standing.agent), ..standing });
     }
 
-    /// Whether it is out by what requests of this gateway have shown.
+    /// Returns true if it is out because of requests of this gateway.
     fn is_found_out(&self) -> bool {
         let standing = self.standing();
         let by_requests = standing.blame.is_some_and(|blame| blame.by == Source::Passive);
         standing.ejected.is_some() || (!standing.state.usable() && by_requests)
     }
 
-    /// Other gateways have it out, or have it no longer (control side).
+    /// Sets whether other gateways' findings take it out (control side).
     fn find_elsewhere(&self, is_out_elsewhere: bool) {
         self.change(|standing| Standing { is_out_elsewhere, ..standing });
     }
 
-    /// Nobody asks its agent any more (control side).
+    /// Drops the agent's wishes: its agent is not asked any more (control side).
     fn forget_agent(&self) {
         self.maxconn.store(0, Ordering::Relaxed);
         self.change(|standing| Standing { agent: AgentWish::default(), ..standing });
     }
 
-    /// Its agent has named a bound that has no effect; whether that is news (control side).
+    /// Records a limit of its agent without effect; returns true if it is the first (control side).
     fn is_first_idle_maxconn(&self) -> bool {
         !self.has_idle_maxconn.swap(true, Ordering::Relaxed)
     }
 
-    /// The most requests that it may have where `configured` are allowed.
+    /// Returns its request limit, given the configured one.
     #[inline]
     pub fn bounded(&self, configured: u32) -> u32 {
         match self.maxconn.load(Ordering::Relaxed) {
@@ -223,18 +222,18 @@ impl Health {
         }
     }
 
-    /// Takes in what requests have shown (control side); returns the standing before and after.
+    /// Applies a result of requests (control side); returns the standing before and after.
     pub fn apply(&self, event: Event, limits: Limits) -> (Standing, Standing) {
         self.change(|standing| standing.seen(Source::Passive, event, limits))
     }
 
-    /// Takes in what a probe has shown (control side); returns the standing before and after.
+    /// Applies a probe result (control side); returns the standing before and after.
     pub(crate) fn probed(&self, event: Event, limits: Limits) -> (Standing, Standing) {
         self.change(|standing| standing.seen(Source::Active, event, limits))
     }
 
-    /// Notes what the worker with this number has seen, where outlier detection is. `found` is told the
-    /// rules that have found the target by it.
+    /// Records an observation of the worker with this number, with outlier detection. `found` gets the rules that the
+    /// target violates by it.
     #[inline]
     pub fn note(&self, worker: usize, seen: Seen, rules: &Rules, found: impl FnMut(Rule)) {
         if let Some(compared) = self.compared.get() {
@@ -242,12 +241,13 @@ impl Health {
         }
     }
 
-    /// When it comes back, in Unix milliseconds; None if outlier detection has not ejected it.
+    /// Returns the time of its return, in Unix milliseconds; None if outlier detection has not ejected it.
     pub fn ejected_until_ms(&self) -> Option<u64> {
         lock(&self.compared.get()?.course).until_ms
     }
 
-    /// How often each rule has found it without ejecting it, since its `enforcing_…` says so; those that have.
+    /// Returns how often each rule has found it without an ejection, because of its `enforcing_…`; only rules that
+    /// have.
     pub fn spared(&self) -> Vec<(&'static str, u32)> {
         let Some(compared) = self.compared.get() else { return Vec::new() };
         let counts = compared.spared.iter().map(|count| count.load(Ordering::Relaxed));
@@ -255,7 +255,7 @@ impl Health {
         named.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Counts for outlier detection from now on, in so many workers.
+    /// Starts counting for outlier detection, for this number of workers.
     fn compare(&self, workers: usize) {
         let new = || {
             Box::new(Compared {
@@ -271,7 +271,7 @@ impl Health {
     fn change(&self, step: impl Fn(Standing) -> Standing) -> (Standing, Standing) {
         let stepped = |word| {
             let next = step(Standing::unpack(word)).pack();
-            // What changes nothing must not take the cache line from the readers.
+            // An unchanged word must not take the cache line from the readers.
             (next != word).then_some(next)
         };
         let before = match self.standing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, stepped) {
@@ -282,7 +282,7 @@ impl Health {
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
         if before.uses() != after.uses() {
-            // Release: who sees the new number also sees the state that caused it.
+            // Release: a reader of the new number also sees the state that caused it.
             self.epoch.0.fetch_add(1, Ordering::Release);
         }
         if before.usable() != after.usable() {
@@ -308,7 +308,7 @@ impl Health {
     }
 }
 
-/// Endpoints by distinct health record: a node listed in two priority groups is one target.
+/// Returns endpoints by distinct health record: a node in two priority groups is one target.
 fn targets(endpoints: &[Endpoint], wanted: impl Fn(&Health) -> bool) -> Vec<Endpoint> {
     let mut seen = HashSet::with_capacity(endpoints.len());
     let mut first = |e: &&Endpoint| seen.insert(Arc::as_ptr(&e.health));
@@ -322,7 +322,7 @@ mod tests {
     const LIMITS: Limits = Limits { successes: 1, http_failures: 2, tcp_failures: 1, timeouts: 1 };
 
     #[test]
-    fn the_epoch_moves_when_a_bound_request_is_let_in_or_not() {
+    fn the_epoch_moves_when_a_bound_request_is_admitted_or_not() {
         let epoch = Arc::new(HealthEpoch::default());
         let health = Health::new(Arc::clone(&epoch));
         for (wanted, seen) in [

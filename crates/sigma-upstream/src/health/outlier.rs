@@ -1,27 +1,27 @@
 //! Outlier detection: nodes are judged by real requests, and compared with each other (Envoy's rules).
 //!
-//! All of it is free of clocks, randomness and sharing: they are arguments. What workers count is in
-//! [`super::tally`], and what is done with the verdicts in [`super::sweep`].
+//! The code has no clocks, randomness and sharing: they are arguments. The counts of workers are in [`super::tally`],
+//! and the handling of verdicts is in [`super::sweep`].
 
 use sigma_config::resources::OutlierDetection;
 
-/// A rule that finds nodes.
+/// A rule that finds outliers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Rule {
-    /// Answers of 500 and above in a row.
+    /// Responses of 500 and above in a row
     Consecutive5xx,
-    /// Answers of 502, 503 and 504 in a row.
+    /// Responses of 502, 503 and 504 in a row
     ConsecutiveGatewayFailure,
-    /// Attempts in a row that failed on the connection.
+    /// Connection failures in a row
     ConsecutiveLocalOriginFailure,
-    /// A success rate far below that of the other nodes.
+    /// A success rate far below the other nodes'
     SuccessRate,
-    /// The same, of attempts that failed on the connection.
+    /// The same, for connection failures
     LocalOriginSuccessRate,
-    /// A percentage of failures.
+    /// A percentage of failures
     FailurePercentage,
-    /// The same, of attempts that failed on the connection.
+    /// The same, for connection failures
     LocalOriginFailurePercentage,
 }
 
@@ -37,12 +37,12 @@ impl Rule {
         Rule::LocalOriginFailurePercentage,
     ];
 
-    /// The rule with this name.
+    /// Returns the rule with this name.
     pub(super) fn named(name: &str) -> Option<Rule> {
         Rule::ALL.into_iter().find(|rule| rule.name() == name)
     }
 
-    /// The name in configurations and reasons.
+    /// Returns the name in configurations and reasons.
     pub fn name(self) -> &'static str {
         match self {
             Rule::Consecutive5xx => "consecutive_5xx",
@@ -56,21 +56,21 @@ impl Rule {
     }
 }
 
-/// What a request has shown of a node.
+/// The result of a request for a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// It answered with this status.
+    /// A response with this status
     Answer(u16),
-    /// The attempt failed on the connection: it was refused, reset or timed out.
+    /// A connection failure: refused, reset or timed out
     LocalOriginFailure,
 }
 
 /// Compiled rules of one upstream. Times in milliseconds; a limit of 0 turns its rule off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// By [`Rule`]: how often in a row, for those that count so.
+    /// By [`Rule`]: the number in a row, for rules that count runs.
     pub(super) limits: Limits,
-    /// Failures on connections are judged apart from answers.
+    /// Connection failures are judged separately from responses.
     pub(super) splits: bool,
     /// Time between two sweeps.
     pub interval_ms: u64,
@@ -86,7 +86,7 @@ pub struct Rules {
     enforcing: [u8; Rule::ALL.len()],
 }
 
-/// How often in a row.
+/// The limits of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) server_errors: u32,
@@ -94,7 +94,7 @@ pub(super) struct Limits {
     pub(super) local_origin: u32,
 }
 
-/// How much there must be for a comparison.
+/// The least data for a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Volume {
     hosts: usize,
@@ -102,12 +102,12 @@ struct Volume {
 }
 
 fn ms(seconds: f64) -> u64 {
-    // Negative times and NaN become 0; the schema has refused them.
+    // Negative times and NaN become 0; the schema has rejected them.
     (seconds * 1000.0) as u64
 }
 
 impl Rules {
-    /// Compiles what an upstream has configured.
+    /// Compiles the configuration of an upstream.
     pub fn compile(config: &OutlierDetection) -> Rules {
         let splits = config.split_external_local_origin_errors;
         let local = |percent: u8| if splits { percent } else { 0 };
@@ -148,28 +148,28 @@ impl Rules {
         }
     }
 
-    /// The longest time of an ejection.
+    /// Returns the longest time of an ejection.
     pub(super) fn longest_ms(&self) -> u64 {
         self.max_ejection_ms.saturating_add(self.jitter_ms)
     }
 
-    /// Whether a node that `rule` has found is ejected; `random` are 64 random bits.
+    /// Returns true if a node that `rule` has found is ejected; `random` are 64 random bits.
     pub fn enforces(&self, rule: Rule, random: u64) -> bool {
         below(random, 100) < u64::from(self.enforcing[rule as usize])
     }
 
-    /// Whether one more of `all` nodes may be ejected while `out` of them get no requests.
+    /// Returns true if one more of `all` nodes may be ejected while `out` of them get no requests.
     pub fn allows(&self, out: usize, all: usize) -> bool {
         let (out, all) = (out as u64, all as u64);
         self.max_ejection_percent > 0 && (out == 0 || out * 100 < all * self.max_ejection_percent)
     }
 
-    /// The nodes that stand out since the last sweep, each with the rule that found it: the worst first.
+    /// Returns the outliers since the last sweep, each with its rule: the worst first.
     pub fn outliers(&self, nodes: &[Sample]) -> Vec<(usize, Rule)> {
         self.found_by(nodes, |rule| self.enforcing[rule as usize] > 0)
     }
 
-    /// The same by rules that never eject: they only count.
+    /// Returns the same for rules that never eject: they only count.
     pub fn would_be_outliers(&self, nodes: &[Sample]) -> Vec<(usize, Rule)> {
         self.found_by(nodes, |rule| self.enforcing[rule as usize] == 0)
     }
@@ -214,13 +214,13 @@ impl Rules {
     }
 }
 
-/// The success of one node.
+/// The success rate of one node.
 struct Rate {
     index: usize,
     percent: f64,
 }
 
-/// The nodes that had enough requests, the worst first.
+/// Returns the nodes with enough requests, the worst first.
 fn rates(nodes: &[Sample], is_local: bool, volume: Volume) -> Vec<Rate> {
     let rate = |(index, sample): (usize, &Sample)| {
         let Totals { answers, failures, attempts, local_failures } = sample.seen;
@@ -234,21 +234,21 @@ fn rates(nodes: &[Sample], is_local: bool, volume: Volume) -> Vec<Rate> {
     rates
 }
 
-/// What requests have shown of a node. The numbers wrap; only differences count.
+/// The sums of request results for a node. The numbers wrap; only differences count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Requests.
+    /// Responses.
     pub answers: u32,
-    /// Those that failed.
+    /// Failed responses.
     pub failures: u32,
-    /// Attempts, where failures on the connection are judged apart.
+    /// Attempts, if connection failures are judged separately.
     pub attempts: u32,
-    /// Those that failed on the connection.
+    /// Attempts with connection failures.
     pub local_failures: u32,
 }
 
 impl Totals {
-    /// Adds those of another worker.
+    /// Adds another worker's totals.
     #[must_use]
     pub fn plus(self, other: Totals) -> Totals {
         Totals {
@@ -272,7 +272,7 @@ impl Totals {
 /// A node between two sweeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// What was seen of it.
+    /// Its request results.
     pub seen: Totals,
     /// It gets requests.
     pub is_in_use: bool,
@@ -281,26 +281,26 @@ pub struct Sample {
 /// The ejections of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Course {
-    /// How many ejections make the next one longer.
+    /// The number of ejections that make the next one longer.
     multiplier: u32,
-    /// When the present ejection is over.
+    /// The end of the current ejection.
     pub until_ms: Option<u64>,
-    /// What had been seen when it was looked at last.
+    /// The totals at the last sweep.
     seen: Totals,
 }
 
 impl Course {
-    /// That of a node with so many ejections behind it, of which the present one ends then.
+    /// Returns the course of a node with this number of ejections, the last of which ends then.
     pub(super) fn after(multiplier: u32, until_ms: Option<u64>) -> Course {
         Course { multiplier, until_ms, seen: Totals::default() }
     }
 
-    /// How many ejections make the next one longer.
+    /// Returns the number of ejections that make the next one longer.
     pub(super) fn ejections(&self) -> u32 {
         self.multiplier
     }
 
-    /// The node is ejected at `now_ms`; returns when it comes back. `random` are 64 random bits.
+    /// Ejects the node at `now_ms`; returns the time of its return. `random` are 64 random bits.
     pub fn eject(&mut self, rules: &Rules, now_ms: u64, random: u64) -> u64 {
         self.multiplier = self.multiplier.saturating_add(1);
         let time_ms =
@@ -310,14 +310,14 @@ impl Course {
         until_ms
     }
 
-    /// The node is in use again. What was seen before counts no more.
+    /// Puts the node back in use. Earlier results do not count any more.
     pub fn come_back(&mut self, seen: Totals) {
         self.until_ms = None;
         self.seen = seen;
     }
 
-    /// A sweep finds the node: what was seen since the one before. Each that finds it in use takes one of
-    /// its ejections back.
+    /// Handles a sweep; returns the results since the last one. Each sweep while it is in use takes one of its
+    /// ejections back.
     pub fn sweep(&mut self, seen: Totals, is_in_use: bool) -> Sample {
         if is_in_use && self.until_ms.is_none() {
             self.multiplier = self.multiplier.saturating_sub(1);
@@ -328,7 +328,7 @@ impl Course {
     }
 }
 
-/// Maps 64 random bits onto `0..bound`.
+/// Maps 64 random bits to `0..bound`.
 fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64
 }
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chance_is_kept() {
+    fn percentages_are_kept() {
         let rules = rules(|c| c.enforcing_consecutive_5xx = 30);
         let mut random = fastrand::Rng::with_seed(1);
         let ejected = (0..10_000).filter(|_| rules.enforces(Rule::Consecutive5xx, random.u64(..))).count();
@@ -428,13 +428,13 @@ mod tests {
         assert_eq!(by_rate.outliers(&nodes), []);
         nodes[3] = sample(100, 40);
         assert_eq!(by_rate.outliers(&nodes), [(3, Rule::SuccessRate)]);
-        // One that gets no requests, or few, is not compared, nor are fewer nodes than wanted.
+        // A node with no or few requests is not compared, nor are too few nodes.
         nodes[3].is_in_use = false;
         assert_eq!(by_rate.outliers(&nodes), []);
         nodes[3] = sample(99, 99);
         assert_eq!(by_rate.outliers(&nodes), []);
         assert_eq!(by_rate.outliers(&[sample(100, 0), sample(100, 0), sample(100, 0), sample(100, 90)]), []);
-        // All bad alike: nobody stands out, but for a rule that only counts.
+        // All equally bad: no outliers, except for a rule that only counts.
         let bad = [sample(100, 90); 10];
         assert_eq!(by_rate.outliers(&bad), []);
         let counted = by_rate.would_be_outliers(&bad);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_on_connections_have_rates_of_their_own() {
+    fn connection_failures_have_their_own_rates() {
         let rules = rules(|c| {
             c.split_external_local_origin_errors = true;
             c.enforcing_failure_percentage_local_origin = 100;
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_before_counts_no_more() {
+    fn earlier_results_do_not_count() {
         let mut course = Course::default();
         let totals = |answers| Totals { answers, failures: answers, ..Totals::default() };
         assert_eq!(course.sweep(totals(10), true).seen.answers, 10);

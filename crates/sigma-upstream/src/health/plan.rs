@@ -1,4 +1,4 @@
-//! Health checks as configured, compiled into what probing and judging need.
+//! Configured health checks, compiled for probing and judging.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use super::state::{Event, Limits, State};
 /// Compiled checks of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The checks that send probes, if there are any.
+    /// The active checks, if there are any.
     pub active: Option<Active>,
-    /// The checks that judge by traffic, if there are any.
+    /// The passive checks, if there are any.
     pub passive: Option<Passive>,
-    /// After so long a target that no probe would find healthy again is used again.
+    /// The time after which a target without probes is used again.
     pub fail_timeout: Duration,
     /// The rules of outlier detection, if it is on.
     pub outliers: Option<Rules>,
-    /// How agents are asked, if they are.
+    /// The agent checks, if there are any.
     pub agent: Option<Agent>,
-    /// Where requests are noted, if probes depend on whether there are any.
+    /// The record of requests, if probes depend on traffic.
     pub traffic: Option<Traffic>,
 }
 
-/// Whether there was a request lately. Two are equal in any case: it is no setting.
+/// A flag for recent requests. Two are always equal: it is not a setting.
 #[derive(Debug, Clone)]
 pub struct Traffic(pub Arc<AtomicBool>);
 
@@ -41,7 +41,7 @@ impl PartialEq for Traffic {
 }
 
 impl Traffic {
-    /// There is a request. Mostly that is known, and nothing is written.
+    /// Records a request. Usually it is set already, and nothing is written.
     #[inline]
     pub fn note(&self) {
         if !self.0.load(Ordering::Relaxed) {
@@ -49,46 +49,46 @@ impl Traffic {
         }
     }
 
-    /// Whether there was one since this was asked last.
+    /// Returns true if there was a request since the last call.
     pub(super) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// How agents are asked.
+/// The settings of agent checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// On the address of the node.
+    /// The port on the address of the node.
     pub port: u16,
-    /// Between two questions.
+    /// The time between two checks.
     pub interval: Duration,
-    /// For one question.
+    /// The timeout of one check.
     pub timeout: Duration,
-    /// What is sent first.
+    /// The bytes to send first.
     pub send: String,
-    /// Nodes have bounds, which agents may change.
+    /// Nodes have request limits, which agents may change.
     pub bounds: bool,
 }
 
 /// The bytes that a probe sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// Nothing; a connection is success.
+    /// Nothing; a connection is success
     Tcp,
-    /// An HTTP request, split around the value of the Host header.
+    /// An HTTP request, split around the value of the Host header
     Http {
-        /// Request line and up to `Host: `.
+        /// The request line and all up to `Host: `.
         before_host: Vec<u8>,
         /// The rest, beginning with the line end after the host.
         after_host: Vec<u8>,
-        /// A text that must stand in the body of an answer that is a success.
+        /// A text that must be in the body of a successful response.
         expected: Option<String>,
     },
-    /// A call of gRPC's health service, which asks for this service.
+    /// A call of gRPC's health service for this service
     Grpc(String),
 }
 
-/// The TLS of probes. Two are equal if they are one and the same object.
+/// The TLS of probes. Two are equal if they are the same object.
 #[derive(Debug, Clone)]
 pub struct ProbeTls(pub ClientTls);
 
@@ -105,51 +105,51 @@ pub struct Active {
     pub probe: Probe,
     /// The TLS settings of probes over TLS.
     pub tls: Option<ProbeTls>,
-    /// What nodes that expect a PROXY header get first: one that names no client. Empty for others.
+    /// The first bytes for nodes that expect a PROXY header: one without a client. Empty for other nodes.
     pub introduction: Vec<u8>,
-    /// For each of connecting, sending and receiving.
+    /// The timeout of each of connecting, sending and receiving.
     pub timeout: Duration,
-    /// Probes at the same time, per loop; at least 1.
+    /// Concurrent probes, per loop; at least 1.
     pub concurrency: usize,
-    /// Port to probe instead of the endpoint's.
+    /// The port to probe instead of the endpoint's.
     pub port: Option<u16>,
-    /// Host header of nodes whose upstream does not rewrite it; unset: the node's own host.
+    /// The Host header of nodes whose upstream does not rewrite it; None: the node's own host.
     pub host: Option<String>,
-    /// Host header of all nodes (`pass_host: rewrite`).
+    /// The Host header of all nodes (`pass_host: rewrite`).
     pub rewrite_host: Option<String>,
-    /// Time between probes of usable targets; unset: not probed.
+    /// The time between probes of usable targets; None: not probed.
     pub healthy_interval: Option<Duration>,
-    /// Time between probes of unusable targets; unset: not probed.
+    /// The time between probes of unusable targets; None: not probed.
     pub unhealthy_interval: Option<Duration>,
-    /// Time between probes of targets whose state is about to turn; unset: as in their state.
+    /// The time between probes of targets whose state is about to change; None: as in their state.
     pub fast_interval: Option<Duration>,
-    /// Time between probes of usable targets while there are no requests; unset: as with them.
+    /// The time between probes of usable targets without requests; None: as with requests.
     pub no_traffic_interval: Option<Duration>,
-    /// By how much a time may be longer.
+    /// The largest random addition to a time, in percent.
     pub jitter_percent: u8,
     /// Statuses that are a success.
     pub healthy: StatusSet,
     /// Statuses that are a failure.
     pub unhealthy: StatusSet,
-    /// When the state turns.
+    /// The limits at which the state changes.
     pub limits: Limits,
 }
 
 /// Compiled passive checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passive {
-    /// Statuses say nothing because the section says so.
+    /// Statuses do not count because the section says so.
     by_connection_only: bool,
     /// Statuses that are a success; empty without a `passive` section.
     pub healthy: StatusSet,
     /// Statuses that are a failure; empty without a `passive` section.
     pub unhealthy: StatusSet,
-    /// When the state turns, by final statuses and by failed attempts before a retry.
+    /// The limits at which the state changes, for final statuses and failed attempts before a retry.
     pub limits: Limits,
 }
 
 impl Passive {
-    /// What the final status of a request says about its node; none: nothing.
+    /// Returns the event for a node from a request's final status; None without one.
     #[inline]
     pub fn judge(&self, status: u16) -> Option<Event> {
         judge(&self.healthy, &self.unhealthy, status)
@@ -157,8 +157,8 @@ impl Passive {
 }
 
 impl Active {
-    /// When a target that was probed a moment ago is probed next; None if it is not. `random` are 64
-    /// random bits.
+    /// Returns the time until the next probe of a target that was just probed; None if it is not probed. `random` are
+    /// 64 random bits.
     pub fn pause(&self, state: State, is_idle: bool, random: u64) -> Option<Duration> {
         let (usual, turns) = match state {
             State::Healthy | State::MostlyHealthy => (self.healthy_interval?, state == State::MostlyHealthy),
@@ -175,7 +175,7 @@ impl Active {
         Some(pause.mul_f64(1.0 + part))
     }
 
-    /// What the status of a probe says; none: nothing. 0 stands for an answer without a status.
+    /// Returns the event for a probe's status; None without one. 0 means a response without a status.
     pub fn judge(&self, status: u16) -> Option<Event> {
         if status == 0 { Some(Event::HttpFailure) } else { judge(&self.healthy, &self.unhealthy, status) }
     }
@@ -196,7 +196,7 @@ fn judge(healthy: &StatusSet, unhealthy: &StatusSet, status: u16) -> Option<Even
 pub struct StatusSet([u64; 10]);
 
 impl StatusSet {
-    /// Whether `status` is in the set.
+    /// Returns true if `status` is in the set.
     #[inline]
     pub fn contains(&self, status: u16) -> bool {
         let word = self.0.get(usize::from(status >> 6)).copied().unwrap_or(0);
@@ -216,10 +216,10 @@ impl FromIterator<u16> for StatusSet {
     }
 }
 
-/// Why checks cannot be compiled.
+/// The reason why checks cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
-    /// The place, as a pointer below `checks`.
+    /// The position, as a pointer below `checks`.
     pub pointer: &'static str,
     /// The reason and the remedy.
     pub message: String,
@@ -234,7 +234,8 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// `tcp`, `http`, `https`, `grpc` or `grpcs`: what a probe speaks; without probes, what is judged.
+    /// Returns `tcp`, `http`, `https`, `grpc` or `grpcs`: the protocol of a probe; without probes, of the judged
+    /// traffic.
     pub fn probe_name(&self) -> &'static str {
         let Some(active) = &self.active else {
             let by_connection = self.passive.is_some_and(|passive| passive.by_connection_only);
@@ -249,20 +250,19 @@ impl Plan {
         }
     }
 
-    /// Whether a probe would find out that an unusable target is healthy again.
+    /// Returns true if probes can find that an unusable target is healthy again.
     pub fn probes_unusable(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.unhealthy_interval.is_some())
     }
 
     /// Compiles `checks`.
     ///
-    /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe
-    /// is that, else the node's host if it is a name, else `active.host`, else the node's host. Over
-    /// TLS, which is set up as `tls`, the node is asked for the same name.
+    /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe is that, else the
+    /// node's host if it is a name, else `active.host`, else the node's host. Over TLS, with the settings `tls`, the
+    /// server name is the same.
     ///
     /// # Errors
-    /// Returns an error if a header line would break a request, or if probes go over TLS and `tls`
-    /// is None.
+    /// Returns an error if a header line would break a request, or if probes use TLS and `tls` is None.
     pub fn compile(
         checks: &Checks,
         rewrite_host: Option<&str>,
@@ -281,7 +281,7 @@ impl Plan {
         })
     }
 
-    /// Its probes begin with a PROXY header of this version, unless they go to another port than requests.
+    /// Makes probes begin with a PROXY header of this version, unless they go to another port than requests.
     pub fn introduce(&mut self, version: ProxyProtocolVersion) {
         let Some(active) = self.active.as_mut().filter(|active| active.port.is_none()) else { return };
         match version {
@@ -290,7 +290,7 @@ impl Plan {
         }
     }
 
-    /// Outlier detection without checks.
+    /// Returns a plan of outlier detection without checks.
     pub fn comparing(rules: Rules) -> Plan {
         let fail_timeout = Duration::from_secs_f64(FAIL_TIMEOUT);
         Plan { active: None, passive: None, fail_timeout, outliers: Some(rules), agent: None, traffic: None }
@@ -307,7 +307,7 @@ fn agent(section: &checks::Agent) -> Result<Agent, PlanError> {
     })
 }
 
-/// In seconds; nginx's.
+/// In seconds; nginx's default.
 const FAIL_TIMEOUT: f64 = 10.0;
 
 fn time(seconds: f64, pointer: &'static str) -> Result<Duration, PlanError> {
@@ -356,7 +356,7 @@ fn active(
 fn passive(section: Option<&checks::Passive>) -> Passive {
     let defaults = checks::Passive::default();
     let checks::Passive { healthy, unhealthy, .. } = section.unwrap_or(&defaults);
-    // Statuses count only if the section is there and about HTTP; failed attempts always do.
+    // Statuses count only if the section exists and is about HTTP; failed attempts always do.
     let by_status = section.is_some_and(|s| s.kind != PassiveType::Tcp);
     let set = |statuses: &[u16]| statuses.iter().copied().filter(|_| by_status).collect();
     Passive {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_probed_is_said() {
+    fn impossible_probes_are_reported() {
         let check = |change: &dyn Fn(&mut checks::Active), pointer: &str| {
             let error = compile(|c| change(c.active.as_mut().expect("active"))).expect_err(pointer);
             assert_eq!(error.pointer, pointer);

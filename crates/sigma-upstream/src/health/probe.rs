@@ -13,17 +13,17 @@ use super::plan::{Active, Probe, ProbeTls};
 use super::state::Event;
 use crate::endpoint::{Address, Endpoint};
 
-/// Most bytes of an answer that are looked at for its status line.
+/// The bytes of a response that are read for its status line.
 const STATUS_LINE_MAX: usize = 1024;
-/// Most bytes of an answer that are looked at for the text that is expected in it.
+/// The bytes of a response that are searched for the expected text.
 const BODY_MAX: usize = 64 * 1024;
 
-/// Probes `endpoint`; none if the answer says nothing either way.
+/// Probes `endpoint`; None if the result is inconclusive.
 pub async fn probe(active: &Active, endpoint: &Endpoint) -> Option<Event> {
     match attempt(active, endpoint).await {
         Ok(event) => event,
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Some(Event::Timeout),
-        // It says something of this machine alone.
+        // It is about this machine alone.
         Err(error) if sigma_net::limits::is_own_lack(&error) => None,
         Err(_) => Some(Event::TcpFailure),
     }
@@ -68,7 +68,7 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
         stream.flush().await
     })
     .await?;
-    // One time for all of it: a node that sends byte by byte would hold up the checks of the others.
+    // One timeout for all of it: a node that sends byte by byte would delay the checks of the others.
     let mut answer = Vec::with_capacity(STATUS_LINE_MAX);
     let status = within(active.timeout, read_status(&mut stream, &mut answer)).await?;
     let event = active.judge(status);
@@ -77,13 +77,13 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
     Ok(Some(if found == Ok(true) { Event::Success } else { Event::HttpFailure }))
 }
 
-/// The stream with TLS on it, to the node that goes by `host`.
+/// Returns the stream after a TLS handshake with the node named `host`.
 async fn shaken(active: &Active, ProbeTls(tls): &ProbeTls, stream: Stream, host: &str) -> io::Result<Stream> {
     let shaken = async { tls.shake(stream, server_name(host)).await.map_err(io::Error::other) };
     within(active.timeout, shaken).await
 }
 
-/// Whether the body of an answer, of which this is the beginning, has a text in what is read of it.
+/// Returns true if the read part of a response body, which begins with `answer`, contains a text.
 async fn has_body(stream: &mut (impl AsyncRead + Unpin), mut answer: Vec<u8>, text: &[u8]) -> bool {
     loop {
         if let Some(end) = position(&answer, b"\r\n\r\n") {
@@ -91,7 +91,7 @@ async fn has_body(stream: &mut (impl AsyncRead + Unpin), mut answer: Vec<u8>, te
             if position(body, text).is_some() {
                 return true;
             }
-            // Who keeps the connection open all the same is not waited for.
+            // The connection need not end.
             if declared_length(head).is_some_and(|length| body.len() >= length) {
                 return false;
             }
@@ -109,7 +109,7 @@ async fn has_body(stream: &mut (impl AsyncRead + Unpin), mut answer: Vec<u8>, te
     }
 }
 
-/// The length of the body by its head.
+/// Returns the length of the body from its head.
 fn declared_length(head: &[u8]) -> Option<usize> {
     let line = head.split(|byte| *byte == b'\n').find_map(|line| {
         let (name, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
@@ -122,7 +122,7 @@ fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
 
-/// The name that a host goes by in TLS: without port and brackets.
+/// Returns the TLS server name of a host: without port and brackets.
 fn server_name(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
@@ -130,7 +130,7 @@ fn server_name(host: &str) -> &str {
     }
 }
 
-/// The Host header of a probe.
+/// Returns the Host header of a probe.
 fn host_header(active: &Active, endpoint: &Endpoint) -> String {
     if let Some(host) = &active.rewrite_host {
         return host.clone();
@@ -146,8 +146,8 @@ fn host_header(active: &Active, endpoint: &Endpoint) -> String {
     }
 }
 
-/// The status of an answer; 0 if it is not HTTP. What was read is in `answer`, hardly more than the
-/// status line.
+/// Returns the status of a response; 0 if it is not HTTP. The read bytes are in `answer`, little more than the status
+/// line.
 async fn read_status(stream: &mut (impl AsyncRead + Unpin), answer: &mut Vec<u8>) -> io::Result<u16> {
     while answer.len() < STATUS_LINE_MAX && !answer.contains(&b'\n') {
         let mut piece = [0; STATUS_LINE_MAX];
@@ -181,9 +181,9 @@ async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -
 mod tests {
     use super::*;
 
-    /// A node that sends a byte now and then, for ever, is one that does not answer in time.
+    /// A node that sends a byte now and then, forever, does not respond in time.
     #[tokio::test]
-    async fn an_answer_byte_by_byte_has_one_time() {
+    async fn a_response_byte_by_byte_has_one_timeout() {
         use crate::health::Plan;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let addr = listener.local_addr().expect("address");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_text_is_found_wherever_the_body_is_cut() {
+    async fn a_text_is_found_across_any_cut_of_the_body() {
         let check = async |head: &str, rest: &str, text: &str, want: bool| {
             let mut stream = rest.as_bytes();
             let found = has_body(&mut stream, head.as_bytes().to_vec(), text.as_bytes()).await;
@@ -237,7 +237,7 @@ mod tests {
         check("HTTP/1.1 200 OK\r\nA: ready\r\n\r\n", "not yet", "ready", false).await;
         check("HTTP/1.1 200 OK\r\nA: b\r", "\n\r\nall is ready", "ready", true).await;
         check("HTTP/1.1 200 OK\r\n\r\nrea", "dy", "ready", true).await;
-        // It is not waited for what comes behind the body.
+        // Bytes after the body are not waited for.
         check("HTTP/1.1 200 OK\r\nContent-length: 3\r\n\r\nnot", "ready", "ready", false).await;
         let long = "x".repeat(BODY_MAX);
         check("HTTP/1.1 200 OK\r\n\r\n", &format!("{long}ready"), "ready", false).await;

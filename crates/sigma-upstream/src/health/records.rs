@@ -13,17 +13,17 @@ use crate::endpoint::{Address, node_name};
 use crate::lock::lock;
 use crate::overload::gate::Line;
 
-/// How many nodes may have another state than ready.
+/// The limit of nodes in another state than ready.
 const STATES_MAX: usize = 10_000;
 
-/// What operators want of nodes, of all upstreams, whatever becomes of the nodes meanwhile. Control side only.
+/// The states that operators set for nodes of all upstreams, present or future. Control side only.
 #[derive(Debug, Default)]
 pub struct NodeStates {
-    /// What this process was told, by upstream and node.
+    /// States set in this process, by upstream and node.
     told: Mutex<HashMap<(String, String), NodeState>>,
-    /// How often it was told something.
+    /// The number of changes.
     changes: AtomicU64,
-    /// What the configuration says, by upstream.
+    /// States from the configuration, by upstream.
     configured: Mutex<HashMap<String, Configured>>,
 }
 
@@ -31,7 +31,7 @@ pub struct NodeStates {
 pub type Configured = BTreeMap<Box<str>, NodeState>;
 
 impl NodeStates {
-    /// This process is told: a node of an upstream, by its name or its address, is to be in this state.
+    /// Sets the state of a node of an upstream, by its name or its address, in this process.
     ///
     /// # Errors
     /// Returns an error if too many nodes are in other states than ready.
@@ -49,7 +49,7 @@ impl NodeStates {
         Ok(())
     }
 
-    /// The configuration of an upstream says this. Whether that is news.
+    /// Sets the configured states of an upstream. Returns true if they have changed.
     pub fn configure(&self, upstream: &str, states: Configured) -> bool {
         let mut configured = lock(&self.configured);
         if states.is_empty() {
@@ -62,17 +62,17 @@ impl NodeStates {
         is_news
     }
 
-    /// Forgets what the configuration said of upstreams that are gone.
+    /// Removes the configured states of removed upstreams.
     pub fn keep_configured(&self, is_there: impl Fn(&str) -> bool) {
         lock(&self.configured).retain(|upstream, _| is_there(upstream));
     }
 
-    /// How often this process was told something.
+    /// Returns the number of changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// What this process was told, by upstream and node.
+    /// Returns the states set in this process, by upstream and node.
     pub fn told(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
         let mut all: BTreeMap<String, BTreeMap<String, NodeState>> = BTreeMap::new();
         for ((upstream, node), state) in lock(&self.told).iter() {
@@ -81,13 +81,13 @@ impl NodeStates {
         all
     }
 
-    /// Whether this process was told of any node.
+    /// Returns true if a state was set in this process.
     pub fn are_told(&self) -> bool {
         !lock(&self.told).is_empty()
     }
 
-    /// What is wanted of an endpoint. Where it is told and configured, the state that takes more away holds; of
-    /// either, what was said of its address goes before its name.
+    /// Returns the state of an endpoint. Of the set and the configured state, the more restrictive one counts; in
+    /// either, a state for the address precedes one for the name.
     pub fn of(&self, upstream: &str, host: &str, port: u16, address: &Address) -> NodeState {
         let (told, configured) = (lock(&self.told), lock(&self.configured));
         let configured = configured.get(upstream);
@@ -103,17 +103,17 @@ impl NodeStates {
     }
 }
 
-/// What is known about the endpoints of one upstream. Nodes that come get a record, those that stay
-/// keep theirs, and one that nobody uses any more is forgotten. Control side only.
+/// The health records of one upstream's endpoints. New nodes get a record, remaining ones keep theirs, and unused
+/// ones are dropped. Control side only.
 #[derive(Debug, Default)]
 pub struct HealthRecords {
     /// Its key.
     upstream: Arc<str>,
-    /// Where changes of its nodes are told; None if they are not.
+    /// The notifications about changes of its nodes; None without notifications.
     told: Option<HealthEvents>,
     states: Arc<NodeStates>,
     epoch: Arc<HealthEpoch>,
-    /// Where requests wait for any of the nodes.
+    /// The line of requests that wait for any of the nodes.
     line: Arc<Line>,
     traffic: Arc<AtomicBool>,
     known: Mutex<Known>,
@@ -122,15 +122,15 @@ pub struct HealthRecords {
 #[derive(Debug, Default)]
 struct Known {
     records: HashMap<Target, Weak<Health>>,
-    /// How many records there may be until those without a user are looked for.
+    /// The number of records that starts a sweep for unused ones.
     sweep_at: usize,
-    /// How many workers count for outlier detection; None without it.
+    /// The number of workers that count for outlier detection; None without it.
     workers: Option<usize>,
-    /// What was known of the endpoints before this process.
+    /// State of the endpoints from the previous process.
     earlier: Earlier,
 }
 
-/// Which endpoint a record is of: names may share an address, and a name may have several.
+/// The identity of a record's endpoint: names may share an address, and a name may have several.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Target {
     host: String,
@@ -144,22 +144,22 @@ impl Target {
     }
 }
 
-/// Below this many records nobody looks for those without a user.
+/// Below this number of records there is no sweep.
 const SWEEP_MIN: usize = 64;
 
 impl HealthRecords {
-    /// Those of the upstream with this key, whose nodes nobody checks. Operators want `states` of them.
+    /// Returns the records of the upstream with this key, whose nodes are not checked. `states` has the states that
+    /// operators want.
     pub fn unchecked(key: &str, states: &Arc<NodeStates>) -> HealthRecords {
         HealthRecords { upstream: key.into(), states: Arc::clone(states), ..HealthRecords::default() }
     }
 
-    /// The same where nodes are checked, and their changes told.
+    /// Returns the same for checked nodes with notifications.
     pub(super) fn checked(key: &str, states: &Arc<NodeStates>, events: &HealthEvents) -> HealthRecords {
         HealthRecords { told: Some(events.clone()), ..HealthRecords::unchecked(key, states) }
     }
 
-    /// The record of this endpoint: the existing one while anybody uses it, else a new one, which is
-    /// healthy.
+    /// Returns the record of this endpoint: the existing one while it is in use, else a new, healthy one.
     pub fn of(&self, host: &str, port: u16, address: &Address) -> Arc<Health> {
         let target = Target { host: host.to_owned(), port, address: address.clone() };
         let mut known = lock(&self.known);
@@ -190,19 +190,19 @@ impl HealthRecords {
         health
     }
 
-    /// What was known of the endpoints before this process, for those that are new.
+    /// Sets the state from the previous process for new endpoints.
     pub(super) fn begin_with(&self, earlier: Earlier) {
         lock(&self.known).earlier = earlier;
     }
 
-    /// The upstream is in force.
+    /// Marks the upstream as in force.
     pub(super) fn settle(&self) {
         let Known { records, earlier, .. } = &mut *lock(&self.known);
         let known: HashSet<_> = records.keys().map(Target::named).collect();
         earlier.settle(|which| known.contains(which));
     }
 
-    /// What is worth being known of the endpoints by the next process.
+    /// Returns the state of the endpoints for the next process.
     pub(super) fn kept(&self) -> Vec<KeptNode> {
         let known = lock(&self.known);
         let of =
@@ -212,7 +212,7 @@ impl HealthRecords {
         kept
     }
 
-    /// The endpoints that are out by what requests of this gateway have shown.
+    /// Returns the endpoints that are out because of requests of this gateway.
     pub(super) fn found(&self) -> BTreeSet<FoundNode> {
         let known = lock(&self.known);
         let is_found = |health: &Weak<Health>| health.upgrade().is_some_and(|health| health.is_found_out());
@@ -220,8 +220,8 @@ impl HealthRecords {
         found.map(|(target, _)| FoundNode::from(target.named())).collect()
     }
 
-    /// Takes out the endpoints that other gateways have found, as far as `agreement` goes, and lets the others
-    /// back in. Whether any is out by that.
+    /// Takes out endpoints found by other gateways, as far as `agreement` allows, and takes the others back. Returns
+    /// true if any is out by that.
     pub(super) fn heed(&self, others: &[&BTreeSet<FoundNode>], agreement: &Agreement) -> bool {
         let known = lock(&self.known);
         let live: Vec<(FoundNode, Arc<Health>)> = known
@@ -237,24 +237,24 @@ impl HealthRecords {
         !out.is_empty()
     }
 
-    /// Outlier detection compares the endpoints from now on, by what so many workers count.
+    /// Starts outlier detection for the endpoints, with this number of counting workers.
     pub fn compare(&self, workers: usize) {
         let mut known = lock(&self.known);
         known.workers = Some(workers);
         known.records.values().filter_map(Weak::upgrade).for_each(|health| health.compare(workers));
     }
 
-    /// What moves when one of the endpoints becomes usable or unusable.
+    /// Returns the number that changes when one of the endpoints becomes usable or unusable.
     pub fn epoch(&self) -> &Arc<HealthEpoch> {
         &self.epoch
     }
 
-    /// Set by whoever sends a request to one of the endpoints, if probes depend on that.
+    /// Returns the flag that is set by each request to one of the endpoints, if probes depend on it.
     pub fn traffic(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.traffic)
     }
 
-    /// How many records are in use.
+    /// Returns the number of records in use.
     pub fn live(&self) -> usize {
         let mut known = lock(&self.known);
         known.sweep();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_operators_want_holds_for_nodes_to_come() {
+    fn states_of_operators_apply_to_future_nodes() {
         let states = Arc::new(NodeStates::default());
         let records = HealthRecords::unchecked("upstreams/1", &states);
         let at = |last| Address::Tcp(([10, 0, 0, last], 80).into());
@@ -305,7 +305,7 @@ mod tests {
         assert!(records.of("b", 80, &at(3)).usable());
         states.set("upstreams/1", "a:80", NodeState::Ready).expect("room");
         assert_eq!((wanted(1), wanted(2)), (NodeState::Ready, NodeState::Maintenance));
-        // The configuration takes more away, or less.
+        // The configured state is more restrictive, or less.
         let configured = |state| BTreeMap::from([("a:80".into(), state)]);
         assert!(states.configure("upstreams/1", configured(NodeState::Drain)));
         assert_eq!((wanted(3), wanted(4)), (NodeState::Drain, NodeState::Drain));

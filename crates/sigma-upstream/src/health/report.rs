@@ -1,4 +1,4 @@
-//! What workers report of targets, on its way to the control side.
+//! Reports of workers about targets, on their way to the control side.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::state::{self, Event};
 use super::{Health, ejection};
 use crate::endpoint::UpstreamCell;
 
-/// What a worker has seen of a target.
+/// An observation of a worker about a target.
 #[derive(Debug)]
 struct Report {
     target: Arc<Health>,
@@ -21,17 +21,17 @@ struct Report {
 
 #[derive(Debug)]
 enum Sign {
-    /// Passive checks have seen this, in the run with this number.
+    /// Passive checks have seen this event, in the run with this number.
     Seen(Event, u32),
-    /// A rule of outlier detection has found it among these.
+    /// A rule of outlier detection has found it among these nodes.
     Found(Rule, Arc<UpstreamCell>),
 }
 
-/// Reports that may wait for the control side; more are dropped and counted. A report is a few
-/// words, and losing one only delays a verdict.
+/// The limit of reports that wait for the control side; others are dropped and counted. A report is a few words, and
+/// a lost one only delays a verdict.
 pub const REPORT_QUEUE: usize = 4096;
 
-/// The workers' end of passive health checking; clone one per worker.
+/// The workers' end of passive health checks; clone one per worker.
 #[derive(Debug, Clone)]
 pub struct HealthReporter {
     queue: mpsc::Sender<Report>,
@@ -39,8 +39,8 @@ pub struct HealthReporter {
 }
 
 impl HealthReporter {
-    /// Reports what passive checks by `plan` have seen, without waiting. Costs two loads if it could not
-    /// change anything.
+    /// Reports an event of passive checks by `plan`, without waiting. It costs two loads if it cannot change
+    /// anything.
     #[inline]
     pub fn report(&self, target: &Arc<Health>, event: Event, plan: &Arc<Plan>) {
         if plan.passive.is_none() {
@@ -66,13 +66,13 @@ impl HealthReporter {
         }
     }
 
-    /// Reports dropped since the start because the control side did not keep up.
+    /// Returns the reports dropped since the start because the control side was behind.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// The control side's end of passive health checking.
+/// The control side's end of passive health checks.
 #[derive(Debug)]
 pub struct HealthInbox {
     queue: mpsc::Receiver<Report>,
@@ -100,7 +100,7 @@ impl HealthInbox {
     }
 }
 
-/// Both ends of passive health checking, with room for `capacity` reports ([`REPORT_QUEUE`]).
+/// Returns both ends of passive health checks, with room for `capacity` reports ([`REPORT_QUEUE`]).
 pub fn passive_channel(capacity: usize) -> (HealthReporter, HealthInbox) {
     let (sender, receiver) = mpsc::channel(capacity);
     (HealthReporter { queue: sender, dropped: Arc::default() }, HealthInbox { queue: receiver })
@@ -126,7 +126,7 @@ mod tests {
     async fn reports_arrive_and_surplus_is_counted() {
         let (reporter, inbox) = passive_channel(1);
         let (target, plan) = (Arc::new(Health::unchecked()), plan(|p| p.unhealthy.timeouts = 1));
-        // Says nothing new, so it takes no room.
+        // It is redundant, so it takes no room.
         reporter.report(&target, Event::Success, &plan);
         reporter.report(&target, Event::Timeout, &plan);
         reporter.report(&target, Event::TcpFailure, &plan);

@@ -1,22 +1,22 @@
-//! Which failures came in a row: workers number the runs of failures and successes, as they see them, so that
-//! reports which wait for the control side, or are dropped on the way, make no row of what was none.
+//! Runs of failures: workers number the runs of failures and successes that they see. So reports that wait, or are
+//! dropped on the way to the control side, do not join separate runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::state::{Event, Limits};
 
-/// The runs of one target. A number that is odd is a run of failures, one that is even a run of successes.
+/// The runs of one target. An odd number is a run of failures, an even one a run of successes.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// Of the last event that a worker has seen.
+    /// The run of the last event seen by a worker.
     seen: AtomicU32,
-    /// Of the last one that was applied. Control side only.
+    /// The run of the last applied event. Control side only.
     applied: AtomicU32,
 }
 
 impl Runs {
-    /// A worker has seen this. Returned are the number of its run, and whether it begins with it. Nothing is
-    /// written while a run goes on.
+    /// Records an event of a worker. Returns the number of its run, and true if it starts the run. Nothing is written
+    /// while a run continues.
     #[inline]
     pub(super) fn note(&self, event: Event) -> (u32, bool) {
         let is_failure = event != Event::Success;
@@ -32,9 +32,9 @@ impl Runs {
         }
     }
 
-    /// What is to be applied when the report of `event` in this run has come (control side): nothing if a later
-    /// run has ended it already, and before it a success whose own report was lost or is late. Where `limits`
-    /// say that successes do not count, runs do not either.
+    /// Returns the events to apply for a report of `event` in this run (control side): none if a later run has ended
+    /// it already, and first a success whose own report was lost or is late. If successes do not count by `limits`,
+    /// runs do not either.
     pub(super) fn in_order(
         &self,
         event: Event,
@@ -69,14 +69,14 @@ mod tests {
         if letter == 's' { Event::Success } else { Event::HttpFailure }
     }
 
-    /// A report has come to the control side.
+    /// Handles a report on the control side.
     fn arrive(health: &Health, event: Event, run: u32, limits: Limits) {
         for event in health.runs.in_order(event, run, limits) {
             health.apply(event, limits);
         }
     }
 
-    /// Reports of `seen` wait until all are there; those whose place is in `lost` never arrive.
+    /// Reports of `seen` wait until all are there; those at the positions in `lost` never arrive.
     fn check(limits: Limits, seen: &str, lost: &[usize], want: State) {
         let health = Health::unchecked();
         let all: Vec<(Event, u32)> =
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_wait_or_are_lost_make_no_row() {
+    fn waiting_or_lost_reports_make_no_row() {
         check(LIMITS, "ffsf", &[], State::MostlyHealthy);
         check(LIMITS, "fff", &[], State::Unhealthy);
         check(LIMITS, "ffsff", &[2], State::MostlyHealthy);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_comes_late_does_not_count() {
+    fn a_late_report_does_not_count() {
         let health = Health::unchecked();
         let late: Vec<u32> = (0..2).map(|_| health.runs.note(Event::HttpFailure).0).collect();
         let (ended, _) = health.runs.note(Event::Success);
@@ -122,17 +122,17 @@ mod tests {
         }
     }
 
-    /// Whatever workers send and however late the control side is: a target goes out with the very failure that
-    /// makes a row of the real events long enough.
+    /// A target goes out with exactly the failure that completes a row of real events, for any reports of workers and
+    /// any delay of the control side.
     #[test]
-    fn rows_are_those_of_the_events() {
+    fn rows_match_the_events() {
         for seed in 0..500 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (health, mut waiting, mut real) = (Health::unchecked(), VecDeque::new(), Standing::default());
             while real.state.usable() {
                 let event = if random.u32(..5) < 2 { Event::Success } else { Event::HttpFailure };
                 let (run, turned) = health.runs.note(event);
-                // What workers send, by what they see of the target.
+                // The reports of workers, by the state that they see.
                 if turned || !super::super::state::ignored(health.standing().state, event) {
                     waiting.push_back((event, run));
                 }

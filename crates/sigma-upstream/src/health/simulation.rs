@@ -1,4 +1,4 @@
-//! Outlier detection under random traffic, with time and randomness of its own.
+//! Outlier detection under random traffic, with simulated time and randomness.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ struct World {
     rules: Rules,
     config: OutlierDetection,
     nodes: Vec<Endpoint>,
-    /// The chance of each node to fail, in percent.
+    /// The failure probability of each node, in percent.
     fails: Vec<u32>,
     /// Nodes that have failed at least once.
     has_failed: Vec<bool>,
-    /// When each that is out comes back.
+    /// The time of return of each ejected node.
     until: Vec<Option<u64>>,
     ejections: usize,
     now_ms: u64,
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Those whose time is over come back, and only they.
+    /// Takes back exactly the nodes whose time is over.
     fn return_due(&mut self) {
         for (node, until) in self.nodes.iter().zip(&mut self.until) {
             if until.is_some_and(|until| until <= self.now_ms) {
@@ -120,7 +120,7 @@ impl World {
         let until = ejection::decide(&self.rules, target, rule, &self.nodes, self.now_ms, || random.u64(..));
         let allowed = self.config.max_ejection_percent as usize;
         let may = allowed > 0 && (out == 0 || out * 100 < all * allowed);
-        // Every rule that is on here is enforced always; the others only count.
+        // Every active rule here is always enforced; the others only count.
         let expected = may && !was_out && self.rules.enforces(rule, 0);
         assert_eq!(until.is_some(), expected, "{rule:?}: {out} of {all} are out");
         if let Some(until) = until {
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// How many nodes were ejected.
+    /// Runs it and returns the number of ejected nodes.
     fn run(mut self) -> usize {
         let mut next_sweep = self.now_ms + self.rules.interval_ms;
         for _ in 0..2_000 {
@@ -155,7 +155,7 @@ impl World {
             }
             self.request();
         }
-        // Whatever has happened: all come back.
+        // In the end all come back.
         self.now_ms += 21_000;
         self.return_due();
         assert!(self.nodes.iter().all(|node| node.health.usable()));

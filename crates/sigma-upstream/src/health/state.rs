@@ -1,30 +1,30 @@
-//! The state machine of one target, free of clocks and sharing.
+//! The state machine of one target, without clocks and sharing.
 
 pub use sigma_config::resources::NodeState;
 
 use super::outlier::Rule;
 
-/// How healthy a target is.
+/// The health state of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum State {
-    /// No failure counted.
+    /// No failure counted
     #[default]
     Healthy,
-    /// Failures counted, no limit reached.
+    /// Failures counted, no limit reached
     MostlyHealthy,
-    /// Was unhealthy; successes counted, limit not reached.
+    /// It was unhealthy; successes counted, limit not reached
     MostlyUnhealthy,
-    /// A failure limit was reached.
+    /// A failure limit was reached
     Unhealthy,
 }
 
 impl State {
-    /// Whether requests may be sent to a target in this state.
+    /// Returns true if a target in this state may get requests.
     pub fn usable(self) -> bool {
         matches!(self, State::Healthy | State::MostlyHealthy)
     }
 
-    /// The name in status output.
+    /// Returns the name in status output.
     pub fn name(self) -> &'static str {
         match self {
             State::Healthy => "healthy",
@@ -35,20 +35,20 @@ impl State {
     }
 }
 
-/// What a probe or a request has shown about a target.
+/// A result of a probe or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// It answered well.
+    /// A successful response
     Success,
-    /// It answered with a status that counts as failure, or not in HTTP.
+    /// A response with a failure status, or not HTTP
     HttpFailure,
-    /// No connection, or it broke.
+    /// No connection, or a broken one
     TcpFailure,
-    /// No answer in time.
+    /// No response in time
     Timeout,
 }
 
-/// After how many events in a row the state turns; 0 makes the target deaf to that event.
+/// The number of events in a row that changes the state; 0 ignores the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Successes until healthy.
@@ -75,12 +75,12 @@ impl Limits {
 impl Event {
     const ALL: [Event; 4] = [Event::Success, Event::HttpFailure, Event::TcpFailure, Event::Timeout];
 
-    /// The event with this name.
+    /// Returns the event with this name.
     pub(super) fn named(name: &str) -> Option<Event> {
         Event::ALL.into_iter().find(|event| event.name() == name)
     }
 
-    /// The name in reasons.
+    /// Returns the name in reasons.
     pub(super) fn name(self) -> &'static str {
         match self {
             Event::Success => "success",
@@ -91,7 +91,7 @@ impl Event {
     }
 }
 
-/// Who has seen an event.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A probe.
@@ -100,12 +100,12 @@ pub enum Source {
     Passive,
 }
 
-/// What made a target unhealthy.
+/// The event that made a target unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Blame {
-    /// Who has seen it.
+    /// Its source.
     pub by: Source,
-    /// What was seen.
+    /// The event.
     pub event: Event,
 }
 
@@ -119,31 +119,31 @@ impl std::fmt::Display for Blame {
     }
 }
 
-/// How much of a target's weight counts, by its agent.
+/// The effective weight of a target, set by its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AgentWeight {
-    /// A part of what is configured.
+    /// A part of the configured weight
     Percent(u8),
-    /// This instead of what is configured, at most [`AgentWeight::MAX`]. A weight of 0 stays: whoever
-    /// configures it wants no new sessions.
+    /// This weight instead of the configured one, at most [`AgentWeight::MAX`]. A configured weight of 0 stays: the
+    /// operator wants no new sessions.
     Absolute(u16),
 }
 
 impl AgentWeight {
     /// The largest weight (HAProxy's).
     pub(super) const MAX: u16 = 256;
-    /// What is configured.
+    /// The configured weight.
     pub(super) const WHOLE: AgentWeight = AgentWeight::Percent(100);
 }
 
-/// What the agent on a target wants of it.
+/// The wishes of a target's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AgentWish {
-    /// Whether it gets requests.
+    /// The wanted state.
     pub state: NodeState,
-    /// It says that it is down.
+    /// The agent reports that it is down.
     pub is_down: bool,
-    /// How much of its weight counts.
+    /// The effective weight.
     pub weight: AgentWeight,
 }
 
@@ -153,7 +153,7 @@ impl Default for AgentWish {
     }
 }
 
-/// State and counters of a target; a new one is healthy.
+/// The state and counters of a target; a new one is healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Standing {
     /// The state by health checks.
@@ -166,30 +166,30 @@ pub struct Standing {
     pub tcp_failures: u8,
     /// Timeouts since the last success.
     pub timeouts: u8,
-    /// What made it unhealthy; None while it is healthy.
+    /// The event that made it unhealthy; None while it is healthy.
     pub blame: Option<Blame>,
-    /// The rule of outlier detection by which it is out now.
+    /// The rule of outlier detection that has ejected it now.
     pub ejected: Option<Rule>,
-    /// What an operator wants of it.
+    /// The state that an operator wants.
     pub wanted: NodeState,
-    /// What its agent wants.
+    /// The agent's wishes.
     pub agent: AgentWish,
-    /// Other gateways have it out by what they have seen.
+    /// Other gateways' findings take it out.
     pub is_out_elsewhere: bool,
 }
 
 impl Standing {
-    /// Whether requests may be sent to it.
+    /// Returns true if it may get requests.
     pub fn usable(self) -> bool {
         self.is_well() && self.is_in_service()
     }
 
-    /// Whether requests that are bound to it may be sent to it.
+    /// Returns true if it may get requests that are bound to it.
     pub fn keeps_bound(self) -> bool {
         self.is_well() && ![self.wanted, self.agent.state].contains(&NodeState::Maintenance)
     }
 
-    /// Whether requests may be sent to it where no other node is well.
+    /// Returns true if it may get requests when no other node is healthy.
     pub fn is_in_service(self) -> bool {
         [self.wanted, self.agent.state] == [NodeState::Ready; 2]
     }
@@ -198,7 +198,7 @@ impl Standing {
         self.state.usable() && self.ejected.is_none() && !self.agent.is_down && !self.is_out_elsewhere
     }
 
-    /// How much of a configured weight counts; a part of something is never nothing.
+    /// Returns the effective part of a configured weight; a part of a weight above 0 is at least 1.
     pub fn weighed(self, weight: u32) -> u32 {
         match self.agent.weight {
             AgentWeight::WHOLE => weight,
@@ -217,12 +217,12 @@ impl Standing {
         }
     }
 
-    /// What readers decide by.
+    /// Returns the values that readers decide by.
     pub(super) fn uses(self) -> ([bool; 3], AgentWeight) {
         ([self.usable(), self.keeps_bound(), self.is_in_service()], self.agent.weight)
     }
 
-    /// Why no requests are sent to it; None if they are.
+    /// Returns the reason why it gets no requests; None if it gets requests.
     pub fn reason(self) -> Option<String> {
         if self.usable() {
             return None;
@@ -244,8 +244,8 @@ impl Standing {
         }
     }
 
-    /// Its time as unhealthy is over without a probe that could tell: it gets requests, and one failure of
-    /// any kind makes it unhealthy again.
+    /// Ends its unhealthy time without a probe: it gets requests, and one failure of any kind makes it unhealthy
+    /// again.
     pub(super) fn on_probation(self, limits: Limits) -> Standing {
         if self.state.usable() {
             return self;
@@ -261,7 +261,7 @@ impl Standing {
         }
     }
 
-    /// As [`Standing::after`], and remembers who made it unhealthy.
+    /// As [`Standing::after`], and records the source that made it unhealthy.
     pub(super) fn seen(self, by: Source, event: Event, limits: Limits) -> Standing {
         let mut next = self.after(event, limits);
         match next.state {
@@ -272,7 +272,7 @@ impl Standing {
         next
     }
 
-    /// The standing after `event`, judged by `limits` of the section that saw it.
+    /// Returns the standing after `event`, judged by `limits` of the section that saw it.
     pub fn after(self, event: Event, limits: Limits) -> Standing {
         let limit = limits.of(event);
         if limit == 0 || ignored(self.state, event) {
@@ -304,7 +304,7 @@ impl Standing {
         next
     }
 
-    /// All of it in one word, so that a reader never sees a state with another state's counters.
+    /// Packs everything in one word, so that a reader never sees a state with another state's counters.
     pub(super) fn pack(self) -> u64 {
         let Standing { state, successes, http_failures, tcp_failures, timeouts, .. } = self;
         let blame = self.blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
@@ -371,7 +371,7 @@ impl Standing {
     }
 }
 
-/// Whether an event says what the full state says already.
+/// Returns true if an event only confirms the full state.
 pub(super) fn ignored(state: State, event: Event) -> bool {
     match state {
         State::Healthy => event == Event::Success,
@@ -386,8 +386,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { successes: 2, http_failures: 3, tcp_failures: 2, timeouts: 1 };
 
-    /// Events by letter: s(uccess), h(ttp), t(cp), o (timeout). The standing as
-    /// `state success/http/tcp/timeout`.
+    /// Events by letter: s(uccess), h(ttp), t(cp), o (timeout). The standing is `state success/http/tcp/timeout`.
     fn check(limits: Limits, events: &str, want: &str) {
         let mut standing = Standing::default();
         for event in events.chars() {
@@ -412,17 +411,17 @@ mod tests {
         check(LIMITS, "", "healthy 0/0/0/0");
         check(LIMITS, "ss", "healthy 0/0/0/0");
         check(LIMITS, "hhhhht", "unhealthy 0/3/0/0");
-        // Failures count per kind and turn healthy into mostly_healthy.
+        // Failures count per kind and make healthy mostly_healthy.
         check(LIMITS, "h", "mostly_healthy 0/1/0/0");
         check(LIMITS, "hht", "mostly_healthy 0/2/1/0");
         check(LIMITS, "hhh", "unhealthy 0/3/0/0");
         check(LIMITS, "htt", "unhealthy 0/1/2/0");
         check(LIMITS, "o", "unhealthy 0/0/0/1");
-        // A success zeroes all failures; the limit of successes leads back to healthy.
+        // A success clears all failures; the limit of successes leads back to healthy.
         check(LIMITS, "hhts", "mostly_healthy 1/0/0/0");
         check(LIMITS, "hhtss", "healthy 2/0/0/0");
         check(LIMITS, "hhshh", "mostly_healthy 0/2/0/0");
-        // Recovery passes mostly_unhealthy; a failure there zeroes the successes.
+        // Recovery goes through mostly_unhealthy; a failure there clears the successes.
         check(LIMITS, "os", "mostly_unhealthy 1/0/0/0");
         check(LIMITS, "osh", "mostly_unhealthy 0/1/0/0");
         check(LIMITS, "oshs", "mostly_unhealthy 1/0/0/0");
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_makes_deaf() {
+    fn a_limit_of_zero_ignores_events() {
         let limits = Limits { successes: 0, http_failures: 0, tcp_failures: 1, timeouts: 0 };
         check(limits, "hhoo", "healthy 0/0/0/0");
         check(limits, "tss", "unhealthy 0/0/1/0");
@@ -507,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_says_who_and_what() {
+    fn the_reason_names_source_and_event() {
         let down = Standing::default().seen(Source::Passive, Event::Timeout, LIMITS);
         assert_eq!(down.reason().as_deref(), Some("passive check: timeout"));
         let still = down.seen(Source::Active, Event::TcpFailure, LIMITS);

@@ -1,14 +1,13 @@
-//! What workers count for outlier detection.
+//! Counts of workers for outlier detection.
 //!
-//! Each worker counts requests in a block of its own, with plain loads and stores, and the sweep adds
-//! the blocks up. What comes in a row is counted for all workers together, and nobody writes it while a
-//! node answers well.
+//! Each worker counts requests in its own block, with plain loads and stores, and the sweep sums up the blocks. Runs
+//! of failures are counted for all workers together, and not written while a node responds well.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::outlier::{Rule, Rules, Seen, Totals};
 
-/// What one worker has seen of one node; on a cache line of its own.
+/// The counts of one worker for one node, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Block {
@@ -23,17 +22,17 @@ fn bump(cell: &AtomicU32) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How often something came in a row.
+/// The length of a run.
 #[derive(Debug, Default)]
 struct Streak(AtomicU32);
 
 impl Streak {
-    /// It came again; whether that makes another `limit` of them. 0 is never reached.
+    /// Extends the run; returns true at each multiple of `limit`. 0 is never reached.
     fn goes_on(&self, limit: u32) -> bool {
         limit > 0 && (self.0.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(limit)
     }
 
-    /// Something else came. Mostly it did before, too, and nothing is written.
+    /// Ends the run. Usually it has ended before, and nothing is written.
     fn ends(&self) {
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
@@ -41,7 +40,7 @@ impl Streak {
     }
 }
 
-/// What all workers have seen of one node.
+/// The counts of all workers for one node.
 #[derive(Debug)]
 pub(super) struct Tally {
     blocks: Box<[Block]>,
@@ -51,7 +50,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// For so many workers.
+    /// Returns a tally for this number of workers.
     pub(super) fn new(workers: usize) -> Tally {
         let blocks = std::iter::repeat_with(Block::default).take(workers.max(1)).collect();
         Tally {
@@ -62,11 +61,11 @@ impl Tally {
         }
     }
 
-    /// Notes what the worker with this number has seen, and tells the rules of what came in a row that
-    /// have found the node by it.
+    /// Records an observation of the worker with this number, and calls `found` with the run rules that the node
+    /// violates by it.
     #[inline]
     pub(super) fn note(&self, worker: usize, seen: Seen, rules: &Rules, mut found: impl FnMut(Rule)) {
-        // A worker beyond those that were said to be there is not counted.
+        // A worker beyond the announced number is not counted.
         let Some(block) = self.blocks.get(worker) else { return };
         if rules.splits {
             bump(&block.attempts);
@@ -102,7 +101,7 @@ impl Tally {
         }
     }
 
-    /// All of it.
+    /// Returns the sums.
     pub(super) fn totals(&self) -> Totals {
         let read = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
         let of = |block: &Block| Totals {
@@ -114,7 +113,7 @@ impl Tally {
         self.blocks.iter().map(of).fold(Totals::default(), Totals::plus)
     }
 
-    /// What came in a row begins anew.
+    /// Resets the runs.
     pub(super) fn begin_anew(&self) {
         self.server_errors.ends();
         self.gateway_failures.ends();
@@ -128,8 +127,8 @@ mod tests {
 
     use super::*;
 
-    /// What is seen by letter: `.` 200, `4` 404, `5` 500, `g` 503, `x` no connection. The rules that find
-    /// the node, by the position of what made them do so.
+    /// Observations by letter: `.` 200, `4` 404, `5` 500, `g` 503, `x` no connection. The violated rules, by the
+    /// position of the observation.
     fn check(rules: &Rules, seen: &str, want: &[(usize, Rule)]) -> Tally {
         let (tally, mut found) = (Tally::new(2), Vec::new());
         for (at, letter) in seen.chars().enumerate() {
@@ -164,12 +163,12 @@ mod tests {
         check(&rules, "55.55.55", &[]);
         check(&rules, "554555", &[(5, Rule::Consecutive5xx)]);
         check(&rules, "5gx", &[(2, Rule::Consecutive5xx), (2, Rule::ConsecutiveGatewayFailure)]);
-        // Whom nobody took out is found again.
+        // A node that was not ejected is found again.
         check(&rules, "555555", &[(2, Rule::Consecutive5xx), (5, Rule::Consecutive5xx)]);
     }
 
     #[test]
-    fn gateway_failures_are_apart_from_other_errors() {
+    fn gateway_failures_are_separate_from_other_errors() {
         let rules = rules(|c| {
             (c.enforcing_consecutive_gateway_failure, c.consecutive_5xx) = (100, 0);
         });
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_on_connections_may_be_apart_from_answers() {
+    fn connection_failures_may_be_separate_from_responses() {
         let rules = rules(|c| c.split_external_local_origin_errors = true);
         let tally = check(&rules, "5x5x5", &[(4, Rule::Consecutive5xx)]);
         let totals = Totals { answers: 3, failures: 3, attempts: 5, local_failures: 2 };
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_may_begin_anew() {
+    fn a_row_can_be_reset() {
         let rules = rules(|_| ());
         let tally = check(&rules, "55", &[]);
         tally.begin_anew();

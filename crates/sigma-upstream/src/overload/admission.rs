@@ -1,14 +1,14 @@
-//! Admission by the rate of success (Envoy's admission control).
+//! Admission by success rate (Envoy's admission control).
 
 use sigma_config::resources::AdmissionControl;
 
-/// One worker's view of how its requests succeed.
+/// One worker's success rate.
 #[derive(Debug)]
 pub struct Admission {
     rules: AdmissionControl,
-    /// By second; the window's last ones.
+    /// The last seconds of the window.
     seconds: Box<[Second]>,
-    /// The second up to which the sums are right.
+    /// The second of the sums.
     now: u64,
     requests: u64,
     successes: u64,
@@ -21,16 +21,16 @@ struct Second {
 }
 
 impl Admission {
-    /// A window in which nothing has happened.
+    /// Returns an empty window.
     pub fn new(rules: AdmissionControl) -> Admission {
         let seconds = vec![Second::default(); rules.sampling_window as usize].into();
         Admission { rules, seconds, now: 0, requests: 0, successes: 0 }
     }
 
-    /// Whether a request may pass; `random` is uniform over all its values.
+    /// Returns true if a request is admitted; `random` is uniform over all its values.
     ///
-    /// The probability of a refusal is (n − s / threshold) / (n + 1), to the power of 1 / aggression, where n
-    /// and s are the requests and successes of the window.
+    /// The probability of a rejection is (n − s / threshold) / (n + 1), to the power of 1 / aggression, where n and s
+    /// are the requests and successes of the window.
     pub fn admits(&mut self, now_ms: u64, random: u64) -> bool {
         self.advance(now_ms / 1000);
         let Admission { requests, successes, .. } = *self;
@@ -45,7 +45,7 @@ impl Admission {
         random as f64 / u64::MAX as f64 >= refused
     }
 
-    /// A request that passed has ended.
+    /// Records the end of an admitted request.
     pub fn record(&mut self, now_ms: u64, success: bool) {
         self.advance(now_ms / 1000);
         let second = &mut self.seconds[(self.now % u64::from(self.rules.sampling_window)) as usize];
@@ -55,11 +55,11 @@ impl Admission {
         self.successes += u64::from(success);
     }
 
-    /// Forgets what has left the window.
+    /// Drops seconds that have left the window.
     fn advance(&mut self, now: u64) {
         let window = u64::from(self.rules.sampling_window);
         for at in (self.now + 1..=now).take(self.seconds.len()) {
-            // After a longer pause all places are gone through, whichever is first.
+            // After a longer pause all entries are cleared, in any order.
             let gone = std::mem::take(&mut self.seconds[(at % window) as usize]);
             self.requests -= u64::from(gone.requests);
             self.successes -= u64::from(gone.successes);
@@ -72,7 +72,7 @@ impl Admission {
 mod tests {
     use super::*;
 
-    /// The share in percent that is refused after so many requests and successes at second 0.
+    /// Returns the rejected share in percent after this number of requests and successes at second 0.
     fn refused(rules: AdmissionControl, requests: u32, successes: u32, at_ms: u64) -> u32 {
         let mut admission = Admission::new(rules);
         (0..requests).for_each(|n| admission.record(0, n < successes));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewer_succeed_the_more_are_refused() {
+    fn fewer_successes_cause_more_rejections() {
         let rules = AdmissionControl::default();
         assert_eq!(refused(rules, 0, 0, 0), 0);
         assert_eq!(refused(rules, 1000, 1000, 0), 0);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn few_requests_and_old_ones_say_nothing() {
+    fn few_and_old_requests_do_not_count() {
         let rules = AdmissionControl { rps_threshold: 10, ..AdmissionControl::default() };
         assert_eq!(refused(rules, 299, 0, 0), 0);
         assert_eq!(refused(rules, 300, 0, 0), 80);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_the_window_is_used_again() {
+    fn an_entry_of_the_window_is_reused() {
         let mut admission = Admission::new(AdmissionControl { sampling_window: 2, ..Default::default() });
         (0..10).for_each(|_| admission.record(0, false));
         assert!(!admission.admits(1_000, 0));

@@ -1,7 +1,7 @@
-//! A circuit breaker by failure ratio and ratio of slow requests (Resilience4j), for the whole process.
+//! A circuit breaker by failure ratio and slow request ratio (Resilience4j), for the whole process.
 //!
-//! While it is closed a request that succeeds costs one load and one addition of its worker's: successes are
-//! handed over in batches ([`Tally`]). Failures, slow requests and trials are handed over at once.
+//! While it is closed, a successful request costs one load and one worker-local addition: successes are passed on in
+//! batches ([`Tally`]). Failures, slow requests and trials are passed on at once.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -11,35 +11,35 @@ use sigma_config::resources::CircuitBreaker;
 
 use crate::lock::lock;
 
-/// Parts of the window that are forgotten one by one.
+/// The parts of the window that expire one by one.
 const BUCKETS: u64 = 10;
 
-/// Successes that a worker keeps to itself at most, and for how long.
+/// The limit of successes that a worker keeps, and its time limit.
 const BATCH: u32 = 32;
 const BATCH_MS: u64 = 100;
 
 const CLOSED: u64 = 0;
 const HALF_OPEN: u64 = 1;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered in time.
+    /// A response in time
     Success,
-    /// It was answered, and slowly.
+    /// A slow response
     Slow,
-    /// It failed.
+    /// A failure
     Failure,
-    /// It says nothing of the upstream: the client went away.
+    /// No statement about the upstream: the client left
     Nothing,
 }
 
-/// How a request may pass.
+/// The kind of an admitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// As any other.
+    /// A normal request
     Normal,
-    /// To find out whether the upstream works again.
+    /// A trial that tests whether the upstream works again
     Trial,
 }
 
@@ -51,7 +51,7 @@ pub struct Breaker {
     machine: Mutex<Machine>,
 }
 
-/// Successes of one worker that a breaker was not told of yet.
+/// Successes of one worker that are not passed to a breaker yet.
 #[derive(Debug, Default)]
 pub struct Tally {
     successes: Cell<u32>,
@@ -59,12 +59,12 @@ pub struct Tally {
 }
 
 impl Breaker {
-    /// A breaker that is closed.
+    /// Returns a closed breaker.
     pub fn new(rules: CircuitBreaker) -> Breaker {
         Breaker { state: AtomicU64::new(CLOSED), machine: Mutex::new(Machine::new(rules)) }
     }
 
-    /// Its state, which a look does not change: `closed`, `half_open` or `open`.
+    /// Returns its state without changing it: `closed`, `half_open` or `open`.
     pub fn state_name(&self) -> &'static str {
         match self.state.load(Ordering::Relaxed) {
             CLOSED => "closed",
@@ -73,7 +73,7 @@ impl Breaker {
         }
     }
 
-    /// How a request may pass; None if it may not. The clock is that of the process.
+    /// Returns the kind of an admitted request; None if it is rejected. The clock is the process's.
     pub fn admit(&self, now_ms: u64) -> Option<Pass> {
         match self.state.load(Ordering::Relaxed) {
             CLOSED => Some(Pass::Normal),
@@ -87,7 +87,7 @@ impl Breaker {
         }
     }
 
-    /// A request that passed has ended. Returns whether the breaker has opened or closed by it.
+    /// Records the end of an admitted request. Returns the change of the breaker that it causes.
     pub fn record(&self, tally: &Tally, pass: Pass, outcome: Outcome, now_ms: u64) -> Option<Turn> {
         if pass == Pass::Normal && outcome == Outcome::Success {
             tally.successes.set(tally.successes.get() + 1);
@@ -109,7 +109,7 @@ impl Breaker {
     }
 }
 
-/// A change that people are told of.
+/// A change of state for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// It is open now.
@@ -146,12 +146,12 @@ impl Counts {
     }
 }
 
-/// The rules, free of sharing.
+/// The rules, without sharing.
 #[derive(Debug)]
 struct Machine {
     rules: CircuitBreaker,
     state: State,
-    /// Counts with the number of the part of time that they are of.
+    /// Counts with the number of their part of time.
     buckets: [(u64, Counts); BUCKETS as usize],
 }
 
@@ -192,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// A request ended that is no trial; one that began before the breaker opened says nothing new.
+    /// Handles the end of a request that is not a trial; one from before the opening does not count.
     fn ended(&mut self, outcome: Outcome, now_ms: u64) -> Option<Turn> {
         if self.state != State::Closed || !matches!(outcome, Outcome::Failure | Outcome::Slow) {
             return None;
@@ -208,7 +208,7 @@ impl Machine {
 
     fn tried(&mut self, outcome: Outcome, now_ms: u64) -> Option<Turn> {
         let State::HalfOpen(trials) = &mut self.state else { return None };
-        // A trial of an earlier time may end in a later one.
+        // A trial of an earlier period may end in a later one.
         trials.under_way = trials.under_way.saturating_sub(1);
         if outcome == Outcome::Nothing {
             return None;
@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    /// A breaker and the time.
+    /// A breaker with a clock.
     struct Bench {
         breaker: Breaker,
         tally: Tally,
@@ -286,8 +286,8 @@ mod tests {
             Bench { breaker: Breaker::new(rules), tally: Tally::default(), now_ms: 1_000_000 }
         }
 
-        /// Requests one by one: `s`uccess, s`l`ow, `f`ailure, `n`othing. What came of each: `.` passed, `!` the
-        /// breaker opened by it, `c` it closed, `x` it was refused.
+        /// Requests one by one: `s`uccess, s`l`ow, `f`ailure, `n`othing. The results: `.` admitted, `!` the breaker
+        /// opened by it, `c` it closed, `x` rejected.
         fn run(&mut self, requests: &str) -> String {
             let one = |request| {
                 let Some(pass) = self.breaker.admit(self.now_ms) else { return 'x' };
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(bench.run("sf"), ".!", "half of them");
         assert_eq!(bench.run("s"), "x");
         bench.now_ms += 10_000;
-        // Only as many as are permitted pass at a time, and what says nothing gives its place back.
+        // Only the permitted number is admitted at a time, and an inconclusive trial frees its place.
         let passes: Vec<_> = (0..4).map(|_| bench.breaker.admit(bench.now_ms)).collect();
         assert_eq!(passes, [Some(Pass::Trial), Some(Pass::Trial), None, None]);
         let record = |outcome| bench.breaker.record(&bench.tally, Pass::Trial, outcome, bench.now_ms);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_forgotten() {
+    fn old_results_expire() {
         let mut bench = Bench::new(rules());
         bench.run("fffffffff");
         bench.now_ms += 10_000;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_it_opened_changes_nothing() {
+    fn requests_from_before_the_opening_change_nothing() {
         let mut bench = Bench::new(rules());
         let early = bench.breaker.admit(bench.now_ms).expect("closed");
         bench.run("ffffffffff");

@@ -1,9 +1,9 @@
-//! A bound on requests at a time, for the whole process, with a queue by priority.
+//! A limit of concurrent requests for the whole process, with a priority queue.
 //!
-//! While there is room, entering and leaving are one atomic operation each. Who waits does so in a [`Line`], in
-//! front of one gate or of several, and is let in order: lower priorities first, and first come, first served
-//! among equals. Each who enters brings the bounds, so that a gate outlives a change of its configuration,
-//! and counts on.
+//! While there is room, entering and leaving are one atomic operation each. Waiting requests are in a [`Line`], in
+//! front of one gate or of several, and are admitted in order: lower priorities first, and first come, first served
+//! among equals. Each entering request brings the bounds, so that a gate survives a change of its configuration with
+//! its count.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,31 +14,31 @@ use std::task::{Context, Poll, Waker};
 
 use crate::lock::lock;
 
-/// How many may be behind a gate, and how many may wait in a line.
+/// The limits of a gate and its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Behind the gate.
+    /// Requests behind the gate.
     pub inside: u32,
-    /// In the line.
+    /// Requests in the line.
     pub waiting: u32,
 }
 
-/// A gate that some may be behind.
+/// A gate with a limit of concurrent requests.
 #[derive(Debug, Default)]
 pub struct Gate {
-    /// How many may be behind it, as whoever came last said.
+    /// The limit, as the last arrival brought it.
     limit: AtomicU32,
     inside: AtomicU32,
-    /// Those who wait for this gate.
+    /// The line of this gate alone.
     own: Arc<Line>,
-    /// Those who wait for this one or another.
+    /// The line of this gate and others.
     shared: Option<Arc<Line>>,
 }
 
-/// Requests that wait for a place.
+/// Requests that wait for a permit.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// How many; changed under the lock only.
+    /// Their number; changed only under the lock.
     waiting: AtomicU32,
     queue: Mutex<Queue>,
 }
@@ -53,26 +53,26 @@ struct Queue {
 #[derive(Debug)]
 enum Place {
     Waits(Option<Waker>),
-    /// It has been let in and does not know it yet.
+    /// It is admitted, and its task has not run yet.
     Granted(Permit),
 }
 
-/// Why nobody more is let in.
+/// The error of a full line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// A place behind a gate, until dropped.
+/// A permit of a gate, until dropped.
 #[derive(Debug)]
 #[must_use = "the place is given back with it"]
 pub struct Permit(Option<Arc<Gate>>);
 
 impl Permit {
-    /// Whether it is for this gate.
+    /// Returns true if it belongs to this gate.
     pub fn is_for(&self, gate: &Arc<Gate>) -> bool {
         self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, gate))
     }
 
-    /// Keeps the place without what stands for it: whoever calls this calls [`Gate::leave`] later, once.
+    /// Keeps the permit without its value: the caller must call [`Gate::leave`] later, once.
     pub fn detach(mut self) {
         self.0 = None;
     }
@@ -87,23 +87,23 @@ impl Drop for Permit {
 }
 
 impl Gate {
-    /// A gate that those in `line` wait for as well.
+    /// Returns a gate that also serves the shared `line`.
     pub fn behind(line: &Arc<Line>) -> Gate {
         Gate { shared: Some(Arc::clone(line)), ..Gate::default() }
     }
 
-    /// How many are behind it now.
+    /// Returns the number of permits in use.
     pub fn inside(&self) -> u32 {
         self.inside.load(Ordering::Relaxed)
     }
 
-    /// A place at once, if there is one and nobody waits for this gate alone.
+    /// Returns a permit at once, if there is one and the gate's own line is empty.
     pub fn try_enter(self: &Arc<Gate>, bounds: Bounds) -> Option<Permit> {
         self.limit_to(bounds.inside);
         if self.own.waiting.load(Ordering::SeqCst) == 0 { self.take() } else { None }
     }
 
-    /// A place, waited for in the line of this gate alone.
+    /// Waits for a permit in the gate's own line.
     ///
     /// # Errors
     /// Returns an error if the line is full.
@@ -116,7 +116,7 @@ impl Gate {
 
     fn line_up(self: &Arc<Gate>, bounds: Bounds, priority: i32) -> Result<Waiting, Full> {
         let waiting = self.own.join(bounds.waiting, priority)?;
-        // Somebody may have left before this one was to be seen.
+        // A request may have left before this one was in the line.
         self.own.offer(self);
         Ok(waiting)
     }
@@ -134,13 +134,13 @@ impl Gate {
         Some(Permit(Some(Arc::clone(self))))
     }
 
-    /// Gives a place back that was detached from its permit.
+    /// Gives back a detached permit.
     pub fn leave(self: &Arc<Gate>) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
         self.offer();
     }
 
-    /// Lets in who waits, as far as there is room.
+    /// Admits waiting requests, as far as there is room.
     fn offer(self: &Arc<Gate>) {
         self.own.offer(self);
         if let Some(shared) = &self.shared {
@@ -150,8 +150,8 @@ impl Gate {
 }
 
 impl Line {
-    /// Waits from now on for one of the gates in front of which this line is. Whoever joins looks at each gate
-    /// once more before waiting: somebody may have left before this one was to be seen.
+    /// Joins the line for one of its gates. The caller must try each gate once more before waiting: a request may
+    /// have left before this one was in the line.
     ///
     /// # Errors
     /// Returns an error if there are `length` in the line.
@@ -167,7 +167,7 @@ impl Line {
         Ok(Waiting { line: Arc::clone(self), key: Some(key) })
     }
 
-    /// Lets in as many as there is room for behind `gate`.
+    /// Admits as many as `gate` has room for.
     fn offer(&self, gate: &Arc<Gate>) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
@@ -186,12 +186,12 @@ impl Line {
     }
 }
 
-/// One that waits in a line; dropped, it goes away.
+/// A request in a line; a drop removes it.
 #[derive(Debug)]
 #[must_use = "it leaves the line with it"]
 pub struct Waiting {
     line: Arc<Line>,
-    /// None when it was let in.
+    /// None once it was admitted.
     key: Option<(i32, u64)>,
 }
 
@@ -222,7 +222,7 @@ impl Drop for Waiting {
         if let Some(Place::Waits(_)) = place {
             self.line.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-        // A place that it had without knowing goes to the next one in the line.
+        // An unused permit goes to the next one in the line.
         drop(queue);
         drop(place);
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_taken_and_given_back() {
+    fn permits_are_taken_and_given_back() {
         let (gate, two) = (Arc::<Gate>::default(), bounds(2, 0));
         let (one, other) = (gate.try_enter(two), gate.try_enter(two));
         assert!(one.is_some() && other.is_some() && gate.try_enter(two).is_none());
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_nothing_behind() {
+    fn a_request_that_gives_up_leaves_no_trace() {
         let (gate, one) = (Arc::<Gate>::default(), bounds(1, 2));
         let inside = gate.try_enter(one);
         let (first, mut second) = (gate.line_up(one, 0).expect("room"), gate.line_up(one, 0).expect("room"));
         drop(first);
         let third = gate.line_up(one, 0).expect("its place is free");
         drop(inside);
-        // It has been let in and goes away before it knows: the next one is let in.
+        // It is admitted and dropped before it runs: the next one is admitted.
         assert!(is_in(&mut second).is_some());
         drop(third);
         assert_eq!(gate.inside.load(Ordering::SeqCst), 0);
@@ -295,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_front_of_two_gates_takes_what_is_free_first() {
+    fn a_line_of_two_gates_takes_the_first_free_permit() {
         let line = Arc::<Line>::default();
         let gates = [(); 2].map(|()| Arc::new(Gate::behind(&line)));
         let inside = gates.each_ref().map(|gate| gate.try_enter(bounds(1, 9)));
         let mut any = [0, 0, -1].map(|priority| line.join(3, priority).expect("room"));
         assert_eq!(line.join(3, 0).map(drop), Err(Full));
-        // Who waits for one gate goes before who has the choice.
+        // A request for one gate goes before one with a choice.
         let mut own = gates[1].line_up(bounds(1, 9), 5).expect("room");
         let [first, second] = inside;
         drop(second);
@@ -310,7 +310,7 @@ mod tests {
         drop(first);
         let first = is_in(&mut any[2]).expect("a place");
         assert!(first.is_for(&gates[0]) && !first.is_for(&gates[1]));
-        // One that is let in and goes away makes room for the next one.
+        // A dropped request makes room for the next one.
         drop(second);
         let [gone, mut last, _] = any;
         drop(gone);
@@ -321,10 +321,10 @@ mod tests {
     }
 
     #[test]
-    fn bounds_change_while_some_are_inside() {
+    fn bounds_change_while_requests_are_inside() {
         let gate = Arc::<Gate>::default();
         let two = [(); 2].map(|()| gate.try_enter(bounds(2, 9)).expect("room"));
-        // Fewer may be inside: who is in stays, and nobody comes until enough have left.
+        // With a lower limit, present requests stay, and new ones wait until enough have left.
         assert!(gate.try_enter(bounds(1, 9)).is_none());
         let mut waiting = gate.line_up(bounds(1, 9), 0).expect("room");
         let [first, second] = two;
@@ -332,7 +332,7 @@ mod tests {
         assert!(is_in(&mut waiting).is_none());
         drop(second);
         let third = is_in(&mut waiting).expect("a place");
-        // More may: who waits is let in, before whoever says so.
+        // With a higher limit, waiting requests go first, before the one that brings it.
         let mut waiting = gate.line_up(bounds(1, 9), 0).expect("room");
         assert!(gate.try_enter(bounds(2, 9)).is_none());
         let fourth = is_in(&mut waiting).expect("a place");
@@ -340,10 +340,9 @@ mod tests {
         assert_eq!((gate.inside.load(Ordering::SeqCst), gate.own.waiting.load(Ordering::SeqCst)), (0, 0));
     }
 
-    /// Threads that come and go, some of which give up: never more inside than may be, and nobody is
-    /// forgotten.
+    /// Threads come and go, and some give up: the limit always holds, and each waiting request is admitted.
     #[test]
-    fn nobody_is_forgotten_among_threads() {
+    fn each_waiting_thread_is_admitted() {
         let (gate, three) = (Arc::<Gate>::default(), bounds(3, 1000));
         let most = AtomicU32::new(0);
         std::thread::scope(|scope| {

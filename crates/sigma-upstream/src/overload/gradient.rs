@@ -1,11 +1,11 @@
-//! A limit on concurrent requests that follows latency (Envoy's gradient controller).
+//! A limit of concurrent requests that follows latency (Envoy's gradient controller).
 
 use sigma_config::resources::AdaptiveConcurrency;
 
-/// Latencies that one interval keeps; of more, the later ones are left out.
+/// The limit of latencies in one interval; later ones are ignored.
 const SAMPLES_MAX: usize = 1000;
 
-/// The limit is at the minimum for so many intervals: the best latency is out of date.
+/// After this number of intervals at the minimum limit, the best latency is outdated.
 const AT_MINIMUM_MAX: u32 = 5;
 
 /// One worker's limit.
@@ -19,28 +19,28 @@ pub struct Gradient {
     interval_ends_ms: u64,
     measure_at_ms: u64,
     at_minimum: u32,
-    /// How often the best latency was measured.
+    /// The number of measurements of the best latency.
     measurements: u32,
 }
 
-/// A request that counts against the limit. It belongs to a measurement, or to the time behind it.
+/// A request that counts against the limit. It belongs to a measurement, or to the time after it.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "it counts until it is ended"]
 pub struct Begun(u32);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// The best latency is being measured, at the smallest limit.
+    /// The best latency is being measured, at the smallest limit
     Measuring {
-        /// The limit before, which comes back.
+        /// The previous limit, which comes back.
         limit: f64,
     },
-    /// The limit follows latency.
+    /// The limit follows latency
     Following { best_ms: f64 },
 }
 
 impl Gradient {
-    /// Begins with measuring the best latency.
+    /// Starts with a measurement of the best latency.
     pub fn new(rules: AdaptiveConcurrency) -> Gradient {
         let limit = f64::from(rules.min_concurrency);
         Gradient {
@@ -56,26 +56,26 @@ impl Gradient {
         }
     }
 
-    /// The limit now.
+    /// Returns the current limit.
     pub fn limit(&self) -> u32 {
         self.limit as u32
     }
 
-    /// Whether one more request is within the limit.
+    /// Returns true if one more request is within the limit.
     pub fn admits(&self) -> bool {
         self.in_flight < self.limit()
     }
 
-    /// A request begins.
+    /// Counts the start of a request.
     pub fn begin(&mut self) -> Begun {
         self.in_flight += 1;
         Begun(self.measurements)
     }
 
-    /// A request ends; its latency counts if its answer came. `random` spreads the next measurement.
+    /// Handles the end of a request; its latency counts if it has a response. `random` spreads the next measurement.
     pub fn end(&mut self, begun: Begun, now_ms: u64, latency_ms: Option<f64>, random: u64) {
         self.in_flight -= 1;
-        // Those from before a measurement were among more.
+        // Requests from before a measurement ran among more.
         let counts = begun.0 == self.measurements && self.samples.len() < SAMPLES_MAX;
         self.samples.extend(latency_ms.filter(|_| counts));
         match self.phase {
@@ -124,7 +124,7 @@ impl Gradient {
         (self.rules.concurrency_update_interval * 1000.0) as u64
     }
 
-    /// The interval of measurements, and up to 15 % more, so that gateways do not measure together.
+    /// Returns the interval of measurements, plus up to 15 %, so that gateways do not measure together.
     fn measure_after_ms(&self, random: u64) -> u64 {
         let interval = (self.rules.min_rtt_interval * 1000.0) as u64;
         interval + ((u128::from(random) * u128::from(interval * 15 / 100 + 1)) >> 64) as u64
@@ -135,8 +135,8 @@ impl Gradient {
 mod tests {
     use super::*;
 
-    /// A node that serves `places` requests at a time in 10 ms each, and queues the others. All that the
-    /// limit lets through is sent, for so many rounds; returned are the limits after each.
+    /// A node that serves `places` requests at a time in 10 ms each, and queues the others. It gets all requests that
+    /// the limit admits, for `rounds` rounds; returns the limit after each.
     fn run(gradient: &mut Gradient, places: u32, rounds: u64, from_ms: u64) -> Vec<u32> {
         let mut limits = Vec::new();
         for round in 0..rounds {
@@ -153,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_finds_what_a_node_serves() {
+    fn the_limit_finds_the_capacity_of_a_node() {
         let mut gradient = Gradient::new(AdaptiveConcurrency::default());
         let limits = run(&mut gradient, 100, 250, 0);
         let settled = &limits[100..];
         assert!(settled.iter().all(|limit| (90..=200).contains(limit)), "{settled:?}");
-        // The node loses most of its places: the limit follows.
+        // The node loses most of its capacity: the limit follows.
         let limits = run(&mut gradient, 20, 40, 50_000);
         assert!(limits[30..].iter().all(|limit| *limit < 60), "{limits:?}");
     }
@@ -177,7 +177,7 @@ mod tests {
         let limits = run(&mut gradient, 100, 200, 0);
         let measured = limits.windows(2).filter(|pair| pair[0] > 10 && pair[1] == 3).count();
         assert!((2..=4).contains(&measured), "{limits:?}");
-        // What ends without an answer frees its place and says nothing else.
+        // An end without a response frees its permit and does not count.
         let begun = gradient.begin();
         gradient.end(begun, 100_000, None, 0);
         assert_eq!(gradient.in_flight, 0);

@@ -1,24 +1,24 @@
-//! How many connections an endpoint has needed lately.
+//! The recent need of an endpoint for connections.
 
 use std::cell::Cell;
 
-/// In this time the peak comes half the way down to what is in use.
+/// The time in which the peak falls half the way to the current use.
 const HALVING_MS: u64 = 5_000;
 
-/// The connections in use, and their recent peak. Counting is a few loads and stores; time passes in
-/// [`Demand::settle`] only.
+/// The connections in use, and their recent peak. Counting costs a few loads and stores; time passes only in
+/// [`Demand::settle`].
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     in_use: Cell<usize>,
-    /// Most in use since the peak last came down.
+    /// The most in use since the peak last fell.
     top: Cell<usize>,
-    /// The peak of the time before.
+    /// The peak of the previous period.
     earlier: Cell<usize>,
     settled_ms: Cell<u64>,
 }
 
 impl Demand {
-    /// A connection comes into use, or is dialled for it.
+    /// Counts a connection that comes into use, or is dialled for it.
     pub(super) fn rise(&self) {
         let in_use = self.in_use.get() + 1;
         self.in_use.set(in_use);
@@ -27,17 +27,17 @@ impl Demand {
         }
     }
 
-    /// A connection is no longer in use.
+    /// Counts a connection that is no longer in use.
     pub(super) fn fall(&self) {
         self.in_use.set(self.in_use.get() - 1);
     }
 
-    /// The connections that the recent peak had in use and that are not in use now.
+    /// Returns the difference between the recent peak and the current use.
     pub(super) fn spare(&self) -> usize {
         self.top.get().max(self.earlier.get()) - self.in_use.get()
     }
 
-    /// Lets the peak come down as time passes.
+    /// Lowers the peak as time passes.
     pub(super) fn settle(&self, now_ms: u64) {
         if now_ms.saturating_sub(self.settled_ms.get()) < HALVING_MS {
             return;
@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_remembered_and_fades() {
+    fn a_peak_is_kept_and_fades() {
         let demand = Demand::default();
         (0..1_000).for_each(|_| demand.rise());
         assert_eq!(demand.spare(), 0, "all are in use");
         (0..990).for_each(|_| demand.fall());
         assert_eq!(demand.spare(), 990);
-        // The first interval holds the peak itself; from then on half of what is above the use goes.
+        // The first interval has the peak itself; then half of the excess goes each time.
         let expected = [990, 495, 247, 123, 61];
         for (at, spare) in (1..).zip(expected) {
             demand.settle(at * HALVING_MS);

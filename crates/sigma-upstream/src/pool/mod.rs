@@ -1,5 +1,5 @@
-//! Connections of one worker that wait for requests, by endpoint: idle ones that serve one
-//! exchange at a time, and shared ones that serve several.
+//! The connection pools of one worker, by endpoint: idle connections for one exchange at a time, and shared ones for
+//! several.
 
 mod demand;
 mod node;
@@ -21,8 +21,8 @@ pub use target::{PoolLimits, Target};
 
 use node::Node;
 
-/// The connections of a worker that may be used. The most recently used goes out first, so that
-/// a pool shrinks to what the traffic needs.
+/// The connections of a worker. The most recently used goes out first, so that a pool shrinks to the need of the
+/// traffic.
 #[derive(Debug, Default)]
 pub struct Pools {
     /// By number of the endpoint; see [`crate::identity::EndpointId::index`].
@@ -31,13 +31,13 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Without connections. What becomes of them is counted in `counters`.
+    /// Returns pools without connections. `counters` counts their events.
     pub fn new(counters: Arc<WorkerCounters>) -> Pools {
         Pools { by_endpoint: Vec::new(), counters }
     }
 
-    /// The connections to an endpoint. Whoever has the endpoint keeps it from being gone, so that another
-    /// one with the same number is a former one: what is left of its connections is closed.
+    /// Returns the connections to an endpoint. The caller keeps the endpoint alive, so another entry with the same
+    /// number is a former one, whose remaining connections are closed.
     fn node(&mut self, endpoint: &Endpoint) -> Rc<Node> {
         let index = endpoint.id().index();
         if self.by_endpoint.len() <= index {
@@ -52,26 +52,25 @@ impl Pools {
         }
     }
 
-    /// How many endpoints have a place here.
+    /// Returns the number of endpoints with an entry.
     pub fn endpoints(&self) -> usize {
         self.by_endpoint.iter().flatten().count()
     }
 
-    /// Takes a place on a shared connection, or an idle connection that is still open and silent. An idle one on
-    /// which bytes came that nobody asked for is closed instead: they would be read as the next
-    /// answer.
+    /// Takes a stream on a shared connection, or an idle connection that is still open and silent. An idle one with
+    /// unsolicited bytes is closed instead: they would be read as the next response.
     pub fn checkout(&self, target: &Target<'_>, now_ms: u64) -> Option<InUse> {
         let id = target.endpoint.id();
         let node = self.by_endpoint.get(id.index())?.as_ref().filter(|node| node.owner.id() == id)?;
         node.checkout(target, now_ms)
     }
 
-    /// Closes connections that idled too long, that the other side closed, that are too many, or
-    /// that lead to endpoints which are gone. To be called about once a second.
+    /// Closes connections that idled too long, were closed by the peer, are too many, or lead to removed endpoints.
+    /// Call it about once a second.
     pub fn sweep(&mut self, now_ms: u64) {
         let (mut idle, mut beyond) = (0, 0);
         for slot in &mut self.by_endpoint {
-            // Nobody comes for the connections of an endpoint that is gone.
+            // Connections of a removed endpoint are never used again.
             if let Some(node) = slot.take_if(|node| node.owner.is_over()) {
                 drop(node);
             } else if let Some(node) = slot {
@@ -86,30 +85,29 @@ impl Pools {
         self.counters.set(Counter::UpstreamIdleBeyondSize, beyond as u64);
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub fn clear(&mut self) {
         self.by_endpoint.clear();
     }
 
-    /// Closes what is kept beyond the pools' sizes. Whether there was any.
+    /// Closes connections beyond the pools' sizes. Returns true if there were any.
     fn close_beyond_sizes(&self) -> bool {
         self.by_endpoint.iter().flatten().filter(|node| node.close_beyond_size()).count() > 0
     }
 }
 
-/// Times that a node may turn out to share connections when it was expected not to, or the reverse.
+/// How often a node may turn out to share connections against expectation, or the reverse.
 const TURNS_MAX: usize = 2;
 
-/// A connection to `target` that no earlier exchange has used, or a place on a shared one, as soon as there
-/// is one. Where connections are shared, those who find no place wait for one, first come, first served:
-/// one that another has left, or one on a connection that is opened for all of them. They
-/// fail together if none can be opened. There are never more shared connections than the target's
-/// limits allow. All of it takes no longer than the target's connect timeout.
+/// Returns a new connection to `target`, or a stream on a shared one, as soon as there is one. If connections are
+/// shared and full, exchanges wait, first come, first served, for a free stream, or for one on a connection that is
+/// opened for all of them. They fail together if none can be opened. The target's limits bound the shared
+/// connections. The total time is at most the target's connect timeout.
 ///
 /// # Errors
-/// Returns an error in the cases in which [`dial`] does, [`FaultKind::ProtocolMismatch`] if the node does not
-/// speak the version of HTTP that it should, and [`FaultKind::OutOfSockets`] if no place was
-/// left in time and no further connection is allowed.
+/// Returns an error in the cases of [`dial`], [`FaultKind::ProtocolMismatch`] if the node has another version of HTTP
+/// than expected, and [`FaultKind::OutOfSockets`] if no stream became free in time and no further connection is
+/// allowed.
 pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Result<InUse, Fault> {
     let node = pools.borrow_mut().node(target.endpoint);
     for _ in 0..TURNS_MAX {
@@ -129,7 +127,7 @@ pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -
 
 async fn dial_alone(pools: &RefCell<Pools>, target: &Target<'_>) -> Result<Dialled, Fault> {
     match dial(&target.endpoint.addr, &target.dial).await {
-        // This machine lacks something: what other nodes' peaks hold is given back.
+        // This machine lacks something: connections kept for peaks of other nodes are closed.
         Err(fault) if fault.side() == Side::Gateway && pools.borrow().close_beyond_sizes() => {
             dial(&target.endpoint.addr, &target.dial).await
         }

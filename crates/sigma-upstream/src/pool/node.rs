@@ -19,19 +19,19 @@ use super::target::{Made, PoolLimits, Target};
 use crate::dial::{Dialled, dial, timed_out};
 use crate::identity::LeaseWatch;
 
-/// A connection that an exchange is on. The pool learns when it is over.
+/// A connection in use by an exchange. The pool is notified of its end.
 #[derive(Debug)]
 pub struct InUse {
-    // Before the place, which tells those who wait that it is free.
+    // Before the place, whose drop tells waiting exchanges that it is free.
     connection: Connection,
     place: Place,
 }
 
 impl InUse {
-    /// Keeps the connection for the next request if the exchange left it fit. In a full pool the one
-    /// that was not used for the longest time gives way.
+    /// Returns a reusable connection to the pool for the next request. In a full pool the least recently used one is
+    /// closed.
     pub fn give_back(self, target: &Target<'_>, now_ms: u64) {
-        // The last one that is named is dropped first: its stream has to be over when its place is handed out.
+        // The last one is dropped first: its stream must be over when its place is given out.
         let InUse { place, connection } = self;
         if target.limits.size > 0 && connection.is_reusable(target.limits.requests) {
             connection.deadline().clear();
@@ -56,7 +56,7 @@ impl DerefMut for InUse {
     }
 }
 
-/// The room that an exchange takes among the connections of a node.
+/// The room of an exchange among the connections of a node.
 #[derive(Debug)]
 struct Place {
     node: Rc<Node>,
@@ -86,11 +86,11 @@ struct Idle {
 pub(super) struct Node {
     pub(super) owner: LeaseWatch,
     counters: Arc<WorkerCounters>,
-    /// Of connections that serve one exchange at a time.
+    /// Connections for one exchange at a time.
     demand: Demand,
-    /// The node was offered HTTP/2 beside HTTP/1 and declined it.
+    /// The node was offered HTTP/2 next to HTTP/1 and declined it.
     declines: Cell<bool>,
-    /// The limits of the connection that came back last.
+    /// The limits of the last returned connection.
     limits: Cell<Option<PoolLimits>>,
     kept: RefCell<Kept>,
 }
@@ -102,12 +102,12 @@ struct Kept {
     shared: Shared,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Census {
-    /// Connections that no exchange is on.
+    /// Connections without an exchange.
     pub(super) idle: usize,
-    /// Those of them that are kept for the sake of the recent peak.
+    /// Idle connections kept for the recent peak.
     pub(super) beyond: usize,
 }
 
@@ -155,8 +155,8 @@ impl Node {
         kept.idle.push_back(Idle { connection, made: Made::of(target), used_ms: now_ms, expires_ms });
     }
 
-    /// How many connections may idle. Beyond the size there are, those in use included, never more
-    /// than were in use at the recent peak: who asks for ever other names gains nothing by it.
+    /// Returns the limit of idle connections. Beyond the size, the total including those in use is at most the recent
+    /// peak: a client that uses new names all the time gains nothing.
     fn room(limits: PoolLimits, spare: usize) -> usize {
         match limits.burst_ms {
             0 => limits.size,
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Makes room for another connection; false if none gives way.
+    /// Makes room for another connection; returns false if none can be closed.
     fn close_longest_idle(&self, kept: &mut Kept) -> bool {
         let closed = kept.close_longest_idle();
         if closed {
@@ -192,7 +192,7 @@ impl Node {
         census
     }
 
-    /// Closes the connections that are kept for the sake of the recent peak. Whether there were any.
+    /// Closes the connections kept for the recent peak. Returns true if there were any.
     pub(super) fn close_beyond_size(&self) -> bool {
         let Some(limits) = self.limits.get() else { return false };
         self.kept.borrow_mut().close_beyond(limits.size, deadline::now_ms(), 0) > 0
@@ -214,13 +214,13 @@ impl Node {
         }
     }
 
-    /// Whether connections to `target` are to be shared, as far as is known before they are there.
+    /// Returns true if connections to `target` are expected to be shared.
     pub(super) fn is_shared(&self, target: &Target<'_>) -> bool {
         target.dial.is_shared() || (target.dial.may_be_shared() && !self.declines.get())
     }
 
-    /// A place on a shared connection, from now on or when there is one; None if the node shares none.
-    /// First come, first served, and for no longer than the target's connect timeout.
+    /// Returns a stream on a shared connection, now or later; None if the node does not share connections. First
+    /// come, first served, at most for the target's connect timeout.
     pub(super) async fn wait(self: &Rc<Self>, target: &Target<'_>) -> Result<Option<InUse>, Fault> {
         let (made, told) = self.kept.borrow_mut().shared.join(target);
         let mut waiting = Waiting { node: Rc::clone(self), made, told, over: false };
@@ -241,8 +241,8 @@ impl Node {
         }
     }
 
-    /// The connection of an exchange that dialled for itself. None if it is one too many: the node turned
-    /// out to share connections, and there are as many as there may be.
+    /// Takes the connection of an exchange that dialled for itself. Returns None if it exceeds the limit: the node
+    /// turned out to share connections, and the limit of those is reached.
     pub(super) fn adopt(
         self: &Rc<Self>,
         target: &Target<'_>,
@@ -280,7 +280,7 @@ impl Node {
         Dialling(self.occupy())
     }
 
-    /// Whether there may be another shared connection. An idle one of another kind gives way to it.
+    /// Returns true if another shared connection is allowed. An idle one of another kind is closed for it.
     fn has_room_for_shared(&self, kept: &mut Kept, limits: PoolLimits) -> bool {
         let size = limits.size.max(1);
         if kept.bounded() < size {
@@ -295,7 +295,7 @@ impl Node {
         true
     }
 
-    /// Opens connections as long as somebody needs one more and there may be one more.
+    /// Opens connections as long as exchanges need more and the limit allows it.
     fn open_more(self: &Rc<Self>) {
         loop {
             let mut kept = self.kept.borrow_mut();
@@ -311,7 +311,7 @@ impl Node {
         }
     }
 
-    /// Tells those who wait what became of a connection that was ordered.
+    /// Gives waiting exchanges the result of an ordered connection.
     fn opened(self: &Rc<Self>, order: &Order, result: Result<Dialled, Fault>) {
         let mut kept = self.kept.borrow_mut();
         match result {
@@ -335,13 +335,12 @@ impl Kept {
         self.idle.len() + self.shared.len()
     }
 
-    /// Connections that the bound on shared ones counts.
+    /// Returns the connections that count for the limit of shared ones.
     fn bounded(&self) -> usize {
         self.idle.len() + self.shared.bounded()
     }
 
-    /// Closes the connection that was not used for the longest time, of those that no exchange is
-    /// on; false if there is none.
+    /// Closes the least recently used connection without an exchange; returns false without one.
     fn close_longest_idle(&mut self) -> bool {
         let idle_ms = self.idle.front().map(|idle| idle.used_ms);
         match (idle_ms, self.shared.longest_idle()) {
@@ -353,7 +352,7 @@ impl Kept {
         true
     }
 
-    /// Closes the connections beyond `size` that have been idle for at least `idle_ms`. Returns how many.
+    /// Closes the connections beyond `size` that have been idle for at least `idle_ms`. Returns their number.
     fn close_beyond(&mut self, size: usize, now_ms: u64, idle_ms: u64) -> usize {
         let beyond = self.idle.len().saturating_sub(size);
         let is_over = |idle: &&Idle| now_ms.saturating_sub(idle.used_ms) >= idle_ms;
@@ -366,7 +365,7 @@ impl Kept {
 #[derive(Debug)]
 pub(super) struct Dialling(Place);
 
-/// A shared connection on its way, in a task of its own: the exchange that asked first may go.
+/// A shared connection being opened, in its own task: the exchange that ordered it may leave.
 struct Opening {
     node: Weak<Node>,
     order: Order,
@@ -396,18 +395,18 @@ impl Drop for Opening {
     }
 }
 
-/// An exchange in the queue for a place.
+/// An exchange that waits for a stream.
 struct Waiting {
     node: Rc<Node>,
     made: Rc<Made>,
     told: oneshot::Receiver<Told>,
-    /// It has its answer.
+    /// It has its result.
     over: bool,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // It may have been given a place that it did not come to take.
+        // It may have got a stream that it did not take.
         self.told.close();
         let missed = self.told.try_recv().ok();
         self.node.kept.borrow_mut().shared.left(&self.made, self.over || missed.is_some());

@@ -1,7 +1,6 @@
-//! Connections to one endpoint that several exchanges share, and those who wait for a place on one.
+//! Shared connections to one endpoint, and exchanges that wait for a stream on one.
 //!
-//! Nothing here dials or waits: [`Shared`] says which connection is to be opened next, and is told
-//! what became of it.
+//! This code neither dials nor waits: [`Shared`] decides which connection to open next, and gets the result.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,20 +14,20 @@ use tokio::sync::oneshot;
 use super::target::{Made, PoolLimits, Target};
 use crate::dial::Dial;
 
-/// Most connections of one target that are opened at a time. Up to here as many are as there are
-/// open ones, so that the number doubles with each round while streams wait.
+/// The limit of connections of one target that are opened at a time. Below it, as many are opened as exist, so that
+/// the number doubles with each round while exchanges wait.
 const OPENINGS_MAX: usize = 16;
 
-/// What those who wait are told.
+/// The result for a waiting exchange.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// A place on a shared connection.
+    /// A stream on a shared connection
     Place(Connection, Rc<Member>),
-    /// A connection of one's own: the node shares none.
+    /// Its own connection: the node does not share connections
     Own(Connection),
-    /// The node shares no connections.
+    /// The node does not share connections
     NotShared,
-    /// No connection could be opened.
+    /// No connection could be opened
     Failed(Fault),
 }
 
@@ -38,11 +37,11 @@ pub(super) struct Member {
     pub(super) connection: Rc<SharedConnection>,
     made: Rc<Made>,
     limits: PoolLimits,
-    /// When it was last given to an exchange, or still had one in a sweep.
+    /// The time of its last exchange, or of the last sweep that found one.
     used_ms: Cell<u64>,
-    /// What [`Shared::now`] was when it was opened.
+    /// [`Shared::now`] at its opening.
     opened: u64,
-    /// It is among those that may have room.
+    /// It is in the list of members that may have room.
     listed: Cell<bool>,
 }
 
@@ -56,12 +55,12 @@ impl Member {
     }
 }
 
-/// An exchange that waits for a place.
+/// An exchange that waits for a stream.
 #[derive(Debug)]
 struct Waiter {
-    /// What [`Shared::now`] was when it came.
+    /// [`Shared::now`] at its arrival.
     came: u64,
-    /// It takes no connection that was opened before it came.
+    /// It takes no connection that was opened before its arrival.
     fresh: bool,
     timeout_ms: u64,
     tell: oneshot::Sender<Told>,
@@ -73,23 +72,23 @@ impl Waiter {
     }
 }
 
-/// What is there for one target.
+/// The state for one target.
 #[derive(Debug)]
 struct Group {
     made: Rc<Made>,
     dial: Dial<'static>,
     limits: PoolLimits,
     members: Vec<Rc<Member>>,
-    /// The members that may have room; all others have none.
+    /// The members that may have room; all others are full.
     roomy: Vec<Rc<Member>>,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     waiting: VecDeque<Waiter>,
-    /// Those of the waiting who have given up.
+    /// Waiting exchanges that have given up.
     gone: usize,
     openings: usize,
-    /// The places of a connection, as the last one that was filled had them; 0 if none was.
+    /// The streams of a connection, as the last full one had them; 0 if none was full.
     places: usize,
-    /// The node allows no stream on a connection that it keeps open. Another would be no better.
+    /// The node allows no stream on a connection that it keeps open. Another connection would not help.
     stalled: bool,
 }
 
@@ -98,7 +97,7 @@ impl Group {
         self.members.is_empty() && self.waiting.is_empty() && self.openings == 0
     }
 
-    /// A member with room, if there is one.
+    /// Returns a member with room, if there is one.
     fn room(&mut self) -> Option<&Rc<Member>> {
         while let Some(last) = self.roomy.last() {
             if last.has_room() {
@@ -116,7 +115,7 @@ impl Group {
         }
     }
 
-    /// Gives the places of a member to those who wait, first come, first served. Returns how many.
+    /// Gives the streams of a member to waiting exchanges, first come, first served. Returns their number.
     fn hand_out(&mut self, member: &Rc<Member>, now_ms: u64) -> usize {
         let mut given = 0;
         while member.has_room() {
@@ -128,7 +127,7 @@ impl Group {
             }
             member.used_ms.set(now_ms);
             let place = Connection::on(&member.connection, Reused::No);
-            // It is not closed, and nobody else runs meanwhile.
+            // It is not closed, and no other task runs meanwhile.
             let _ = waiter.tell.send(Told::Place(place, Rc::clone(member)));
             given += 1;
         }
@@ -144,7 +143,7 @@ impl Group {
         }
     }
 
-    /// How many connections should be on their way.
+    /// Returns how many connections should be opening.
     fn openings_wanted(&self) -> usize {
         let waiting = self.waiting.len().saturating_sub(self.gone);
         if waiting == 0 || self.stalled {
@@ -160,7 +159,7 @@ impl Group {
     }
 }
 
-/// The connection that is to be opened next.
+/// The next connection to open.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) made: Rc<Made>,
@@ -171,9 +170,9 @@ pub(super) struct Order {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     groups: Vec<Group>,
-    /// Grows with everyone who comes to wait and with every connection.
+    /// A logical clock: it grows with every arrival and every connection.
     now: u64,
-    /// Of all groups.
+    /// Over all groups.
     waiting: usize,
 }
 
@@ -207,25 +206,25 @@ impl Shared {
         self.groups.retain(|group| !Rc::ptr_eq(&group.made, made) || !group.is_empty());
     }
 
-    /// Connections that take exchanges, whatever they were made for.
+    /// Returns the number of usable connections, for any target.
     pub(super) fn len(&self) -> usize {
         self.groups.iter().map(|group| group.members.len()).sum()
     }
 
-    /// Connections that count against the bound: those there are and those on their way. One that is a
-    /// client's own is there as long as the client.
+    /// Returns the connections that count for the limit: open and opening ones. A client's own connection lives as
+    /// long as the client.
     pub(super) fn bounded(&self) -> usize {
         let shared = self.groups.iter().filter(|group| !group.made.is_private());
         shared.map(|group| group.members.len() + group.openings).sum()
     }
 
-    /// Connections that no exchange is on.
+    /// Returns the connections without an exchange.
     pub(super) fn idle(&self) -> usize {
         let members = self.groups.iter().flat_map(|group| &group.members);
         members.filter(|member| member.connection.is_idle()).count()
     }
 
-    /// A place for an exchange, if there is one.
+    /// Returns a stream for an exchange, if there is one.
     pub(super) fn place(&mut self, target: &Target<'_>, now_ms: u64) -> Option<(Connection, Rc<Member>)> {
         let group = self.groups.iter_mut().find(|group| group.made.fits(target))?;
         let member = group.room()?;
@@ -233,8 +232,8 @@ impl Shared {
         Some((Connection::on(&member.connection, Reused::Yes), Rc::clone(member)))
     }
 
-    /// Takes someone in who waits for a place. Who comes although there is one has tried it in vain, and
-    /// gets one on a connection that is yet to be opened.
+    /// Adds an exchange that waits for a stream. One that comes although there is a free stream has tried it without
+    /// success, and gets one on a new connection.
     pub(super) fn join(&mut self, target: &Target<'_>) -> (Rc<Made>, oneshot::Receiver<Told>) {
         let (tell, told) = oneshot::channel();
         self.now += 1;
@@ -250,7 +249,7 @@ impl Shared {
         (made, told)
     }
 
-    /// Someone does not wait any more: was told, or is tired of it.
+    /// Removes an exchange that waits no more: it has its result, or has given up.
     pub(super) fn left(&mut self, made: &Rc<Made>, was_told: bool) {
         self.waiting -= 1;
         if was_told {
@@ -265,12 +264,12 @@ impl Shared {
         self.remove_if_empty(made);
     }
 
-    /// Whether an opening for such a target is under way.
+    /// Returns true if an opening for such a target is running.
     pub(super) fn is_opening(&self, made: &Rc<Made>) -> bool {
         self.groups.iter().any(|group| Rc::ptr_eq(&group.made, made) && group.openings > 0)
     }
 
-    /// An exchange has left a connection. Whether more may have to be opened.
+    /// Handles the end of an exchange on a connection. Returns true if more connections may have to be opened.
     pub(super) fn freed(&mut self, member: &Rc<Member>, now_ms: u64) -> bool {
         let waits = self.waiting > 0;
         let Some(group) = self.group(&member.made) else { return waits };
@@ -283,11 +282,11 @@ impl Shared {
         if member.has_room() {
             group.list(member);
         }
-        // An idle one may give way to another.
+        // An idle one may be closed for another.
         waits && member.connection.is_idle()
     }
 
-    /// The group that should open the next connection: that of whoever has waited longest.
+    /// Returns the group that should open the next connection: the one with the longest wait.
     fn wanting(&mut self) -> Option<&mut Group> {
         if self.waiting == 0 {
             return None;
@@ -296,19 +295,19 @@ impl Shared {
         wanting.min_by_key(|group| group.waiting.front().map_or(u64::MAX, |waiter| waiter.came))
     }
 
-    /// The limits under which the next connection is to be opened, if one is.
+    /// Returns the limits of the next connection to open, if one is needed.
     pub(super) fn wanted(&mut self) -> Option<PoolLimits> {
         self.wanting().map(|group| group.limits)
     }
 
-    /// Counts the next connection as on its way.
+    /// Counts the next connection as opening.
     pub(super) fn order(&mut self) -> Option<Order> {
         let group = self.wanting()?;
         group.openings += 1;
         Some(Order { made: Rc::clone(&group.made), dial: group.dial })
     }
 
-    /// No further connection may be opened: every place is as good as a fresh one.
+    /// No further connection may be opened: every stream is as good as a new one.
     pub(super) fn make_do(&mut self, now_ms: u64) {
         for group in &mut self.groups {
             if group.waiting.iter().any(|waiter| waiter.fresh) {
@@ -318,12 +317,12 @@ impl Shared {
         }
     }
 
-    /// Connections that take no more exchanges are no longer counted.
+    /// Stops counting connections that take no more exchanges.
     pub(super) fn remove_spent(&mut self) {
         self.groups.iter_mut().for_each(Group::remove_spent);
     }
 
-    /// A connection that was ordered is there. One on which the node takes nothing is none.
+    /// Adds an ordered connection. One on which the node allows no stream does not count.
     pub(super) fn opened(&mut self, order: &Order, connection: Rc<SharedConnection>, now_ms: u64) {
         self.now += 1;
         let opened = self.now;
@@ -336,7 +335,7 @@ impl Shared {
         group.admit(connection, opened, now_ms);
     }
 
-    /// Takes in a connection that nobody ordered.
+    /// Adds an unordered connection.
     pub(super) fn adopt(
         &mut self,
         target: &Target<'_>,
@@ -348,8 +347,8 @@ impl Shared {
         self.group_of(target).admit(connection, opened, now_ms)
     }
 
-    /// A connection that was ordered could not be opened. Those who wait fail together, unless another
-    /// opening is under way; but who would have given it more time waits on.
+    /// Handles the failure of an ordered connection. Waiting exchanges fail together, unless another opening is
+    /// running; but those with a longer timeout wait on.
     pub(super) fn failed(&mut self, order: &Order, fault: Fault) {
         let (made, timeout_ms) = (&order.made, order.dial.timeout_ms);
         let Some(group) = self.group(made) else { return };
@@ -362,7 +361,7 @@ impl Shared {
                 group.dial.timeout_ms = group.dial.timeout_ms.max(waiter.timeout_ms);
                 group.waiting.push_back(waiter);
             } else {
-                // Who has gone needs no word.
+                // An exchange that has left needs no result.
                 let _ = waiter.tell.send(Told::Failed(fault));
             }
         }
@@ -370,7 +369,7 @@ impl Shared {
         self.remove_if_empty(made);
     }
 
-    /// The node shares no connection: `own` is for the first who waits, all others see for themselves.
+    /// The node does not share connections: `own` goes to the first waiting exchange, all others dial for themselves.
     pub(super) fn not_shared(&mut self, order: &Order, own: Connection) {
         let made = &order.made;
         let Some(group) = self.group(made) else { return };
@@ -385,8 +384,7 @@ impl Shared {
         self.remove_if_empty(made);
     }
 
-    /// The connection that was not used for the longest time, of those that no exchange is on, and when
-    /// it was used.
+    /// Returns the least recently used connection without an exchange, and the time of its last use.
     pub(super) fn longest_idle(&self) -> Option<(Rc<Member>, u64)> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         let idle = members.filter(|member| member.connection.is_idle());
@@ -402,8 +400,8 @@ impl Shared {
         self.remove_if_empty(&member.made);
     }
 
-    /// Closes what idled too long or takes no more exchanges; a spent one ends with its last exchange,
-    /// which holds on to it. Finds the room that nodes have made by a change of their settings.
+    /// Closes connections that idled too long or take no more exchanges; a spent one ends with its last exchange,
+    /// which holds it. It also finds new room after changes of nodes' settings.
     pub(super) fn sweep(&mut self, now_ms: u64) {
         for group in &mut self.groups {
             group.remove_spent();
@@ -429,7 +427,7 @@ impl Shared {
 }
 
 impl Group {
-    /// Takes in a new connection, and lets those who wait have its places.
+    /// Adds a new connection, and gives its streams to waiting exchanges.
     fn admit(&mut self, connection: Rc<SharedConnection>, opened: u64, now_ms: u64) -> Rc<Member> {
         let member = Rc::new(Member {
             connection,

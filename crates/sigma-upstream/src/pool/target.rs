@@ -1,46 +1,44 @@
-//! Where connections lead, how they are made and how long they are kept.
+//! The target of connections, with their settings and limits.
 
 use sigma_net::tls::ClientTls;
 
 use crate::dial::{Dial, DialTls, Protocol};
 use crate::endpoint::{Address, Endpoint};
 
-/// How long and how many connections are kept.
+/// The limits of kept connections.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolLimits {
-    /// Most connections per endpoint and worker that no exchange is on, whatever they were made
-    /// for: clients may choose the name that a node is asked for. The least recently used gives way.
-    /// It is also the most shared connections that there are, used or not.
+    /// The limit of idle connections per endpoint and worker, for all targets: clients may choose the requested
+    /// server name. The least recently used is closed. It is also the limit of shared connections, used or not.
     pub size: usize,
     /// An idle connection is closed after this.
     pub idle_timeout_ms: u64,
-    /// Beyond `size`, as many as the recent peak had in use are kept, idle for no longer than this;
-    /// 0 keeps none.
+    /// Beyond `size`, as many as the recent peak had in use are kept, idle for at most this time; 0 keeps none.
     pub burst_ms: u64,
     /// Requests on one connection.
     pub requests: u32,
 }
 
-/// Where a connection leads and how it is made.
+/// The target of a connection, with its settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'t> {
     /// The endpoint.
     pub endpoint: &'t Endpoint,
-    /// How it is reached.
+    /// The way to connect.
     pub dial: Dial<'t>,
-    /// How long its connections are kept.
+    /// The limits of its connections.
     pub limits: PoolLimits,
 }
 
 impl Target<'_> {
-    /// Whether its connections are one client's own.
+    /// Returns true if its connections belong to one client.
     pub(super) fn is_private(&self) -> bool {
         !self.dial.introduction.is_empty()
     }
 }
 
-/// The target that a connection was made for. Upstreams that share an endpoint may differ in whom they trust
-/// and what they ask for, so that only the same serves again.
+/// The target that a connection was made for. Upstreams that share an endpoint may differ in trust and requested
+/// name, so a connection serves only the same target again.
 #[derive(Debug)]
 pub(super) struct Made {
     addr: Address,
@@ -72,12 +70,12 @@ impl Made {
             && self.addr == target.endpoint.addr
     }
 
-    /// Whether it is one client's own.
+    /// Returns true if it belongs to one client.
     pub(super) fn is_private(&self) -> bool {
         !self.introduction.is_empty()
     }
 
-    /// The address and how to dial it, in the manner of `dial`.
+    /// Returns the address and the dial settings, with the general part of `dial`.
     pub(super) fn redial<'m>(&'m self, dial: &Dial<'static>) -> (&'m Address, Dial<'m>) {
         let tls = self.tls.as_ref().map(|(client, name)| DialTls { client, name });
         (&self.addr, Dial { tls, introduction: &self.introduction, ..*dial })

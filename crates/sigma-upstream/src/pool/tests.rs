@@ -1,4 +1,4 @@
-//! Pools in front of nodes that say little: who gets a place, who waits, and what becomes of those who wait.
+//! Pools in front of minimal nodes: streams, waiting exchanges and their results.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -78,7 +78,7 @@ async fn connections_of_the_former_are_not_used() {
     // The node sees the end of its connection.
     tokio::time::timeout(PATIENCE, node.until_open(0)).await.expect("in time");
 
-    // The endpoint that is there has a place, and loses it when it is gone too.
+    // The present endpoint has an entry, and loses it when it is gone too.
     drop(connect(&pools, &target(&next), 4).await.expect("a connection"));
     pools.borrow_mut().sweep(5);
     assert_eq!(pools.borrow().endpoints(), 1);
@@ -88,7 +88,7 @@ async fn connections_of_the_former_are_not_used() {
 }
 
 #[test]
-fn a_number_that_is_given_again_brings_no_connections() {
+fn a_reused_number_brings_no_connections() {
     run(connections_of_the_former_are_not_used());
 }
 
@@ -103,7 +103,7 @@ async fn given_back_place_is_there_at_once() {
 }
 
 #[test]
-fn place_of_a_stream_that_is_given_back_is_there_at_once() {
+fn a_returned_stream_is_free_at_once() {
     run(given_back_place_is_there_at_once());
 }
 
@@ -115,24 +115,24 @@ const PLACES: u32 = 10;
 /// An empty GOAWAY with the highest stream.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// What a node does with a connection.
+/// The behaviour of a node on a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// It allows some streams.
+    /// It allows some streams
     Places(u32),
-    /// It says nothing.
+    /// It is silent
     Mute,
-    /// It sends an HTTP/1 response at once.
+    /// It sends an HTTP/1 response at once
     Answers,
-    /// It allows some streams, and takes back the first connections as soon as it is told to.
+    /// It allows some streams, and ends the first connections by GOAWAY on a signal
     Leaves(usize),
 }
 
-/// A node that takes connections and looks at nothing that comes on them.
+/// A node that accepts connections and ignores their bytes.
 struct Far {
     addr: Address,
     connections: Rc<Cell<usize>>,
-    /// Those that the gateway has not closed.
+    /// Connections that the gateway has not closed.
     open: Rc<Cell<usize>>,
     leave: Rc<tokio::sync::Notify>,
     task: JoinHandle<()>,
@@ -195,14 +195,14 @@ async fn hold(mut socket: TcpStream, manner: Manner, number: usize, leave: Rc<to
     let _ = socket.read_to_end(&mut rest).await;
 }
 
-/// Exchanges that come at once, hold their places for some turns of the scheduler, and say in which order
+/// Exchanges that start together, hold their streams for some turns of the scheduler, and record the order in which
 /// they got them.
 struct Crowd {
     pools: Rc<RefCell<Pools>>,
     endpoint: Rc<Endpoint>,
     size: usize,
     timeout_ms: u64,
-    /// The scheduler's turns for which a place is held; None for as long as the place is kept.
+    /// The scheduler turns for which a stream is held; None to keep the stream.
     turns: Option<usize>,
     served: Rc<RefCell<Vec<usize>>>,
 }
@@ -279,7 +279,7 @@ fn a_thousand_streams_get_as_many_connections_as_they_need() {
 }
 
 #[test]
-fn who_finds_no_place_waits_and_is_served_in_turn() {
+fn waiting_exchanges_are_served_in_turn() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
         let crowd = Rc::new(Crowd { turns: Some(3), ..Crowd::of(&far, &ids, 5) });
@@ -292,7 +292,7 @@ fn who_finds_no_place_waits_and_is_served_in_turn() {
 }
 
 #[test]
-fn who_waits_in_vain_is_told_that_there_is_no_place() {
+fn a_wait_without_success_reports_that_all_streams_are_in_use() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
         let crowd = Rc::new(Crowd { timeout_ms: 300, ..Crowd::of(&far, &ids, 1) });
@@ -305,7 +305,7 @@ fn who_waits_in_vain_is_told_that_there_is_no_place() {
 }
 
 #[test]
-fn who_is_tired_of_waiting_leaves_no_gap() {
+fn an_exchange_that_gives_up_leaves_no_gap() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
         let crowd = Rc::new(Crowd::of(&far, &ids, 1));
@@ -324,14 +324,14 @@ fn who_is_tired_of_waiting_leaves_no_gap() {
 }
 
 #[test]
-fn a_place_that_its_owner_does_not_take_goes_to_the_next() {
+fn an_untaken_stream_goes_to_the_next() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Places(1)).await);
         let crowd = Rc::new(Crowd::of(&far, &ids, 1));
         let held = crowd.all(1).await;
         let (first, second) = (crowd.come(1), crowd.come(2));
         tokio::task::yield_now().await;
-        // The place is given to the first, who is aborted before it runs.
+        // The stream is given to the first, which is aborted before it runs.
         drop(held);
         first.abort();
         let got = tokio::time::timeout(PATIENCE, second).await.expect("in time").expect("no panic");
@@ -341,7 +341,7 @@ fn a_place_that_its_owner_does_not_take_goes_to_the_next() {
 }
 
 #[test]
-fn all_fail_with_a_node_that_refuses_or_says_nothing() {
+fn all_fail_with_a_node_that_refuses_or_is_silent() {
     run(async {
         let ids = EndpointIds::default();
         let mut refusing = far(Manner::Mute).await;
@@ -364,7 +364,7 @@ fn all_fail_with_a_node_that_refuses_or_says_nothing() {
 }
 
 #[test]
-fn streams_that_wait_get_over_connections_that_are_taken_back() {
+fn waiting_streams_survive_connections_that_end() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Leaves(3)).await);
         let crowd = Rc::new(Crowd { turns: Some(20), ..Crowd::of(&far, &ids, 4) });
@@ -380,7 +380,7 @@ fn streams_that_wait_get_over_connections_that_are_taken_back() {
 }
 
 #[test]
-fn a_node_without_places_is_not_asked_for_ever() {
+fn a_node_without_streams_is_not_tried_forever() {
     run(async {
         let (ids, far) = (EndpointIds::default(), far(Manner::Places(0)).await);
         let crowd = Rc::new(Crowd { timeout_ms: 300, ..Crowd::of(&far, &ids, 320) });

@@ -1,16 +1,16 @@
-//! What each policy promises of its distribution, and of its moves when a node leaves, in simulated
-//! traffic: requests that come and end at times that the test makes up.
+//! The distribution of each policy, and its moves when a node leaves, in simulated traffic: the test decides when
+//! requests come and end.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::*;
 
-/// A request that comes each millisecond, and takes what its node takes.
+/// A request arrives each millisecond, and takes its node's latency.
 struct Traffic {
     random: fastrand::Rng,
     now_ms: u64,
-    /// End, and the node.
+    /// The end, and the node.
     running: BinaryHeap<Reverse<(u64, usize, u64)>>,
 }
 
@@ -19,7 +19,7 @@ impl Traffic {
         Traffic { random: fastrand::Rng::with_seed(7), now_ms: 1_000, running: BinaryHeap::new() }
     }
 
-    /// What each node got of `count` requests, if a request takes `latency_ms` of its node.
+    /// Returns the number of requests of each node, for `count` requests with `latency_ms` at each node.
     fn run(&mut self, balancer: &mut Balancer, count: usize, latency_ms: &[u64]) -> Vec<usize> {
         let mut counts = vec![0; latency_ms.len()];
         for _ in 0..count {
@@ -51,7 +51,7 @@ impl Traffic {
     }
 }
 
-/// Each count is its weight's share of the sum, but for `percent` of that share.
+/// Each count is its weight's share of the sum, within `percent` of that share.
 fn assert_shares(counts: &[usize], weights: &[u32], percent: f64) {
     let (sum, total) = (counts.iter().sum::<usize>() as f64, weights.iter().sum::<u32>());
     for (count, weight) in counts.iter().zip(weights) {
@@ -80,7 +80,7 @@ fn maglev_is_even_and_moves_little() {
     let mut counts = vec![0; weights.len()];
     before.iter().for_each(|&at| counts[at] += 1);
     assert_shares(&counts, &weights, 8.0);
-    // A node that falls moves its own keys only, to all others.
+    // A failing node moves only its own keys, to all others.
     fell(&set, 3);
     let after = places(&mut balancer);
     let moved: Vec<(usize, usize)> =
@@ -90,7 +90,7 @@ fn maglev_is_even_and_moves_little() {
     assert!((0..10).filter(|at| weights[*at] > 0 && *at != 3).all(|at| moved.iter().any(|m| m.1 == at)));
     rose(&set, 3);
     assert_eq!(places(&mut balancer), before);
-    // One that leaves the set moves few of the others'.
+    // A removed node moves few keys of the others.
     balancer.follow(cell(&unit(&weights[..9])).0);
     let after = places(&mut balancer);
     let strangers = before.iter().zip(&after).filter(|(a, b)| **a != 9 && a != b).count();
@@ -98,7 +98,7 @@ fn maglev_is_even_and_moves_little() {
 }
 
 #[test]
-fn maglev_does_not_mind_the_order_of_nodes() {
+fn maglev_ignores_the_order_of_nodes() {
     let (mut one, set) = balancer(Balance::Maglev, &unit(&[1, 2, 3, 4]));
     let mut endpoints = set.endpoints.clone();
     endpoints.reverse();
@@ -113,7 +113,7 @@ fn maglev_without_weights_and_without_nodes() {
     let used: std::collections::BTreeSet<usize> = (0..50).map(|key| place(&mut balancer, key)).collect();
     assert_eq!(used.len(), 2);
     assert_eq!(pick(&mut super::balancer(Balance::Maglev, &[]).0), None);
-    // What has no weight serves when all that has is down.
+    // Nodes without weight serve when all others are down.
     let (mut balancer, set) = super::balancer(Balance::Maglev, &unit(&[0, 5]));
     assert!((0..50).all(|key| place(&mut balancer, key) == 1));
     fell(&set, 1);
@@ -121,13 +121,13 @@ fn maglev_without_weights_and_without_nodes() {
 }
 
 #[test]
-fn a_bounded_load_spreads_one_key_over_what_has_room() {
+fn a_bounded_load_spreads_one_key_over_nodes_with_room() {
     for balance in [Balance::Chash, Balance::Maglev] {
         let rules = |bounded_load| Rules { bounded_load, ..Rules::from(balance) };
         let weights = [1, 1, 1, 2, 5];
         let mut free = Balancer::new(rules(None), cell(&unit(&weights)).0, 0);
         let mut bounded = Balancer::new(rules(Some(125)), cell(&unit(&weights)).0, 0);
-        // While nothing is loaded, keys are where they are without bounds.
+        // Without load, keys are where they are without bounds.
         assert!((0..500).all(|key| place(&mut free, key) == place(&mut bounded, key)), "{balance:?}");
         let mut running = Vec::new();
         for n in 1..=400u32 {
@@ -138,7 +138,7 @@ fn a_bounded_load_spreads_one_key_over_what_has_room() {
             let bound = (n * 125).div_ceil(100) * weights[at];
             assert!(active <= bound.div_ceil(10).max(1), "{balance:?}: {active} of {n} on {at}");
         }
-        // The order in which nodes are filled depends on the key alone; what ends makes room again.
+        // The order in which nodes fill depends on the key alone; a finished request makes room again.
         for at in running {
             bounded.end(id(at), Outcome { latency_ms: None, now_ms: 0 });
         }
@@ -147,7 +147,7 @@ fn a_bounded_load_spreads_one_key_over_what_has_room() {
 }
 
 #[test]
-fn a_bounded_load_finds_the_last_node_that_is_left() {
+fn a_bounded_load_finds_the_last_node() {
     let rules = Rules { bounded_load: Some(100), ..Rules::from(Balance::Maglev) };
     let (cell, set) = cell(&unit(&[1; 40]));
     let mut balancer = Balancer::new(rules, cell, 0);
@@ -160,15 +160,15 @@ fn a_bounded_load_finds_the_last_node_that_is_left() {
 }
 
 #[test]
-fn least_request_follows_weights_and_evades_what_is_slow() {
+fn least_request_follows_weights_and_avoids_slow_nodes() {
     let weights = [1, 2, 3, 4, 2, 3];
     let (mut idle, _) = balancer(Balance::LeastRequest, &unit(&weights));
     // Each request has ended when the next one comes.
     assert_shares(&Traffic::new().run(&mut idle, 30_000, &[0; 6]), &weights, 8.0);
-    // Under load it stays so.
+    // Under load the shares stay the same.
     let (mut busy, _) = balancer(Balance::LeastRequest, &unit(&weights));
     assert_shares(&Traffic::new().run(&mut busy, 30_000, &[60; 6]), &weights, 10.0);
-    // A node of ten times the latency would hold ten times the requests.
+    // A node with ten times the latency would have ten times the requests.
     let (mut slow, set) = balancer(Balance::LeastRequest, &unit(&[1; 4]));
     let mut traffic = Traffic::new();
     let counts = traffic.run(&mut slow, 20_000, &[100, 100, 100, 1_000]);
@@ -180,7 +180,7 @@ fn least_request_follows_weights_and_evades_what_is_slow() {
 }
 
 #[test]
-fn peak_ewma_evades_what_is_slow_and_asks_it_again() {
+fn peak_ewma_avoids_slow_nodes_and_tries_them_again() {
     let (mut balancer, set) = balancer(Balance::PeakEwma, &unit(&[1; 5]));
     let mut traffic = Traffic::new();
     let counts = traffic.run(&mut balancer, 20_000, &[10, 10, 10, 10, 200]);
@@ -214,7 +214,7 @@ fn many_weights_are_exact_over_a_full_round() {
     let total: u32 = weights.iter().sum();
     assert_eq!(spread(total / 10), weights);
     assert_eq!(spread(total / 10), weights);
-    // The others go on from what they were owed.
+    // The others continue with their debts.
     fell(&set, 3);
     for (at, (count, weight)) in spread((total - weights[3]) / 10).into_iter().zip(&weights).enumerate() {
         let want = if at == 3 { 0 } else { *weight };
@@ -223,7 +223,7 @@ fn many_weights_are_exact_over_a_full_round() {
 }
 
 #[test]
-fn turns_go_on_after_a_change() {
+fn turns_continue_after_a_change() {
     let (mut balancer, set) = balancer(Balance::Roundrobin, &unit(&[1; 6]));
     let mut turns = |count| -> Vec<usize> { (0..count).filter_map(|_| pick(&mut balancer)).collect() };
     assert_eq!(turns(3), [0, 1, 2]);

@@ -1,4 +1,4 @@
-//! The rules beside the type: what they promise of distribution, and of moves when a node leaves.
+//! The rules besides the type: their distribution, and their moves when a node leaves.
 
 use serde_json::{Value, json};
 use sigma_config::resources::{AffinityCookie, OnGone, SessionAffinity, SlowStart, Upstream};
@@ -6,12 +6,12 @@ use sigma_config::resources::{AffinityCookie, OnGone, SessionAffinity, SlowStart
 use super::*;
 use crate::health::NodeState;
 
-/// The rules of an upstream that is configured so.
+/// Returns the rules of an upstream with this configuration.
 fn rules(config: Upstream) -> Rules {
     Rules::new(&config, Some("here"))
 }
 
-/// Shares in percent that `picks` picks at this time give to each node.
+/// Returns the shares in percent of `picks` picks at this time.
 fn shares(balancer: &mut Balancer, now_ms: u64, picks: u32) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(now_ms);
     balancer.refresh(now_ms);
@@ -49,7 +49,7 @@ fn a_node_that_comes_back_starts_slowly() {
             let got = shares(&mut balancer, now_ms, 4_000);
             assert_near(&got, want, 3);
         };
-        // At the start nobody is held back.
+        // At the start all have equal shares.
         check(1_000, &[20, 40, 40]);
         fell(&set, 2);
         check(2_000, &[33, 67, 0]);
@@ -58,10 +58,10 @@ fn a_node_that_comes_back_starts_slowly() {
         check(8_000, &[25, 50, 25]);
         check(13_000, &[20, 40, 40]);
         if balance == Balance::PeakEwma {
-            // What is new counts as slower than what was idle for long.
+            // A new node counts as slower than one that was idle for long.
             continue;
         }
-        // A node that is new starts in the same way.
+        // A new node starts in the same way.
         let mut endpoints = set.endpoints.clone();
         let mut new = set.endpoints[0].clone();
         (new.lease, new.port) = (Lease::numbered(9), 9);
@@ -108,7 +108,7 @@ fn levels_share_the_load_by_their_health() {
 }
 
 #[test]
-fn a_key_stays_on_its_level_while_that_has_its_share() {
+fn a_key_stays_on_its_level_within_its_share() {
     let rules = rules(Upstream {
         balance: Balance::Chash,
         overprovisioning_factor: Some(100),
@@ -157,7 +157,7 @@ fn below_the_threshold_all_nodes_are_used_or_none() {
 }
 
 #[test]
-fn a_single_node_is_judged_if_the_rules_speak_of_panic() {
+fn a_single_node_is_judged_under_a_panic_threshold() {
     let config = |threshold| Upstream { panic_threshold: Some(threshold), ..Upstream::default() };
     for (threshold, want) in [(0, None), (10, Some(0))] {
         let (cell, set) = cell(&[(1, 0)]);
@@ -191,7 +191,7 @@ fn sticky(balance: Balance, secret: &str, on_gone: OnGone) -> Rules {
     rules(Upstream { balance, session_affinity, ..Upstream::default() })
 }
 
-/// Where a request of this session goes, and the token that names the place.
+/// Returns the node of a session's request, and its token.
 fn session(balancer: &mut Balancer, session: Option<Token>, tried: &Tried) -> Option<(usize, Token)> {
     let context =
         PickContext { key: None, session, subset: None, tried, now_ms: 1_000, random: fastrand::u64(..) };
@@ -212,10 +212,10 @@ fn a_session_stays_on_its_node() {
             (0..50).all(|_| session(balancer, Some(token), &none) == Some((at, token)))
         };
         assert!(stays(&mut balancer), "{balance:?}");
-        // Others fall, come back, and leave.
+        // Others fail, come back, and leave.
         fell(&set, (at + 1) % 3);
         assert!(stays(&mut balancer));
-        // Another gateway with the same secret knows it, one with another does not.
+        // Another gateway with the same secret knows the token, one with another secret does not.
         let mut other = Balancer::new(sticky(balance, "a secret of ours", OnGone::Reject), cell(&nodes).0, 9);
         assert!(stays(&mut other));
         let mut foreign =
@@ -226,12 +226,12 @@ fn a_session_stays_on_its_node() {
         tried.insert(id(at));
         let retried = session(&mut balancer, Some(token), &tried).expect("another node");
         assert!(retried.0 != at && retried.1 != token);
-        // It is gone: the session gets another node, and keeps that.
+        // It is gone: the session gets another node, and keeps it.
         fell(&set, at);
         let (next, next_token) = session(&mut balancer, Some(token), &none).expect("another node");
         assert!(next != at && next_token != token, "{balance:?}");
         assert_eq!(session(&mut balancer, Some(next_token), &none), Some((next, next_token)));
-        // A node that is drained keeps its sessions, one in maintenance does not.
+        // A draining node keeps its sessions, one in maintenance does not.
         set.endpoints[next].health.want(NodeState::Drain);
         assert_eq!(session(&mut balancer, Some(next_token), &none), Some((next, next_token)));
         assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 != next));
@@ -241,7 +241,7 @@ fn a_session_stays_on_its_node() {
 }
 
 #[test]
-fn a_session_whose_node_is_gone_may_be_refused() {
+fn a_session_without_its_node_may_be_rejected() {
     let none = Tried::default();
     let (shared, set) = cell(&[(1, 0); 3]);
     let mut balancer =
@@ -261,12 +261,12 @@ fn a_session_whose_node_is_gone_may_be_refused() {
     endpoints.retain(|endpoint| endpoint.id() != id(at));
     shared.publish(Arc::new(EndpointSet::new(endpoints, Arc::clone(&set.health_epoch))));
     assert_eq!(session(&mut balancer, Some(token), &none), None);
-    // What is made up leads nowhere.
+    // An invented token has no effect.
     assert_eq!(session(&mut balancer, Some(7), &none), None);
 }
 
 #[test]
-fn a_node_without_weight_keeps_its_sessions_and_takes_no_others() {
+fn a_node_without_weight_keeps_its_sessions_and_gets_no_others() {
     let none = Tried::default();
     let rules = sticky(Balance::LeastRequest, "a secret of ours", OnGone::Rebalance);
     let (mut balancer, token) = {
@@ -279,7 +279,7 @@ fn a_node_without_weight_keeps_its_sessions_and_takes_no_others() {
     assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 == 1));
 }
 
-/// A world of sessions that nodes name: each is used once in each round.
+/// A simulation of sessions named by nodes: each is used once in each round.
 struct Named {
     table: StickTable,
     balancer: Balancer,
@@ -287,7 +287,7 @@ struct Named {
 }
 
 impl Named {
-    /// The node that each of some sessions is served by, as the table learns from the answers.
+    /// Returns the node of each session; the table learns it from the responses.
     fn round(&mut self) -> Vec<usize> {
         self.now_s += 10;
         let mut serve = |session: u32| {
@@ -304,7 +304,7 @@ impl Named {
 }
 
 #[test]
-fn sessions_that_nodes_name_move_only_when_their_node_is_gone() {
+fn sessions_named_by_nodes_move_only_without_their_node() {
     for balance in KINDS {
         let config =
             |on_gone: &str| json!({ "type": balance, "stick_table": { "cookie": "a", "on_gone": on_gone } });
@@ -340,14 +340,14 @@ fn sessions_that_nodes_name_move_only_when_their_node_is_gone() {
         fell(&set, 2);
         let refused = world.round();
         assert!(left.iter().zip(&refused).all(|(a, b)| *b == if *a == 2 { usize::MAX } else { *a }));
-        // What was not used for long is new again.
+        // A session that was not used for long is new again.
         rose(&set, 2);
         world.now_s += 61;
         assert!(world.round().iter().all(|node| *node != usize::MAX));
     }
 }
 
-/// The cell of nodes of weight 1 with this metadata.
+/// Returns the cell of nodes of weight 1 with this metadata.
 fn described(nodes: &[Value]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
     let (_, set) = cell(&vec![(1, 0); nodes.len()]);
     let mut endpoints = set.endpoints.clone();
@@ -358,13 +358,13 @@ fn described(nodes: &[Value]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
     (Arc::new(UpstreamCell::new(Arc::clone(&set))), set)
 }
 
-/// The upstream with these fields.
+/// Returns the upstream with these fields.
 fn configured(fields: Value) -> Upstream {
     serde_json::from_value(fields).expect("an upstream")
 }
 
 #[test]
-fn requests_stay_in_the_zone_as_far_as_it_carries_them() {
+fn requests_stay_in_the_zone_within_its_capacity() {
     for balance in ["roundrobin", "random", "least_request", "peak_ewma", "ewma"] {
         let rules = rules(configured(json!({ "type": balance, "zone_aware": { "min_cluster_size": 4 } })));
         let zones = ["here", "here", "here", "there", "there", "there"];
@@ -381,7 +381,7 @@ fn requests_stay_in_the_zone_as_far_as_it_carries_them() {
         local(80);
         fell(&set, 1);
         local(50);
-        // Too few nodes for the rule: all alike.
+        // Too few nodes for the rule: all are equal.
         fell(&set, 5);
         local(33);
         (0..6).for_each(|at| rose(&set, at));
@@ -401,7 +401,7 @@ fn a_retry_leaves_the_zone() {
     assert_eq!((order.len(), order[0]), (3, 1));
 }
 
-/// Nodes that requests for these pairs get.
+/// Returns the nodes for requests with these pairs.
 fn found(balancer: &mut Balancer, pairs: &[(&str, &str)]) -> Vec<usize> {
     let (mut wanted, tried) = (Vec::new(), Tried::default());
     pairs.iter().for_each(|(key, value)| ask_for(&mut wanted, key, value.as_bytes()));
@@ -425,7 +425,7 @@ fn found(balancer: &mut Balancer, pairs: &[(&str, &str)]) -> Vec<usize> {
 }
 
 #[test]
-fn requests_get_the_subset_that_they_ask_for() {
+fn requests_get_their_subset() {
     let nodes = [
         json!({ "version": "1", "stage": "prod" }),
         json!({ "version": "1", "stage": "canary" }),
@@ -458,9 +458,9 @@ fn requests_get_the_subset_that_they_ask_for() {
         assert_eq!(found(&mut any, &[("version", "3")]), [0, 1, 2, 3, 4]);
         let mut default = Balancer::new(config("default", json!({ "stage": "prod" })), cell, 0);
         assert_eq!(found(&mut default, &[]), [0]);
-        // A value cannot say what another key says.
+        // A value cannot imitate another key.
         assert_eq!(found(&mut default, &[("version", "2\0\0\0\0\0\0\0")]), [0]);
-        // A node of the subset falls; the others go on with it, and all of it as without subsets.
+        // A node of the subset fails; the other serves, and with all down all serve, as without subsets.
         fell(&set, 2);
         assert_eq!(found(&mut none, &[("version", "2")]), [3]);
         fell(&set, 3);
@@ -504,11 +504,11 @@ fn a_selector_has_its_own_fallback() {
         check(&[("shard", "a"), ("stage", "test"), ("version", "1")], &[0, 1]);
         check(&[("version", "3")], &[0, 2]);
         check(&[("stage", "test")], &[]);
-        // Selectors without a policy, keys of no selector, and no keys: that of all.
+        // Selectors without a policy, keys without a selector, and no keys: the rule's fallback.
         check(&[("shard", "c")], others);
         check(&[("shard", "c"), ("stage", "prod")], others);
         check(&[], others);
-        // The nodes of a subset fall: what is left is used before the fallback is.
+        // The nodes of a subset fail: its other nodes are used before the fallback.
         fell(&set, 0);
         assert_eq!(found(&mut balancer, &[("version", "1")]), [1]);
         rose(&set, 0);

@@ -1,4 +1,4 @@
-//! Ten thousand nodes in one upstream: what a pick looks at.
+//! Ten thousand nodes in one upstream: the cost of a pick.
 
 use super::*;
 use crate::hashing::{LOOKS, WORK};
@@ -6,7 +6,7 @@ use crate::health::NodeState;
 
 const MANY: usize = 10_000;
 
-/// All types but `least_conn`, which goes through all nodes.
+/// All types but `least_conn`, which scans all nodes.
 const CONSTANT: [Balance; 7] = [
     Balance::Roundrobin,
     Balance::Chash,
@@ -21,7 +21,7 @@ fn nodes(count: usize, weights: &[u32]) -> Vec<(u32, i32)> {
     (0..count).map(|n| (weights[n % weights.len()], 0)).collect()
 }
 
-/// The places that a pick looks at, on average.
+/// Returns the average number of look-ups of a pick.
 fn looks(balance: Balance, nodes: &[(u32, i32)]) -> f64 {
     const PICKS: u32 = 2_000;
     let mut balancer = Balancer::new(balance, cell(nodes).0, 0);
@@ -35,7 +35,7 @@ fn looks(balance: Balance, nodes: &[(u32, i32)]) -> f64 {
 }
 
 #[test]
-fn a_pick_looks_at_as_much_among_ten_thousand_nodes_as_among_ten() {
+fn a_pick_costs_as_much_among_ten_thousand_nodes_as_among_ten() {
     for balance in CONSTANT {
         for weights in [&[1][..], &[1, 3, 7, 20, 50]] {
             let (few, many) = (looks(balance, &nodes(10, weights)), looks(balance, &nodes(MANY, weights)));
@@ -45,7 +45,7 @@ fn a_pick_looks_at_as_much_among_ten_thousand_nodes_as_among_ten() {
     }
 }
 
-/// Some of ten thousand nodes.
+/// Returns a set of some of ten thousand nodes.
 fn set_of(numbers: impl Iterator<Item = usize>, epoch: &Arc<HealthEpoch>) -> EndpointSet {
     let endpoint = |at: usize| Endpoint {
         lease: Lease::numbered(at),
@@ -62,7 +62,7 @@ fn set_of(numbers: impl Iterator<Item = usize>, epoch: &Arc<HealthEpoch>) -> End
     EndpointSet::new(numbers.map(endpoint).collect(), Arc::clone(epoch))
 }
 
-/// What making tables costs meanwhile: what is hashed, and what is written.
+/// Returns the cost of building tables meanwhile: hashes and writes.
 fn work(within: impl FnOnce()) -> (usize, usize) {
     WORK.set((0, 0));
     within();
@@ -77,19 +77,19 @@ fn a_change_of_one_node_of_ten_thousand_touches_little() {
         let first = Arc::new(made_ahead(but(MANY), balance, None));
         let cell = Arc::new(UpstreamCell::new(Arc::clone(&first)));
         let mut balancers = [0, 1].map(|seed| Balancer::new(balance, Arc::clone(&cell), seed));
-        // One leaves, and another comes: the control side makes the tables of what it has.
+        // One leaves and another comes: the control side builds the new tables from the old ones.
         let mut next = None;
         let cost = work(|| next = Some(Arc::new(made_ahead(but(5_000), balance, Some(&first)))));
         assert!(cost.0 <= hashed && cost.1 <= written && cost.1 > 0, "{balance:?}: {cost:?}");
         let next = next.expect("a set");
         cell.publish(Arc::clone(&next));
-        // The workers take them over, and so they do where the health of a node changes.
+        // The workers take them, also after a change of health.
         let follow = |balancers: &mut [Balancer]| balancers.iter_mut().for_each(|it| it.refresh(0));
         assert_eq!(work(|| follow(&mut balancers)), (0, 0), "{balance:?}");
         fell(&next, 77);
         next.endpoints[78].health.want(NodeState::Drain);
         assert_eq!(work(|| follow(&mut balancers)), (0, 0), "{balance:?}");
-        // Without them a worker changes its own.
+        // Without them a worker updates its own table.
         cell.publish(Arc::new(but(MANY)));
         let cost = work(|| balancers[0].refresh(0));
         assert!(cost.0 <= hashed && cost.1 <= written && cost.1 > 0, "{balance:?}: {cost:?}");
