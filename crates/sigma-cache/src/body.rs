@@ -1,4 +1,4 @@
-//! Bodies of answers in memory: whole ones, and those that are still coming.
+//! Response bodies in memory: complete ones, and bodies that are still arriving.
 
 use std::future::Future;
 use std::io;
@@ -10,26 +10,26 @@ use sigma_http::Chunk;
 use sigma_plugin::BodySource;
 use tokio::sync::oneshot;
 
-/// Bytes of one piece: what a client is given is copied out of these.
+/// The size of one piece; clients get copies out of pieces.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The body of an answer. A copy is a handle.
+/// The body of a response. A clone is a handle.
 #[derive(Debug, Clone)]
 pub enum Body {
     /// All of it is there.
     Whole(Arc<[Piece]>),
-    /// It is still coming, as many bytes as are said.
+    /// It is still arriving, with this length.
     Coming(Arc<Coming>, u64),
-    /// It is elsewhere, and too large for memory.
+    /// It is stored elsewhere, and too large for memory.
     Elsewhere(Arc<dyn Blocks>),
 }
 
-/// A body that is read block by block from where it is.
+/// A body that is read block by block from its storage.
 pub trait Blocks: std::fmt::Debug + Send + Sync {
-    /// How long it is.
+    /// Returns its length.
     fn length(&self) -> u64;
 
-    /// Has a block read: all but the last one have [`PIECE_BYTES`].
+    /// Reads a block: all but the last one have [`PIECE_BYTES`].
     fn read(self: Arc<Self>, number: u64) -> Reading;
 }
 
@@ -40,12 +40,12 @@ pub type Reading = oneshot::Receiver<io::Result<Piece>>;
 pub type Piece = Arc<[u8]>;
 
 impl Body {
-    /// One of these bytes.
+    /// Returns a body with these bytes.
     pub fn of(bytes: &[u8]) -> Body {
         Body::Whole(bytes.chunks(PIECE_BYTES).map(Piece::from).collect())
     }
 
-    /// How long it is.
+    /// Returns its length.
     pub fn length(&self) -> u64 {
         match self {
             Body::Whole(_) => self.held(),
@@ -54,7 +54,7 @@ impl Body {
         }
     }
 
-    /// Bytes of memory that are its own.
+    /// Returns its own memory in bytes.
     pub(crate) fn held(&self) -> u64 {
         match self {
             Body::Whole(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
@@ -64,7 +64,7 @@ impl Body {
 
     /// Reads `length` bytes from `start` on; both must be within it.
     pub fn read(&self, start: u64, length: u64) -> Reader {
-        // Blocks are of one size, so that none before the first one is read.
+        // Blocks have one size, so that earlier ones need not be read.
         let block = PIECE_BYTES as u64;
         let (next, skip) = match self {
             Body::Elsewhere(_) => (start / block, start % block),
@@ -74,7 +74,7 @@ impl Body {
     }
 }
 
-/// A body that is still coming, for all who read it meanwhile.
+/// A body that is still arriving, with concurrent readers.
 #[derive(Debug, Default)]
 pub struct Coming {
     state: Mutex<State>,
@@ -83,30 +83,30 @@ pub struct Coming {
 #[derive(Debug, Default)]
 struct State {
     pieces: Vec<Piece>,
-    /// Whether it has come to its end, or broke off.
+    /// The end, complete or truncated; None before it.
     end: Option<bool>,
     readers: Vec<Waker>,
 }
 
 impl Coming {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock can leave the list half changed.
+        // No code under the lock can leave the list half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody waits for more.
+    /// Returns true if a reader waits for more.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.lock().readers.is_empty()
     }
 
-    /// The next piece has come.
+    /// Adds the next piece.
     pub(crate) fn push(&self, piece: Piece) {
         let mut state = self.lock();
         state.pieces.push(piece);
         tell(state);
     }
 
-    /// No more will come; whether that is the end of the body.
+    /// Ends the body, complete or truncated.
     pub(crate) fn end(&self, is_whole: bool) {
         let mut state = self.lock();
         state.end.get_or_insert(is_whole);
@@ -134,19 +134,19 @@ fn tell(mut state: MutexGuard<'_, State>) {
     readers.into_iter().for_each(Waker::wake);
 }
 
-/// Reads a part of a body.
+/// A reader of a part of a body.
 #[derive(Debug)]
 pub struct Reader {
     body: Body,
-    /// The number of the piece behind `piece`.
+    /// The number of the piece after `piece`.
     next: u64,
     piece: Option<Piece>,
-    /// Bytes of `piece` that were taken.
+    /// Bytes of `piece` that were read.
     taken: usize,
-    /// Bytes before the first one that is wanted.
+    /// Bytes before the first wanted one.
     skip: u64,
     left: u64,
-    /// The piece with the number `next`, from elsewhere.
+    /// The piece with the number `next`, from its storage.
     reading: Option<Reading>,
 }
 
@@ -155,7 +155,7 @@ impl Reader {
         let number = usize::try_from(self.next).unwrap_or(usize::MAX);
         let piece = match &self.body {
             Body::Whole(pieces) => pieces.get(number).cloned().ok_or_else(|| {
-                // What is kept is as long as it was said to be.
+                // A stored body has its declared length.
                 io::Error::other("a kept answer is shorter than it was")
             })?,
             Body::Coming(coming, _) => task::ready!(coming.poll_piece(number, task))?,
@@ -189,7 +189,7 @@ impl BodySource for Reader {
                     let window = self.taken..end;
                     self.left -= window.len() as u64;
                     self.taken = end;
-                    // What is kept goes to the socket from where it is.
+                    // A stored piece goes to the socket without a copy.
                     return Poll::Ready(Ok(Some(Chunk::shared(Arc::clone(piece), window))));
                 }
             }
@@ -232,7 +232,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_that_is_coming_is_read_as_far_as_it_is() {
+    fn an_arriving_body_is_read_as_far_as_possible() {
         let coming = Arc::new(Coming::default());
         let body = Body::Coming(Arc::clone(&coming), 6);
         assert_eq!(all_of(body.read(0, 6)), Err(Vec::new()));

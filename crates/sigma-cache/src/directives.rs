@@ -1,12 +1,12 @@
-//! The field `Cache-Control` of requests and answers (RFC 9111 §5.2).
+//! The field `Cache-Control` of requests and responses (RFC 9111 §5.2).
 
 use sigma_http::Headers;
 
-/// The largest number of seconds that a directive may say (RFC 9111 §1.2.2).
+/// The largest number of seconds in a directive (RFC 9111 §1.2.2).
 pub(crate) const SECONDS_MAX: u32 = 1 << 31;
 
-/// What the directives of a message come to. Those with field names in their value count as if they had none, which
-/// is the stricter reading (RFC 9111 §5.2.2.4 and §5.2.2.7).
+/// The directives of a message. Directives with field names in their value count as if they had no names, the stricter
+/// reading (RFC 9111 §5.2.2.4 and §5.2.2.7).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Directives {
     /// `no-store`
@@ -23,11 +23,11 @@ pub struct Directives {
     pub must_understand: bool,
     /// `only-if-cached`
     pub only_if_cached: bool,
-    /// `max-age`, in seconds, as all that follow
+    /// `max-age`, in seconds, as all below
     pub max_age: Option<u32>,
     /// `s-maxage`
     pub s_maxage: Option<u32>,
-    /// `max-stale`; without a value it is as large as can be
+    /// `max-stale`; without a value it is the largest number
     pub max_stale: Option<u32>,
     /// `min-fresh`
     pub min_fresh: Option<u32>,
@@ -38,7 +38,7 @@ pub struct Directives {
 }
 
 impl Directives {
-    /// Those of a message. Of several of one name the first one counts.
+    /// Parses the directives of a message. Of several with one name the first counts.
     pub fn of(headers: &Headers) -> Directives {
         let mut all = Directives::default();
         for (_, value) in headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"cache-control")) {
@@ -47,8 +47,8 @@ impl Directives {
         all
     }
 
-    /// Those that an answer has for caches like this one alone (RFC 9213): they stand in the place of all others. None if
-    /// there are none, or they are not understood.
+    /// Parses the directives for caches like this one alone (RFC 9213), which replace all others. None if they are
+    /// missing or invalid.
     pub fn targeted(headers: &Headers) -> Option<Directives> {
         let mut lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(TARGETED)).peekable();
         lines.peek()?;
@@ -59,7 +59,7 @@ impl Directives {
                 if !is_member(item) {
                     return None;
                 }
-                // A later one of the same name takes the place of an earlier one (RFC 8941 §3.2).
+                // A later one of the same name replaces an earlier one (RFC 8941 §3.2).
                 let mut one = Directives::default();
                 one.take(without_parameters(item));
                 all = one.over(all);
@@ -115,8 +115,8 @@ impl Directives {
 /// The field for caches of content delivery networks (RFC 9213 §3.1).
 const TARGETED: &[u8] = b"CDN-Cache-Control";
 
-/// Whether this is a member of a dictionary as structured fields have it (RFC 8941 §3.2), as far as directives use it: a
-/// key, and a number, a word, a text or nothing.
+/// Returns true for a member of a structured dictionary (RFC 8941 §3.2), as far as directives use it: a key, and a
+/// number, a word, a text or nothing.
 fn is_member(item: &[u8]) -> bool {
     let item = without_parameters(item);
     let at = item.iter().position(|b| *b == b'=');
@@ -141,7 +141,7 @@ fn is_value(value: &[u8]) -> bool {
     }
 }
 
-/// A member without what stands behind a semicolon.
+/// Removes the parameters after a semicolon.
 fn without_parameters(item: &[u8]) -> &[u8] {
     let mut is_quoted = false;
     let end = item.iter().position(|b| {
@@ -151,7 +151,7 @@ fn without_parameters(item: &[u8]) -> &[u8] {
     item[..end.unwrap_or(item.len())].trim_ascii_end()
 }
 
-/// A number of seconds. What is none is 0, which makes an answer stale (RFC 9111 §4.2.1).
+/// Parses a number of seconds. An invalid number is 0, which makes a response stale (RFC 9111 §4.2.1).
 pub(crate) fn seconds(text: &[u8]) -> u32 {
     let text = text.trim_ascii();
     if text.is_empty() || text.iter().any(|b| !b.is_ascii_digit()) {
@@ -163,13 +163,13 @@ pub(crate) fn seconds(text: &[u8]) -> u32 {
     number.unwrap_or(SECONDS_MAX)
 }
 
-/// The value within double quotes, if it stands in some.
+/// Removes double quotes around a value.
 fn unquoted(value: &[u8]) -> &[u8] {
     let value = value.trim_ascii();
     value.strip_prefix(b"\"").and_then(|inner| inner.strip_suffix(b"\"")).unwrap_or(value)
 }
 
-/// The directives of one line: a comma within double quotes parts nothing.
+/// Splits the directives of one line: a comma within double quotes does not separate.
 fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let parts = value.split(move |b| {
@@ -200,7 +200,7 @@ mod tests {
     fn names_and_values_in_all_their_forms() {
         let all = of(&["Max-Age=60, public", "s-maxage=\"70\" , NO-TRANSFORM"]);
         assert_eq!((all.max_age, all.s_maxage, all.public, all.private), (Some(60), Some(70), true, false));
-        // What stands in a value is no directive.
+        // Text within a value is not a directive.
         let all = of(&["extension=\"no-store, private\", max-age=1, x=\"\\\", no-cache\""]);
         assert_eq!(all, Directives { max_age: Some(1), ..Directives::default() });
         let all = of(&["no-cache=\"set-cookie\", private=\"x, y\""]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_stale() {
+    fn invalid_numbers_mean_stale() {
         for (text, expected) in [
             ("max-age=5", 5),
             ("max-age=0005", 5),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a field says, what forbids keeping is found behind it.
+        /// With any field content, a directive that forbids storing is found after it.
         #[test]
         fn nothing_hides_a_directive(noise in "[ -!#-~]{0,40}", digits in "[0-9]{1,30}") {
             let all = of(&[&noise, &format!("max-age={digits}, no-store")]);

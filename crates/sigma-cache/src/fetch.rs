@@ -1,4 +1,4 @@
-//! What a zone keeps on a disk, on its way into memory.
+//! Reading of a zone's disk responses into memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use crate::shelf::{Reads, Shelf};
 use crate::stored::Stored;
 use crate::zone::{Epoch, Zone};
 
-/// An answer that is being read. The zone has it in memory then, unless it is large.
+/// A response that is being read. Then the zone has it in memory, unless it is large.
 #[derive(Debug)]
 pub struct Fetch {
     zone: Arc<Zone>,
@@ -22,8 +22,8 @@ pub struct Fetch {
 }
 
 impl Zone {
-    /// Reads from a disk what is kept under a key for a request with these fields; None if there is nothing, or no time
-    /// for it.
+    /// Reads the response under a key for a request with these fields from the disk; None without a response, or if
+    /// the disk is busy.
     pub fn fetch(self: &Arc<Zone>, key: &[u8], request: &Headers, now: u64) -> Option<Fetch> {
         let shelf = Arc::clone(self.shelf()?);
         let epoch = self.epoch(key);
@@ -33,19 +33,19 @@ impl Zone {
 }
 
 impl Fetch {
-    /// Nobody waits for it any longer: the disk is too slow, and is left alone for a while.
+    /// Cancels the wait: the disk is too slow, and is not read for a while.
     pub fn give_up(self, now: u64) {
         self.shelf.rest_reading(now);
     }
 }
 
 impl Future for Fetch {
-    /// The answer, unless it was forgotten meanwhile or cannot be read.
+    /// The response, unless it was purged meanwhile or cannot be read.
     type Output = Option<Arc<Stored>>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(task));
-        // Without an answer whoever should have read it has gone.
+        // Without a result, the reading task has gone.
         let stored = answer.ok().flatten().filter(|stored| stored.is_kept());
         if let Some(stored) = &stored {
             self.zone.promote(&self.key, stored, self.epoch);

@@ -1,4 +1,4 @@
-//! Keeping an answer while it passes.
+//! Storing a response in transit.
 
 use std::sync::Arc;
 use std::task::{self, Poll, ready};
@@ -12,35 +12,35 @@ use crate::shelf::Stream;
 use crate::stored::Stored;
 use crate::zone::{Epoch, Lead, Zone};
 
-/// The least that is handed on to those who wait for more.
+/// The smallest piece that waiting readers get.
 const LEAST_PIECE_BYTES: usize = 4 * 1024;
 
-/// An answer that is to be kept, and whose body has yet to come.
+/// A response to store, before its body arrives.
 #[derive(Debug)]
 pub struct Draft<'d> {
-    /// Where it is kept.
+    /// The zone to store it in.
     pub zone: &'d Arc<Zone>,
     /// Its key.
     pub key: &'d [u8],
     /// Its head.
     pub head: &'d ResponseHead,
-    /// The fields of the request that it is an answer to, and what that asked for.
+    /// The fields and the target of its request.
     pub request: (&'d Headers, &'d [u8]),
     /// `Vary` counts.
     pub varies: bool,
-    /// How long it may be used.
+    /// Its freshness.
     pub life: Life,
-    /// How long its body is.
+    /// The length of its body.
     pub length: BodyLength,
-    /// The most that its body may have.
+    /// The largest body to store.
     pub most: u64,
-    /// What the zone was when the question was asked.
+    /// The zone's epoch at the time of the request.
     pub epoch: Epoch,
     /// Seconds since 1970.
     pub now: u64,
 }
 
-/// Keeps what passes it. What breaks off is not kept.
+/// Stores the body in transit. A truncated body is not stored.
 #[derive(Debug)]
 pub struct Fill {
     keeping: Option<Keeping>,
@@ -51,33 +51,33 @@ struct Keeping {
     zone: Arc<Zone>,
     key: Arc<[u8]>,
     epoch: Epoch,
-    /// Its body has yet to be put in.
+    /// Its body is added later.
     stored: Stored,
-    /// Where its body goes if it is too large for memory.
+    /// The destination of a body that is too large for memory.
     stream: Option<Stream>,
     pieces: Vec<Piece>,
     piece: Vec<u8>,
     held: u64,
-    /// Bytes of the zone that are set aside for it.
+    /// Bytes of the zone reserved for it.
     reserved: u64,
     most: u64,
     lead: Option<Lead>,
     now: u64,
-    /// Where others read it meanwhile, and as what they see it.
+    /// The shared body for concurrent readers, with the response as they see it.
     coming: Option<(Arc<Coming>, Arc<Stored>)>,
 }
 
 impl Fill {
-    /// Keeps what `draft` says, for those too who wait for what `lead` asks.
+    /// Stores the response of `draft`, also for requests that wait for `lead`.
     ///
     /// # Errors
-    /// Returns the lead if the answer cannot be kept.
+    /// Returns the lead if the response cannot be stored.
     pub fn new(draft: Draft<'_>, lead: Option<Lead>) -> Result<Fill, Option<Lead>> {
         let known = match draft.length {
             BodyLength::None => Some(0),
             BodyLength::Known(bytes) => Some(bytes),
             BodyLength::Streamed => None,
-            // Nobody can tell whether it came to its end.
+            // A truncation would not be detected.
             BodyLength::UntilClose => return Err(lead),
         };
         let most = draft.most.min(draft.zone.largest_of_all());
@@ -98,8 +98,8 @@ impl Fill {
                 return Err(lead);
             }
         }
-        // One whose length is not known may turn out too long: nobody reads what might not be kept. Nor what is read from
-        // a disk when it is there.
+        // A body of unknown length may turn out too long: readers must not share one that may not be stored. Nor one
+        // that goes to a disk.
         let shared = lead.as_ref().zip(known).filter(|_| stream.is_none());
         let coming = shared.map(|(lead, length)| {
             let coming = Arc::new(Coming::default());
@@ -126,13 +126,13 @@ impl Fill {
         Ok(Fill { keeping: Some(keeping) })
     }
 
-    /// The answer as others see it already, if they do.
+    /// Returns the response as others see it already, if they do.
     pub fn shared(&self) -> Option<Arc<Stored>> {
         let (_, shared) = self.keeping.as_ref()?.coming.as_ref()?;
         Some(Arc::clone(shared))
     }
 
-    /// The next frame of the body.
+    /// Handles the next frame of the body.
     pub fn see(&mut self, frame: &Frame) {
         match frame {
             Frame::Data(data) => self.take(data),
@@ -144,7 +144,7 @@ impl Fill {
         }
     }
 
-    /// As a filter; it has to be the first one.
+    /// Converts it to a filter; it must be the first one.
     pub fn filter(self) -> Box<dyn BodyFilter> {
         Box::new(self)
     }
@@ -153,7 +153,7 @@ impl Fill {
         let Some(keeping) = &mut self.keeping else { return };
         if !keeping.take(data) {
             let (lead, now) = (keeping.lead.take(), keeping.now);
-            // The next ones will be too long as well; a disk that did not keep up may do so then.
+            // Later ones will be too long as well; a disk that was behind may be fast enough then.
             let is_too_long = keeping.held >= keeping.most;
             self.keeping = None;
             match lead {
@@ -166,7 +166,7 @@ impl Fill {
 }
 
 impl Keeping {
-    /// False if it became too long, or has no place any more.
+    /// Adds bytes; returns false if it became too long, or lost its place.
     fn take(&mut self, data: &[u8]) -> bool {
         self.held += data.len() as u64;
         if self.held > self.most {
@@ -193,7 +193,7 @@ impl Keeping {
         true
     }
 
-    /// It is too large for memory: from here on it goes to a disk, and what has come first. False if there is none.
+    /// Moves a body that is too large for memory to the disk, with the bytes so far. Returns false without a disk.
     fn spill(&mut self) -> bool {
         if self.coming.is_some() {
             return false;
@@ -207,7 +207,7 @@ impl Keeping {
         taken
     }
 
-    /// Sets memory aside for so many bytes in all; false if there is none.
+    /// Reserves memory for this total; returns false if it is full.
     fn reserve(&mut self, held: u64) -> bool {
         let more = held.saturating_sub(self.reserved);
         if more > 0 && !self.zone.hold(more) {
@@ -217,7 +217,7 @@ impl Keeping {
         true
     }
 
-    /// The piece is full, or the last one. False if it has no place any more.
+    /// Adds a full piece, or the last one. Returns false if the response lost its place.
     fn push(&mut self) -> bool {
         let piece = Piece::from(&self.piece[..]);
         self.piece.clear();
@@ -231,7 +231,7 @@ impl Keeping {
         true
     }
 
-    /// The body has come to its end.
+    /// Stores the complete response.
     fn keep(mut self) {
         if !self.piece.is_empty() && !self.push() {
             return;
@@ -285,8 +285,8 @@ mod tests {
     use super::*;
     use crate::body::tests::all_of;
 
-    /// What was kept of a body in these pieces, whose length was said beforehand or not; None if nothing was. Also what
-    /// another one has read of it meanwhile.
+    /// Returns the stored bytes of a body in these pieces, with known or unknown length; None if it was not stored.
+    /// Also returns the bytes that a concurrent reader got.
     fn passed(pieces: &[Vec<u8>], is_known: bool, is_whole: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let zone = Arc::new(Zone::new(1 << 20));
         let mut head = ResponseHead::default();
@@ -324,9 +324,9 @@ mod tests {
     }
 
     proptest! {
-        /// However it comes, a whole body is kept as it is, and one that breaks off is not.
+        /// In any pieces, a complete body is stored unchanged, and a truncated one is not stored.
         #[test]
-        fn what_is_kept_is_what_has_passed(
+        fn stored_bytes_match_the_body(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40_000), 0..6),
             is_known: bool,
             is_whole: bool,

@@ -1,4 +1,4 @@
-//! One question for all who want the same answer.
+//! Request collapsing (single flight): one request fetches for all that want the same response.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use tokio::sync::Notify;
 
 use crate::stored::Stored;
 
-/// A question that somebody is asking a node, and that others wait for.
+/// A request to a node that others wait for.
 #[derive(Debug, Default)]
 pub struct Flight {
     is_over: AtomicBool,
-    /// Since when it is asked, in seconds since 1970.
+    /// Its start, in seconds since 1970.
     began: u64,
     state: Mutex<State>,
     told: Notify,
@@ -19,24 +19,24 @@ pub struct Flight {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The answer, while its body is coming.
+    /// The response, while its body arrives.
     coming: Option<Arc<Stored>>,
-    /// How many requests wait for it.
+    /// The number of waiting requests.
     waiting: u32,
 }
 
 impl Flight {
-    /// One that is asked from now on.
+    /// Returns a flight that starts now.
     pub(crate) fn new(now: u64) -> Flight {
         Flight { began: now, ..Flight::default() }
     }
 
-    /// Whether it is asked for longer than `most` seconds, and no answer has begun to come.
+    /// Returns true if it runs longer than `most` seconds without a response.
     pub(crate) fn is_late(&self, now: u64, most: u32) -> bool {
         most > 0 && now.saturating_sub(self.began) >= u64::from(most) && self.coming().is_none()
     }
 
-    /// A place among those who wait; None if `most` do.
+    /// Takes a place among the waiting requests; None if `most` wait already.
     pub fn join(self: Arc<Flight>, most: u32) -> Option<Place> {
         let mut state = self.lock();
         if most > 0 && state.waiting >= most {
@@ -47,7 +47,7 @@ impl Flight {
         Some(Place(self))
     }
 
-    /// Waits until there is something new: an answer is coming, or the question is over.
+    /// Waits for news: a response is arriving, or the flight has ended.
     async fn news(&self) {
         let told = self.told.notified();
         if !self.is_over.load(Ordering::Acquire) && self.coming().is_none() {
@@ -55,18 +55,18 @@ impl Flight {
         }
     }
 
-    /// The answer that is coming, if one is.
+    /// Returns the arriving response, if there is one.
     pub fn coming(&self) -> Option<Arc<Stored>> {
         self.lock().coming.clone()
     }
 
-    /// An answer is coming that all may have.
+    /// Sets an arriving response that all may share.
     pub(crate) fn answer(&self, stored: Arc<Stored>) {
         self.lock().coming = Some(stored);
         self.told.notify_waiters();
     }
 
-    /// The question is over.
+    /// Ends the flight.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         self.lock().coming = None;
@@ -74,17 +74,17 @@ impl Flight {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock panics.
+        // No code under the lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place among those who wait for an answer.
+/// A place among the requests that wait for a response.
 #[derive(Debug)]
 pub struct Place(Arc<Flight>);
 
 impl Place {
-    /// Waits until there is something new: an answer is coming, or the question is over.
+    /// Waits for news: a response is arriving, or the flight has ended.
     pub async fn news(&self) {
         self.0.news().await;
     }

@@ -1,5 +1,4 @@
-//! What must hold of the fields of every answer, whatever they are: a function for the target in `fuzz/`, which panics
-//! where it does not.
+//! Properties of the fields of any response: a function for the target in `fuzz/`, which panics on a violation.
 
 use sigma_http::{BodyLength, Headers, ResponseHead};
 use sigma_plugin::cache::{CacheRule, Lifetime};
@@ -13,8 +12,8 @@ use crate::stored::Stored;
 
 const NOW: u64 = 1_700_000_000;
 
-/// The status as one byte (and 200), the fields of an answer, a zero byte, the fields of its request. None panics; what is
-/// forbidden is not kept; what is kept fits the request that it was an answer to, and still does once it is refreshed.
+/// Input: the status as one byte (and 200), the fields of a response, a zero byte, the fields of its request. No
+/// input panics; a forbidden response is not stored; a stored one fits its request, also after a refresh.
 pub fn cache_fields(input: &[u8]) {
     let Some((status, rest)) = input.split_first() else { return };
     let mut sides = rest.splitn(2, |b| *b == 0);
@@ -47,8 +46,8 @@ pub fn cache_fields(input: &[u8]) {
     }
 }
 
-/// The head of an answer on a disk, and behind a byte 255 a file of one. None panics; what is read is written as it was;
-/// what is read of a file is within it.
+/// Input: the head of a response on a disk, then a byte 255 and a cache file. No input panics; a parsed head is
+/// written unchanged; reads stay within the file.
 pub fn cache_file(input: &[u8]) {
     if let Some((255, file)) = input.split_first() {
         let id =
@@ -77,7 +76,7 @@ fn rules() -> [CacheRule; 3] {
     [own, CacheRule::default(), deaf]
 }
 
-/// Lines of `name: value`; others are none.
+/// Parses lines of `name: value`; other lines are ignored.
 fn fields(text: &[u8]) -> Headers {
     let mut fields = Headers::default();
     for line in text.split(|b| *b == b'\n') {
@@ -91,7 +90,7 @@ fn fields(text: &[u8]) -> Headers {
     fields
 }
 
-/// Whether a directive stands alone in `Cache-Control`, where no quotation makes something else of it.
+/// Returns true if a directive is alone in `Cache-Control`, where no quotation changes its meaning.
 fn says(fields: &Headers, directive: &[u8]) -> bool {
     let mut lines = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"cache-control"));
     lines.any(|(_, value)| {
@@ -100,7 +99,7 @@ fn says(fields: &Headers, directive: &[u8]) -> bool {
     })
 }
 
-/// Whether directives for caches like this one may stand in the place of all others.
+/// Returns true if directives for caches like this one may replace all others.
 fn targets(fields: &Headers) -> bool {
     fields.find(b"CDN-Cache-Control").is_some()
 }

@@ -1,39 +1,39 @@
-//! What a kept answer is found and forgotten by.
+//! The properties by which a stored response is found and purged.
 
 use sigma_http::Headers;
 use sigma_http::header::list_items;
 
-/// The most answers under one key; the oldest goes (`docs/plugins/proxy-cache.md`).
+/// The limit of responses under one key; the oldest is removed (`docs/plugins/proxy-cache.md`).
 pub(crate) const VARIANTS_MAX: usize = 64;
 
-/// A field of a request by its name, and the value that it had.
+/// A request field by its name, and its value.
 pub(crate) type Varied = (Box<[u8]>, Option<Box<[u8]>>);
 
-/// What an answer is found and forgotten by, beside its key.
+/// The properties by which a response is found and purged, besides its key.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Label {
-    /// What it was asked for: the host, and path with query.
+    /// Its resource: the host, and path with query.
     pub resource: Box<[u8]>,
-    /// The names that its node gave it, to forget it by.
+    /// The tags set by its node, for purges.
     pub tags: Box<[Box<[u8]>]>,
-    /// The fields of the request that it depends on, in small letters and in order, with the value that each had.
+    /// The request fields that it depends on, in lower case and in order, with their values.
     pub(crate) varied: Box<[Varied]>,
 }
 
 impl Label {
-    /// Whether its answer is one to a request with these fields (RFC 9111 §4.1).
+    /// Returns true if its response fits a request with these fields (RFC 9111 §4.1).
     pub(crate) fn fits(&self, request: &Headers) -> bool {
         self.varied.iter().all(|(name, value)| normal_value(request, name) == *value)
     }
 
-    /// Whether its answer takes the place of another one under the same key. One that depends on other fields does: which
-    /// of the two is meant could not be told.
+    /// Returns true if its response replaces another one under the same key. A response that depends on other fields
+    /// does: the right one of the two would be ambiguous.
     pub(crate) fn replaces(&self, other: &Label) -> bool {
         self.varied == other.varied
             || !self.varied.iter().map(|(name, _)| name).eq(other.varied.iter().map(|(name, _)| name))
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Returns its approximate memory in bytes.
     pub(crate) fn weight(&self) -> u64 {
         let varied = self.varied.iter();
         let varied: usize =
@@ -43,10 +43,10 @@ impl Label {
     }
 }
 
-/// Fields whose items may come in any order and in any case (RFC 9110 §12.5): browsers differ in it.
+/// Fields whose items may come in any order and case (RFC 9110 §12.5): browsers differ here.
 const UNORDERED: [&[u8]; 4] = [b"accept", b"accept-charset", b"accept-encoding", b"accept-language"];
 
-/// The value of a field of a request, whatever white space and lines it stands in; None without it.
+/// Returns the value of a request field, without differences of white space and lines; None without the field.
 pub(crate) fn normal_value(request: &Headers, name: &[u8]) -> Option<Box<[u8]>> {
     let mut lines = request.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).peekable();
     lines.peek()?;
@@ -59,7 +59,7 @@ pub(crate) fn normal_value(request: &Headers, name: &[u8]) -> Option<Box<[u8]>> 
     Some(items.join(&b","[..]).into())
 }
 
-/// An item in small letters, without the white space in it.
+/// Returns an item in lower case, without white space.
 fn without_space(item: &[u8]) -> Vec<u8> {
     item.iter().filter(|b| !matches!(b, b' ' | b'\t')).map(u8::to_ascii_lowercase).collect()
 }

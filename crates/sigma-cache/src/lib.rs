@@ -1,7 +1,7 @@
-//! A shared cache of answers (RFC 9111): what may be kept, how long it may be used again, and the memory it is kept in.
+//! A shared response cache (RFC 9111): the rules of storing and reuse, and the memory.
 //!
-//! Nothing here knows routes, asks a node or reads a clock: whoever serves an exchange says what was asked, what was
-//! answered and what time it is. All workers share one [`Zone`] by name.
+//! This crate knows no routes, contacts no nodes and reads no clock: the caller passes request, response and time.
+//! All workers share one [`Zone`] by name.
 
 mod body;
 mod directives;

@@ -1,4 +1,4 @@
-//! How long an answer may be used again (RFC 9111 §4.2).
+//! The freshness of a response (RFC 9111 §4.2).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,26 +8,26 @@ use sigma_plugin::cache::{CacheRule, Lifetime};
 
 use crate::directives::{Directives, SECONDS_MAX, seconds};
 
-/// How long one answer may be used again. Times are seconds since 1970.
+/// The freshness of one response. Times are seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// When its age was 0.
+    /// The time at which its age was 0.
     pub born: u64,
-    /// Seconds that it is fresh, from then on.
+    /// Its freshness lifetime in seconds.
     pub lifetime: u32,
-    /// Seconds behind that in which it may be used while somebody asks anew.
+    /// Seconds after that in which it may be used during revalidation.
     pub while_revalidating: u32,
-    /// Seconds behind that in which it may be used where asking anew has failed.
+    /// Seconds after that in which it may be used if revalidation fails.
     pub if_error: u32,
-    /// It must not be used when it is stale, whatever anybody wants.
+    /// A stale response must never be used.
     pub never_stale: bool,
 }
 
-/// What an answer says of its keeping, as far as it counts.
+/// The caching directives of a response that count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Said {
     directives: Directives,
-    /// `Expires` counts where no directive says how long it is fresh.
+    /// `Expires` counts if no directive sets a lifetime.
     heeds_expires: bool,
 }
 
@@ -40,7 +40,7 @@ impl std::ops::Deref for Said {
 }
 
 impl Said {
-    /// What the head of an answer says.
+    /// Parses a response head.
     pub(crate) fn of(rule: &CacheRule, head: &ResponseHead) -> Said {
         let heeds_expires = !rule.ignores.expires;
         if rule.ignores.cache_control {
@@ -51,7 +51,7 @@ impl Said {
             _ => None,
         };
         match targeted {
-            // All else is for others (RFC 9213 §2.2).
+            // All other directives are for other caches (RFC 9213 §2.2).
             Some(directives) => Said { directives, heeds_expires: false },
             None => Said { directives: Directives::of(&head.headers), heeds_expires },
         }
@@ -59,7 +59,8 @@ impl Said {
 }
 
 impl Life {
-    /// That of an answer that has come at `now` and was asked for at `asked`. None if nothing says how long it is fresh.
+    /// Returns the freshness of a response that arrived at `now` and was requested at `asked`. Returns None without a
+    /// known lifetime.
     pub(crate) fn of(
         head: &ResponseHead,
         said: &Said,
@@ -71,7 +72,7 @@ impl Life {
         let born = || now - age(headers, (asked, now)).min(now);
         let accelerated = || accelerated(headers, now).filter(|_| !rule.ignores.accel_expires);
         let (lifetime, born) = match &rule.lifetime {
-            // Whatever the node says: its age counts from here.
+            // The node's directives are ignored: the age counts from here.
             Lifetime::Fixed(seconds) => (*seconds, now),
             Lifetime::Stated => (stated()?, born()),
             Lifetime::StatedOr(otherwise) => match accelerated() {
@@ -86,7 +87,7 @@ impl Life {
                 None => {
                     let guess = || guessed(head, said, born()).filter(|_| *guesses);
                     let known = stated().or_else(|| by_status(otherwise, head.status)).or_else(guess);
-                    // Without a lifetime it may be kept, and a node has to be asked each time (RFC 9111 §3).
+                    // Without a lifetime it may be stored, but must be revalidated each time (RFC 9111 §3).
                     (known.or((said.no_cache || said.public).then_some(0))?, born())
                 }
             },
@@ -98,34 +99,34 @@ impl Life {
         Some(Life { born, lifetime, while_revalidating, if_error, never_stale })
     }
 
-    /// Its age.
+    /// Returns its age.
     pub fn age(&self, now: u64) -> u64 {
         now.saturating_sub(self.born)
     }
 
-    /// Whether it may be used without asking anybody.
+    /// Returns true if it may be used without revalidation.
     pub fn is_fresh(&self, now: u64) -> bool {
         self.age(now) < u64::from(self.lifetime)
     }
 
-    /// Seconds since it is stale; 0 while it is fresh.
+    /// Returns the seconds since it became stale; 0 while it is fresh.
     pub fn staleness(&self, now: u64) -> u64 {
         self.age(now).saturating_sub(u64::from(self.lifetime))
     }
 
-    /// Whether it may be used while somebody asks anew.
+    /// Returns true if it may be used during revalidation.
     pub fn may_wait(&self, now: u64) -> bool {
         !self.never_stale && self.staleness(now) < u64::from(self.while_revalidating)
     }
 
-    /// Whether it may be used where asking anew has failed.
+    /// Returns true if it may be used after a failed revalidation.
     pub fn may_stand_in(&self, now: u64) -> bool {
         let may_be_stale = !self.never_stale && self.staleness(now) < u64::from(self.if_error);
         self.is_fresh(now) || may_be_stale
     }
 }
 
-/// The lifetime that an answer states (RFC 9111 §4.2.1).
+/// Returns the lifetime set by a response (RFC 9111 §4.2.1).
 fn stated(headers: &Headers, said: &Said, now: u64) -> Option<u32> {
     if let Some(seconds) = said.s_maxage.or(said.max_age) {
         return Some(seconds);
@@ -135,7 +136,7 @@ fn stated(headers: &Headers, said: &Said, now: u64) -> Option<u32> {
     }
     let mut expires = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"expires"));
     let (_, value) = expires.next()?;
-    // What is no date, or several, is the past (RFC 9111 §5.3).
+    // An invalid date, or several, means the past (RFC 9111 §5.3).
     let end = if expires.next().is_some() { None } else { date(value) };
     let begin = headers.find(b"Date").and_then(date).unwrap_or(now);
     let seconds = end.map_or(0, |end| end.saturating_sub(begin));
@@ -147,13 +148,13 @@ fn by_status(otherwise: &[(Option<u16>, u32)], status: u16) -> Option<u32> {
     fitting.map(|(_, seconds)| *seconds)
 }
 
-/// The longest that is guessed: who says nothing of a day means nothing by it.
+/// The longest heuristic lifetime.
 const GUESSED_MAX_S: u64 = 24 * 60 * 60;
 
-/// Statuses of answers that may be kept though nothing is said of it (RFC 9110 §15.1).
+/// Statuses of responses that may be stored without directives (RFC 9110 §15.1).
 const HEURISTIC: [u16; 12] = [200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414, 501];
 
-/// A lifetime for what says nothing of it: a tenth of the time for which it had not changed (RFC 9111 §4.2.2).
+/// Returns the heuristic lifetime: a tenth of the time since the last change (RFC 9111 §4.2.2).
 fn guessed(head: &ResponseHead, said: &Directives, born: u64) -> Option<u32> {
     if !said.public && !HEURISTIC.contains(&head.status) {
         return None;
@@ -163,7 +164,7 @@ fn guessed(head: &ResponseHead, said: &Directives, born: u64) -> Option<u32> {
     u32::try_from((made.saturating_sub(changed) / 10).min(GUESSED_MAX_S)).ok()
 }
 
-/// nginx's own field, which goes before all others: seconds, or `@` and the time of the end.
+/// Parses nginx's own field, which precedes all others: seconds, or `@` and the end time.
 fn accelerated(headers: &Headers, now: u64) -> Option<u32> {
     let value = headers.find(b"X-Accel-Expires")?;
     match value.strip_prefix(b"@") {
@@ -175,7 +176,7 @@ fn accelerated(headers: &Headers, now: u64) -> Option<u32> {
     }
 }
 
-/// How old an answer was when it came (RFC 9111 §4.2.3).
+/// Returns the age of a response on arrival (RFC 9111 §4.2.3).
 fn age(headers: &Headers, (asked, now): (u64, u64)) -> u64 {
     let apparent = headers.find(b"Date").and_then(date).map_or(0, |date| now.saturating_sub(date));
     let first = headers.find(b"Age").and_then(|value| list_items(value).next());
@@ -183,7 +184,7 @@ fn age(headers: &Headers, (asked, now): (u64, u64)) -> u64 {
     apparent.max(u64::from(said) + now.saturating_sub(asked))
 }
 
-/// The seconds since 1970 of a date in a field.
+/// Parses a date field to seconds since 1970.
 pub(crate) fn date(value: &[u8]) -> Option<u64> {
     let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
     Some(at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stated_in_its_order() {
+    fn directives_count_in_their_order() {
         let check = |fields: &[(&str, &str)], expected: Option<u64>| {
             assert_eq!(left(fields, Lifetime::Stated), expected, "{fields:?}");
         };
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing() {
+    fn responses_without_directives() {
         let known = |otherwise: &[(Option<u16>, u32)], guesses: bool| Lifetime::Known {
             otherwise: otherwise.to_vec(),
             guesses,
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_ones_have_their_time() {
+    fn stale_responses_have_a_time_limit() {
         let life = life(
             &[("Cache-Control", "max-age=10, stale-while-revalidate=5, stale-if-error=20")],
             Lifetime::Stated,

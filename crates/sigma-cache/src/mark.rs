@@ -1,4 +1,4 @@
-//! What an answer in memory and its file on a disk know of each other.
+//! The link between a response in memory and its file on a disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(crate) struct Mark {
     /// The name of the file.
     pub(crate) id: u128,
-    /// When the answer was last used, in seconds since 1970. Written by whoever uses it, whole seconds apart.
+    /// The time of the last use, in seconds since 1970. Written by each user, at most once a second.
     used: AtomicU32,
-    /// It is forgotten: nobody is given what is in the file any more.
+    /// It is purged: its file is not used any more.
     is_gone: AtomicBool,
 }
 
@@ -18,10 +18,10 @@ impl Mark {
         Mark { id, used: AtomicU32::new(seconds(now)), is_gone: AtomicBool::new(false) }
     }
 
-    /// Somebody uses it.
+    /// Records a use.
     pub(crate) fn touch(&self, now: u64) {
         let now = seconds(now);
-        // Most uses are of the second that is written already: the line stays in the caches of all workers.
+        // Most uses are in the recorded second: so the cache line stays shared by all workers.
         if self.used.load(Ordering::Relaxed) < now {
             self.used.store(now, Ordering::Relaxed);
         }
@@ -40,7 +40,7 @@ impl Mark {
     }
 }
 
-/// Seconds since 1970, which are enough for a hundred years.
+/// Returns seconds since 1970, which fit for a hundred years.
 pub(crate) fn seconds(now: u64) -> u32 {
     u32::try_from(now).unwrap_or(u32::MAX)
 }

@@ -1,33 +1,33 @@
-//! Orders to forget answers by what they are, in all zones or in one.
+//! Purge orders by properties of responses, for all zones or one.
 
 use std::collections::HashSet;
 
 use crate::label::Label;
 
-/// Which answers are to be forgotten: those that any of these means.
+/// The responses to purge: a match of any criterion counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Purge {
     /// Only in the zone of this name.
     pub zone: Option<Box<str>>,
-    /// All of them.
+    /// All responses.
     pub all: bool,
-    /// Those to requests for one of these: the host in small letters without a port, then path and query.
+    /// Responses to requests for one of these: the host in lower case without a port, then path and query.
     pub resources: HashSet<Box<[u8]>>,
-    /// Those to requests for what begins so.
+    /// Responses to requests for targets with these prefixes.
     pub prefixes: Vec<Box<[u8]>>,
-    /// Those with one of these tags.
+    /// Responses with one of these tags.
     pub tags: HashSet<Box<[u8]>>,
-    /// Those under keys that end so.
+    /// Responses under keys with these ends.
     pub keys: Vec<Box<[u8]>>,
 }
 
 impl Purge {
-    /// One of everything.
+    /// Returns an order for all responses.
     pub fn everything() -> Purge {
         Purge { all: true, ..Purge::default() }
     }
 
-    /// Whether the answer with this label under this key is meant.
+    /// Returns true if the response with this label under this key matches.
     pub(crate) fn means(&self, key: &[u8], label: &Label) -> bool {
         self.all
             || self.resources.contains(&label.resource)
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_mean_what_they_name() {
+    fn orders_match_their_criteria() {
         let check = |purge: Purge, expected: usize| {
             let zones = zones();
             assert_eq!(zones.purge(&purge).0, expected, "{purge:?}");

@@ -1,4 +1,4 @@
-//! What may be kept, and what a request lets be used (RFC 9111 §3, §5.2.1).
+//! The rules of storing a response, and of its use for a request (RFC 9111 §3, §5.2.1).
 
 use sigma_http::{HeaderId, Headers, ResponseHead};
 use sigma_plugin::cache::CacheRule;
@@ -6,22 +6,22 @@ use sigma_plugin::cache::CacheRule;
 use crate::directives::Directives;
 use crate::life::{Life, Said};
 
-/// An answer of a node, and what is known of its question.
+/// A response of a node, with facts about its request.
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
     /// Its head.
     pub head: &'a ResponseHead,
     /// The fields of the request.
     pub request: &'a Headers,
-    /// The key tells whose answer it is.
+    /// The key identifies the user.
     pub is_isolated: bool,
-    /// The request is of a person without a name.
+    /// The request is from a user without a name.
     pub is_unnamed: bool,
-    /// When the question was asked and the answer came, in seconds since 1970.
+    /// The times of request and response, in seconds since 1970.
     pub times: (u64, u64),
 }
 
-/// How long an answer may be used again; None if it must not be kept.
+/// Returns the freshness of a response; None if it must not be stored.
 pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     let Answered { head, request, is_isolated, is_unnamed, times } = answered;
     let said = Said::of(rule, head);
@@ -39,12 +39,12 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     if rule.heeds_requests && Directives::of(request).no_store {
         return None;
     }
-    // What one may see others may not, unless it says so (RFC 9111 §3.5).
+    // A private response is not for others, unless it allows that (RFC 9111 §3.5).
     let is_for_all = said.public || said.s_maxage.is_some() || said.must_revalidate;
     if request.has(HeaderId::Authorization) && !is_isolated && !is_for_all {
         return None;
     }
-    // The same without that field: a session is in a cookie, and a plugin has let it in.
+    // The same without that field: a cookie has the session, and a plugin has admitted it.
     if is_unnamed && !said.public && said.s_maxage.is_none() {
         return None;
     }
@@ -53,27 +53,28 @@ pub fn may_keep(rule: &CacheRule, answered: Answered<'_>) -> Option<Life> {
     }
     let life = Life::of(head, &said, rule, times)?;
     let (_, now) = times;
-    // What is stale from the start is worth keeping if a node can say that it is still good.
+    // A response that is stale on arrival is worth storing if it can be revalidated.
     let has = |name: &[u8]| head.headers.find(name).is_some();
     let may_be_good = rule.revalidates && (has(b"ETag") || has(b"Last-Modified"));
     (life.is_fresh(now) || may_be_good).then_some(life)
 }
 
-/// Whether it is known what an answer with this status is, and so how it may be kept: those of RFC 9110 §15, and 451.
+/// Returns true if the meaning of the status, and so of its storing, is known: statuses of RFC 9110 §15, and 451.
 fn is_understood(status: u16) -> bool {
     matches!(status, 200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 451 | 500..=505)
 }
 
-/// What a request lets be done with what is kept.
+/// The allowed use of a stored response for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MayUse {
-    /// It is used.
+    /// It may be used.
     Yes,
-    /// Somebody has to say first that it is still good.
+    /// It must be revalidated first.
     Stale,
 }
 
-/// Whether what is kept may be used for a request. One whose wishes count may want it fresher, or take it staler.
+/// Returns the allowed use of a stored response for a request. A request whose directives count may require a fresher
+/// response, or accept a staler one.
 pub fn may_use(rule: &CacheRule, life: &Life, wishes: &Directives, now: u64) -> MayUse {
     let is_fresh = life.is_fresh(now);
     if !rule.heeds_requests {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept() {
+    fn storable_responses() {
         let rule = CacheRule {
             statuses: Some(vec![200, 404, 206, 304]),
             lifetime: Lifetime::Fixed(60),
@@ -119,7 +120,7 @@ mod tests {
         for forbidden in ["no-store", "private", "no-cache", "Private=\"x\", max-age=5"] {
             assert!(!kept(&rule, &[], &[("Cache-Control", forbidden)], 200), "{forbidden}");
         }
-        // The status has to be known, and `no-store` is for those who do not know it.
+        // The status must be known; `no-store` is for caches that do not know it.
         let understood = [("Cache-Control", "no-store, must-understand")];
         let any = CacheRule { statuses: None, ..rule.clone() };
         assert!(kept(&any, &[], &understood, 200) && kept(&any, &[], &understood, 404));
@@ -132,7 +133,7 @@ mod tests {
         assert!(!kept(&rule, &[], &[("Set-Cookie", "a=b")], 200));
         let cookies = CacheRule { keeps_cookies: true, ..rule.clone() };
         assert!(kept(&cookies, &[], &[("Set-Cookie", "a=b")], 200));
-        // Somebody's own answer.
+        // A private response.
         let own = [("Authorization", "Basic x")];
         assert!(!kept(&rule, &own, &[("Cache-Control", "max-age=60")], 200));
         for shared in ["public", "s-maxage=5", "must-revalidate"] {
@@ -146,14 +147,14 @@ mod tests {
             assert_eq!(kept(&rule, &unnamed, &[("Cache-Control", control)], 200), is_kept, "{control}");
         }
         assert!(!kept(&rule, &unnamed, &[], 200));
-        // Wishes of a client count if the operator wants that.
+        // Directives of a client count if the operator enables that.
         let no_store = [("Cache-Control", "no-store")];
         assert!(kept(&rule, &no_store, &[], 200));
         assert!(!kept(&CacheRule { heeds_requests: true, ..rule }, &no_store, &[], 200));
     }
 
     #[test]
-    fn what_is_used() {
+    fn usable_responses() {
         let life = Life { born: 1000, lifetime: 60, while_revalidating: 0, if_error: 0, never_stale: false };
         let check = |heeds_requests: bool, wishes: &str, now: u64, expected: MayUse| {
             let rule = CacheRule { heeds_requests, ..CacheRule::default() };

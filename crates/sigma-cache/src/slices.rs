@@ -1,7 +1,7 @@
-//! Answers in slices: parts of one size, each kept for itself, and the table that says which ones belong together.
+//! Responses in slices: parts of one size, stored separately, with a table of the slices that belong together.
 //!
-//! The keys of slices have the number of their table. What is not in a table is found by nobody: to forget the table is
-//! to forget all of its slices, however many there are.
+//! The keys of slices contain the id of their table. A slice without a table is never found: to purge the table
+//! purges all of its slices.
 
 use sigma_http::range::{ByteRange, content_range};
 use sigma_http::{BodyLength, Headers, ResponseHead};
@@ -9,15 +9,15 @@ use sigma_http::{BodyLength, Headers, ResponseHead};
 use crate::body::Body;
 use crate::stored::Stored;
 
-/// Ends what stands before the key of an answer in those of its slices. No part of a key is so long as this says as a
-/// length, so that no key of an answer is taken for one of a slice.
+/// The separator after the key of a response in the keys of its slices. No part of a key has the length that it
+/// spells, so that no key of a response equals one of a slice.
 const END: [u8; 8] = [0xff; 8];
 
-/// What tells one version of a representation from another, so that slices of two are never put together
-/// (RFC 9110 §15.3.7.3).
+/// The identity of one version of a representation, so that slices of two versions are never combined (RFC 9110
+/// §15.3.7.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// How long all of it is.
+    /// The total length.
     pub total: u64,
     tag: Option<Box<[u8]>>,
     modified: Option<Box<[u8]>>,
@@ -25,8 +25,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// That of an answer with these fields, of which all is so long. None if nothing tells it from others: a tag that is
-    /// weak, or neither a tag nor a date.
+    /// Returns the version of a response with these fields and this total length. Returns None without a unique
+    /// validator: a weak tag, or neither a tag nor a date.
     pub fn of(headers: &Headers, total: u64) -> Option<Version> {
         let value = |name: &[u8]| headers.find(name).map(Box::from);
         let (tag, modified): (Option<Box<[u8]>>, _) = (value(b"ETag"), value(b"Last-Modified"));
@@ -37,8 +37,8 @@ impl Version {
         is_strong.then(|| Version { total, tag, modified, coding: value(b"Content-Encoding") })
     }
 
-    /// That of an answer which has just the slice of this number, each of so many bytes. None if it has anything else, or
-    /// says so.
+    /// Returns the version of a response that has exactly the slice of this number and size. Returns None for any
+    /// other part.
     pub fn of_slice(
         head: &ResponseHead,
         length: BodyLength,
@@ -51,7 +51,7 @@ impl Version {
         if is_right { Version::of(&head.headers, total) } else { None }
     }
 
-    /// That of a slice which is kept, or is coming; None if it is not the one of this number.
+    /// Returns the version of a slice that is stored, or arriving; None if its number is different.
     pub fn of_kept(stored: &Stored, number: u64, slice_bytes: u64) -> Option<Version> {
         let (range, total) = content_range(stored.headers.find(b"Content-Range")?)?;
         let is_right = slice(number, slice_bytes, total)? == (range.start, range.length())
@@ -60,36 +60,36 @@ impl Version {
     }
 }
 
-/// Whether an answer with a part has all there is.
+/// Returns true if a partial response has the whole representation.
 pub fn is_all(head: &ResponseHead, length: BodyLength) -> bool {
     said(head).is_some_and(|(range, total)| range.length() == total && length == BodyLength::Known(total))
 }
 
-/// What an answer says that it has; None if it does not say it once.
+/// Returns the declared part of a response; None if it is not declared exactly once.
 fn said(head: &ResponseHead) -> Option<(ByteRange, u64)> {
     let mut said = head.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-range"));
     content_range(said.next()?.1).filter(|_| said.next().is_none())
 }
 
-/// Where a slice begins, and how long it is; None if it is beyond the end.
+/// Returns position and length of a slice; None if it is beyond the end.
 pub fn slice(number: u64, slice_bytes: u64, total: u64) -> Option<(u64, u64)> {
     let start = number.checked_mul(slice_bytes).filter(|start| *start < total)?;
     Some((start, slice_bytes.min(total - start)))
 }
 
-/// What the slices of one answer have in common.
+/// The common properties of the slices of one response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceTable {
-    /// What tells them from those of other tables.
+    /// The id in the keys of its slices.
     pub id: u64,
-    /// How many bytes each has.
+    /// The size of each slice.
     pub slice_bytes: u64,
-    /// What they are slices of.
+    /// The version of the representation.
     pub version: Version,
 }
 
 impl SliceTable {
-    /// What was kept by [`SliceTable::stored`].
+    /// Reads a table that [`SliceTable::stored`] has made.
     pub fn of(stored: &Stored) -> Option<SliceTable> {
         let Body::Whole(pieces) = &stored.body else { return None };
         let bytes: &[u8] = pieces.first()?;
@@ -100,7 +100,7 @@ impl SliceTable {
         Some(SliceTable { id, slice_bytes, version })
     }
 
-    /// The table as it is kept, found and forgotten as the answer is that one of its slices is.
+    /// Returns the table in stored form; it is found and purged like the response of one of its slices.
     pub fn stored(&self, slice: &Stored) -> Stored {
         let numbers = [self.id, self.slice_bytes, self.version.total].map(u64::to_le_bytes).concat();
         let mut stored = slice.with_body(Body::of(&numbers));
@@ -110,12 +110,12 @@ impl SliceTable {
     }
 }
 
-/// The key under which the table of an answer is kept.
+/// Returns the key of the table of a response.
 pub fn table_key(key: &[u8]) -> Vec<u8> {
     [b"table", &END[..], key].concat()
 }
 
-/// The key of a slice.
+/// Returns the key of a slice.
 pub fn slice_key(key: &[u8], id: u64, number: u64) -> Vec<u8> {
     [b"slice", &id.to_le_bytes()[..], &number.to_le_bytes(), &END, key].concat()
 }
@@ -128,7 +128,7 @@ mod tests {
     const TAG: (&str, &str) = ("ETag", "\"a\"");
 
     #[test]
-    fn versions_are_told_apart() {
+    fn versions_are_distinct() {
         let of = |fields: &[(&str, &str)]| Version::of(&headers(fields), 10);
         let date = ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert!(of(&[TAG]).is_some() && of(&[date]).is_some());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_the_slice_that_was_asked_for() {
+    fn a_response_has_the_requested_slice() {
         let check = |said: &[&str], length: BodyLength, number: u64, expected: Option<u64>| {
             let mut head = ResponseHead::default();
             head.start(206);
@@ -155,7 +155,7 @@ mod tests {
         check(&["bytes 4-7/10"], BodyLength::Known(4), 1, Some(10));
         check(&["bytes 8-9/10"], BodyLength::Known(2), 2, Some(10));
         check(&["bytes 0-1/2"], BodyLength::Known(2), 0, Some(2));
-        // Less, more, another one, none, or not to be told.
+        // Less, more, another one, none, or unknown.
         check(&["bytes 0-2/10"], BodyLength::Known(3), 0, None);
         check(&["bytes 0-4/10"], BodyLength::Known(5), 0, None);
         check(&["bytes 0-3/10"], BodyLength::Known(4), 1, None);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_may_be_all_there_is() {
+    fn a_part_may_be_the_whole() {
         for (said, length, expected) in [
             ("bytes 0-3/4", 4, true),
             ("bytes 0-3/5", 4, false),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_what_was_kept() {
+    fn a_table_survives_storing() {
         let slice = stored(&[TAG, ("Content-Range", "bytes 0-3/10"), ("Cache-Tag", "t")], &[]).unwrap();
         let version = Version::of_kept(&slice, 0, 4).unwrap();
         assert_eq!(Version::of_kept(&slice, 1, 4), None);
@@ -190,12 +190,12 @@ mod tests {
         let kept = table.stored(&slice);
         assert_eq!(SliceTable::of(&kept), Some(table));
         assert!(kept.label == slice.label && kept.headers.find(b"Content-Range").is_none());
-        // What is no table.
+        // Invalid tables.
         assert_eq!(SliceTable::of(&slice), None);
     }
 
     #[test]
-    fn keys_are_of_one_thing_alone() {
+    fn keys_are_unique() {
         let keys = [
             b"k".to_vec(),
             table_key(b"k"),
@@ -206,7 +206,7 @@ mod tests {
         ];
         for (at, key) in keys.iter().enumerate() {
             assert!(keys[..at].iter().all(|other| other != key));
-            // Orders that name the end of a key mean what is kept in slices as well.
+            // Orders for the end of a key include slices.
             assert!(key.ends_with(b"k"));
         }
     }

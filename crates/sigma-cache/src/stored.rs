@@ -1,4 +1,4 @@
-//! An answer that is kept.
+//! A stored response.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::label::{Label, normal_value};
 use crate::life::{Life, date};
 use crate::mark::Mark;
 
-/// What an entry takes beside its bytes.
+/// The memory of an entry besides its bytes.
 const OVERHEAD_BYTES: u64 = 256;
 
-/// An answer that is kept, and may be used again for requests that are like the one it was given to.
+/// A stored response, which may be reused for matching requests.
 #[derive(Debug, Clone)]
 pub struct Stored {
     /// Its status.
     pub status: u16,
-    /// Its fields, but for those of the connection that it came over.
+    /// Its fields, without connection fields.
     pub headers: Headers,
     /// Its body.
     pub body: Body,
-    /// How long it may be used.
+    /// Its freshness.
     pub life: Life,
-    /// What it is found and forgotten by.
+    /// The properties by which it is found and purged.
     pub label: Arc<Label>,
-    /// When it was made, as it says itself; of several that fit the newest one is used.
+    /// Its date, from its own fields; of several matches the newest one is used.
     pub(crate) date: u64,
-    /// Where it is on a disk, if it is.
+    /// Its place on a disk, if it has one.
     pub(crate) mark: Option<Arc<Mark>>,
 }
 
 impl Stored {
-    /// An answer to a request with these fields, for a resource. None if no request is ever like another one:
+    /// Returns a stored response to a request with these fields, for a resource. None if no request ever matches:
     /// `Vary: *`. `varies` says whether that field counts.
     pub fn new(
         head: &ResponseHead,
@@ -63,44 +63,44 @@ impl Stored {
         Some(Stored { status: head.status, headers, body, life, label, date, mark: None })
     }
 
-    /// The same with another body.
+    /// Returns the same with another body.
     pub(crate) fn with_body(&self, body: Body) -> Stored {
         Stored { body, ..self.clone() }
     }
 
-    /// Whether it is an answer to a request with these fields (RFC 9111 §4.1).
+    /// Returns true if it matches a request with these fields (RFC 9111 §4.1).
     pub fn fits(&self, request: &Headers) -> bool {
         self.label.fits(request)
     }
 
-    /// Whether it takes the place of another answer under the same key.
+    /// Returns true if it replaces another response under the same key.
     pub(crate) fn replaces(&self, other: &Stored) -> bool {
         self.label.replaces(&other.label)
     }
 
-    /// Whether what is on a disk is not forgotten; true of what is in memory alone.
+    /// Returns true if its disk copy is not purged, or if it has no disk copy.
     pub fn is_kept(&self) -> bool {
         self.mark.as_ref().is_none_or(|mark| !mark.is_gone())
     }
 
-    /// It is used.
+    /// Records a use.
     pub fn touch(&self, now: u64) {
         if let Some(mark) = &self.mark {
             mark.touch(now);
         }
     }
 
-    /// The same after a node has said that it is still good (RFC 9111 §4.3.4). Where it says so of another version, by
-    /// a tag, this one is none the fresher.
+    /// Returns it after a revalidation (RFC 9111 §4.3.4). If the 304 has the tag of another version, this one does
+    /// not become fresher.
     pub fn refreshed(&self, said: &Headers, life: Life) -> Stored {
         let mut fresh = self.clone();
         if is_other_version(self.headers.find(b"ETag"), said.find(b"ETag")) {
             return fresh;
         }
-        // Those that speak of the body stay: a 304 has none. So does the tag, of which the 304 may have the weak form.
+        // Fields about the body stay: a 304 has no body. So does the tag, as the 304 may have its weak form.
         let stays = |name: &[u8]| OF_THE_BODY.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
         let updates: Vec<(&[u8], &[u8])> = said.iter().filter(|(name, _)| !stays(name)).collect();
-        // What was known of the age of the old one says nothing of this one.
+        // The age fields of the old response do not apply.
         for name in [&b"Age"[..], b"Date"].into_iter().chain(updates.iter().map(|(name, _)| *name)) {
             fresh.headers.remove_name(name);
         }
@@ -112,18 +112,18 @@ impl Stored {
         fresh
     }
 
-    /// When it was made.
+    /// Returns its date.
     pub(crate) fn date(&self) -> u64 {
         self.date
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Returns its approximate memory in bytes.
     pub(crate) fn weight(&self) -> u64 {
         OVERHEAD_BYTES + self.headers.memory() as u64 + self.body.held() + self.label.weight()
     }
 }
 
-/// Fields of an answer that no 304 changes.
+/// Fields of a response that a 304 does not change.
 const OF_THE_BODY: [&str; 7] = [
     "Content-Encoding",
     "Content-Type",
@@ -134,7 +134,7 @@ const OF_THE_BODY: [&str; 7] = [
     "ETag",
 ];
 
-/// Whether two tags tell that two versions are not the same.
+/// Returns true if two tags prove that two versions differ.
 fn is_other_version(one: Option<&[u8]>, other: Option<&[u8]>) -> bool {
     fn opaque(tag: &[u8]) -> &[u8] {
         tag.strip_prefix(b"W/").unwrap_or(tag)
@@ -142,10 +142,10 @@ fn is_other_version(one: Option<&[u8]>, other: Option<&[u8]>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if opaque(one) != opaque(other))
 }
 
-/// Fields in which nodes name what an answer is made of, as those know them who use Fastly, Cloudflare and Varnish.
+/// Fields with the tags of a response, as used by Fastly, Cloudflare and Varnish.
 pub const TAG_FIELDS: [&str; 3] = ["Surrogate-Key", "Cache-Tag", "xkey"];
 
-/// The most tags of one answer: further ones are not heeded.
+/// The limit of tags of one response: further ones are ignored.
 const TAGS_MAX: usize = 256;
 
 fn values<'h>(headers: &'h Headers, name: &'static [u8]) -> impl Iterator<Item = &'h [u8]> {
@@ -179,7 +179,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn requests_that_are_alike() {
+    fn matching_requests() {
         let one = stored(
             &[("Vary", "Accept-Language, Origin"), ("vary", "origin")],
             &[("accept-language", "de,  en")],
@@ -211,7 +211,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_304_says_what_is_new() {
+    fn a_304_updates_fields() {
         let old = stored(
             &[
                 ("Age", "5"),
@@ -249,12 +249,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_said_of_another_version_says_nothing() {
+    fn a_304_of_another_version_changes_nothing() {
         let old = stored(&[("ETag", "\"a\""), ("X-Both", "1")], &[]).unwrap();
         let said = headers(&[("ETag", "\"b\""), ("X-Both", "2")]);
         let same = old.refreshed(&said, Life { born: 100, ..old.life });
         assert_eq!((same.headers.find(b"X-Both"), same.life), (Some(&b"1"[..]), old.life));
-        // Without a tag of its own it is the only one that can be meant.
+        // Without a tag the 304 can only mean this version.
         let old = stored(&[("X-Both", "1")], &[]).unwrap();
         let fresh = old.refreshed(&said, Life { born: 100, ..old.life });
         assert_eq!((fresh.headers.find(b"X-Both"), fresh.life.born), (Some(&b"2"[..]), 100));

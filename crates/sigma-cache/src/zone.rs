@@ -1,4 +1,4 @@
-//! The memory in which answers are kept, by their keys.
+//! A zone: memory for responses, by key.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -18,29 +18,28 @@ use crate::purge::Purge;
 use crate::shelf::{Erasure, Errand, Shelf, Stream};
 use crate::stored::Stored;
 
-/// Parts of a zone that are locked for themselves, and how much memory each is to have at least: an answer must fit
-/// into one.
+/// The separately locked parts of a zone, and the least memory of each: a response must fit into one.
 const SHARDS_MAX: u64 = 16;
 const SHARD_BYTES: u64 = 8 << 20;
 
-/// What an answer takes on average, as a guess for the size of tables.
+/// The assumed average size of a response, for the size of tables.
 const GUESSED_BYTES: u64 = 8 << 10;
 
-/// Keys whose questions everybody asks for himself, and for how many seconds.
+/// The number of keys whose requests are not collapsed, and for how many seconds.
 const PASSED_KEYS: usize = 10_000;
 const PASSED_S: u64 = 120;
-/// The same where a node has failed: the next answer may be one for all.
+/// The same after a failure of a node: the next response may be shareable.
 const PASSED_FAILED_S: u64 = 1;
 
-/// Parts of the table of questions under way, each with a lock of its own.
+/// The parts of the table of flights, each with its own lock.
 const STRIPES: usize = 64;
-/// Counters of what was forgotten. Keys that share one void each other's answers that are coming: those are not kept.
+/// Counters of purges. Keys that share one invalidate each other's arriving responses: those are not stored.
 const COUNTERS: usize = 4096;
 
-/// Orders to purge that are remembered for zones that are made later. Behind them such a zone begins anew.
+/// The limit of purge orders that are remembered for later zones. Above it, such a zone starts empty.
 const ORDERS_MAX: usize = 1_000;
 
-/// Gives a zone of this name and so much memory a place on a disk.
+/// Gives a zone of this name and size a place on a disk.
 type GiveShelf = dyn Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync;
 
 /// All zones of a gateway; a part of the node.
@@ -58,8 +57,7 @@ impl std::fmt::Debug for Zones {
 }
 
 impl Zones {
-    /// The zone of this name. If it is new it has so many bytes, and a place on a disk if one is named and disks are to
-    /// be had.
+    /// Returns the zone of this name. A new one has this size, and a place on a disk if one is named and available.
     pub fn zone(&self, name: &str, bytes: u64, disk: Option<&CacheDisk>) -> Arc<Zone> {
         let mut zones = self.lock();
         if let Some(zone) = zones.get(name) {
@@ -71,13 +69,13 @@ impl Zones {
         zone
     }
 
-    /// Says once how zones are given a place on a disk; it must not wait.
+    /// Sets the function that gives zones a place on a disk, once; it must not wait.
     pub fn shelve_by(&self, give: impl Fn(&str, u64, &CacheDisk) -> Arc<Shelf> + Send + Sync + 'static) {
-        // The first counts: there is one gateway in a process.
+        // The first call counts: there is one gateway in a process.
         let _ = self.shelves.set(Box::new(give));
     }
 
-    /// All orders so far that a zone of this name has missed if it is new: what is found on its disk may be meant.
+    /// Returns all orders that a new zone of this name has missed: they may match responses on its disk.
     pub fn orders_for(&self, name: &str) -> Vec<Purge> {
         let orders = held(&self.orders);
         let meant = orders.iter().filter(|order| order.zone.as_deref().is_none_or(|zone| zone == name));
@@ -92,12 +90,12 @@ impl Zones {
         }
     }
 
-    /// Forgets what is meant, and whatever is coming. Returns how many answers there were, each counted once, and what has
-    /// yet to be removed of disks. Looks at all that is kept, a few answers at a time: nobody else waits for it, and it is
-    /// not for a thread that others wait for.
+    /// Purges matching responses, and all that are arriving. Returns the number of responses, each counted once, and
+    /// the pending removals from disks. It scans everything, a few responses at a time, without blocking others. Call
+    /// it on a thread that others do not wait for.
     pub fn purge(&self, purge: &Purge) -> (usize, Erasure) {
         let (mut count, mut erasure) = (0, Erasure::nothing());
-        // Zones that are made from here on are told by this.
+        // Later zones get the order from this list.
         self.remember(purge);
         for (name, zone) in self.all() {
             if purge.zone.as_deref().is_none_or(|zone| zone == &*name) {
@@ -109,13 +107,13 @@ impl Zones {
         (count, erasure)
     }
 
-    /// Leaves all disks to another process.
+    /// Hands all disks to another process.
     pub fn leave_disks(&self) {
         let zones = self.all();
         zones.iter().filter_map(|(_, zone)| zone.shelf.as_ref()).for_each(Shelf::close);
     }
 
-    /// All that have been used, by name.
+    /// Returns all used zones, by name.
     pub fn all(&self) -> Vec<(Box<str>, Arc<Zone>)> {
         let mut all: Vec<_> =
             self.lock().iter().map(|(name, zone)| (name.clone(), Arc::clone(zone))).collect();
@@ -128,7 +126,7 @@ impl Zones {
     }
 }
 
-/// All answers under one key.
+/// All responses under one key.
 type Variants = Arc<[Arc<Stored>]>;
 
 #[derive(Debug, Clone)]
@@ -142,27 +140,28 @@ impl Weighter<Arc<[u8]>, Variants> for Weigh {
 
 type Flights = HashMap<Arc<[u8]>, Arc<Flight>>;
 
-/// A place for answers, which all workers share. What is asked for often stays longest.
+/// Storage for responses, shared by all workers. Popular responses stay longest.
 pub struct Zone {
     answers: Cache<Arc<[u8]>, Variants, Weigh>,
-    /// Until when nobody waits for another one's question, by key.
+    /// The end of the time in which requests for a key are not collapsed.
     passed: Cache<Arc<[u8]>, u64>,
-    /// How often somebody asked what is not kept, by the hash of its key.
+    /// The number of requests for responses that are not stored, by the hash of the key.
     uses: Cache<u64, u32>,
     hasher: RandomState,
-    /// Questions under way. A stripe's lock is held as well while an answer joins the others under its key, or they go.
+    /// Running flights. A stripe's lock is also held while a response joins the others under its key, or they are
+    /// removed.
     stripes: Box<[Mutex<Flights>]>,
-    /// How often something was forgotten, by the hash of its key; and how often of many keys at once.
+    /// Counts of purges by the hash of a key, and of purges of many keys.
     forgotten: Box<[AtomicU64]>,
     swept: AtomicU64,
     bytes: u64,
-    /// Bytes of answers that are still coming.
+    /// Bytes of arriving responses.
     coming: AtomicU64,
-    /// What is on a disk, if this zone has one.
+    /// The disk storage, if this zone has one.
     shelf: Option<Arc<Shelf>>,
 }
 
-/// What was forgotten of a zone when a question was asked: an answer to one that was asked before is not kept.
+/// The purge counts at the time of a request: a response to a request from before a purge is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Epoch {
     of_key: u64,
@@ -176,17 +175,17 @@ impl std::fmt::Debug for Zone {
 }
 
 fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds one of these locks can leave its value half changed.
+    // No code under these locks can leave a value half changed.
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Zone {
-    /// One of so many bytes, in memory alone.
+    /// Returns a zone of this size, in memory alone.
     pub fn new(bytes: u64) -> Zone {
         Zone::with_shelf(bytes, None)
     }
 
-    /// One with so many bytes of memory, and a shelf.
+    /// Returns a zone with this memory size, and a shelf.
     pub fn with_shelf(bytes: u64, shelf: Option<Arc<Shelf>>) -> Zone {
         let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
         let guess = usize::try_from(bytes / GUESSED_BYTES).unwrap_or(usize::MAX).max(16);
@@ -197,7 +196,7 @@ impl Zone {
             .build();
         let answers = match answers {
             Ok(options) => Cache::with_options(options, Weigh, Default::default(), Default::default()),
-            // Both sizes are given, which is all that it needs.
+            // Both sizes are set, which are the only requirements.
             Err(_) => Cache::with_weighter(guess, bytes, Weigh),
         };
         Zone {
@@ -214,55 +213,55 @@ impl Zone {
         }
     }
 
-    /// The most bytes that the body of one answer may have in memory.
+    /// Returns the largest body of one response in memory.
     pub fn largest(&self) -> u64 {
         self.answers.shard_capacity() / 2
     }
 
-    /// The most bytes that it may have at all.
+    /// Returns the largest body of one response at all.
     pub(crate) fn largest_of_all(&self) -> u64 {
         self.shelf.as_ref().map_or(0, |shelf| shelf.largest()).max(self.largest())
     }
 
-    /// What is on a disk, if this zone has one.
+    /// Returns the disk storage, if this zone has one.
     pub fn shelf(&self) -> Option<&Arc<Shelf>> {
         self.shelf.as_ref()
     }
 
-    /// Keys under which something is kept.
+    /// Returns the number of keys with a response.
     pub fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Whether nothing is kept.
+    /// Returns true if the zone is empty.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
 
-    /// Bytes that answers take, about.
+    /// Returns the approximate size of all responses in bytes.
     pub fn held_bytes(&self) -> u64 {
         self.answers.weight()
     }
 
-    /// The newest answer under a key to a request with these fields, fresh or not, that is in memory.
+    /// Returns the newest response in memory under a key for a request with these fields, fresh or not.
     pub fn find(&self, key: &[u8], request: &Headers) -> Option<Arc<Stored>> {
         let variants = self.answers.get(key)?;
         let fitting = variants.iter().filter(|stored| stored.fits(request));
         fitting.max_by_key(|stored| stored.date()).cloned()
     }
 
-    /// Whether there is any answer under a key.
+    /// Returns true if there is a response under a key.
     pub fn has(&self, key: &[u8]) -> bool {
         self.answers.contains_key(key) || self.shelf.as_ref().is_some_and(|shelf| shelf.has(key))
     }
 
-    /// What was forgotten so far, as far as it concerns a key.
+    /// Returns the purge counts that concern a key.
     pub fn epoch(&self, key: &[u8]) -> Epoch {
         self.epoch_at(self.hasher.hash_one(key))
     }
 
-    /// That of a key now, and of orders that mean many since `asked`: for what is kept under a key which was not known when
-    /// it was asked for.
+    /// Returns the current counts of a key, combined with the purges of many keys since `asked`: for a response under
+    /// a key that was unknown at the time of the request.
     pub fn epoch_since(&self, key: &[u8], asked: Epoch) -> Epoch {
         Epoch { of_all: asked.of_all, ..self.epoch(key) }
     }
@@ -272,7 +271,7 @@ impl Zone {
         Epoch { of_key, of_all: self.swept.load(Ordering::Acquire) }
     }
 
-    /// Keeps an answer, unless something was forgotten since its question was asked.
+    /// Stores a response, unless there was a purge since its request.
     pub fn insert(&self, key: &[u8], mut stored: Stored, epoch: Epoch, now: u64) {
         let hash = self.hasher.hash_one(key);
         let _writing = self.stripe(hash);
@@ -283,7 +282,7 @@ impl Zone {
         let Some(shelf) = &self.shelf else {
             return self.remember(&key, Arc::new(stored));
         };
-        // A node has said that it is still good: the body stays where it is.
+        // A node has revalidated it: the body stays where it is.
         let known = stored.mark.take_if(|mark| !mark.is_gone());
         let is_in_memory = matches!(stored.body, Body::Whole(_));
         let is_new = known.is_none() && is_in_memory;
@@ -301,26 +300,28 @@ impl Zone {
         }
     }
 
-    /// Begins to write an answer whose body is too large for memory, unless something was forgotten since its question
-    /// was asked; None if it cannot be written.
+    /// Starts to write a response whose body is too large for memory, unless there was a purge since its request;
+    /// None if it cannot be written.
     pub(crate) fn stream(&self, key: &Arc<[u8]>, stored: &Stored, epoch: Epoch, now: u64) -> Option<Stream> {
         let shelf = self.shelf.as_ref()?;
         let hash = self.hasher.hash_one(&key[..]);
         let _writing = self.stripe(hash);
-        // Many who ask for what takes long would else have each other's begin anew, and none come to its end.
+        // Otherwise concurrent requests for a slow response would restart each other's writes, and none would
+        // complete.
         if self.epoch_at(hash) != epoch || shelf.is_writing(key, stored) {
             return None;
         }
         shelf.stream(key, stored, now)
     }
 
-    /// All of an answer has come that is not in memory: what memory has in its place is older.
+    /// Handles the end of a response that is not in memory: older ones in memory are removed.
     pub(crate) fn supersede(&self, key: &Arc<[u8]>, stored: &Stored) {
         let _writing = self.stripe(self.hasher.hash_one(&key[..]));
         self.retain(key, |other| !stored.replaces(other));
     }
 
-    /// Puts what was read from a disk into memory, unless something was forgotten since that began, or it is too large.
+    /// Adds a response read from the disk to memory, unless there was a purge since the read began, or it is too
+    /// large.
     pub(crate) fn promote(&self, key: &Arc<[u8]>, stored: &Arc<Stored>, epoch: Epoch) {
         let hash = self.hasher.hash_one(&key[..]);
         let _writing = self.stripe(hash);
@@ -328,8 +329,8 @@ impl Zone {
             let known = self.answers.peek(&key[..]);
             known.is_some_and(|known| known.iter().any(|other| stored.replaces(other)))
         };
-        // One that is being written in its place is newer, and may be given already. When that is written this one is
-        // forgotten, so that is looked at first.
+        // One that is being written to replace it is newer, and may be in use already. After that write this one is
+        // removed, so the write is checked first.
         let is_newest = || {
             let is_replaced = self.shelf.as_ref().is_some_and(|shelf| shelf.is_writing(key, stored));
             !is_replaced && stored.is_kept()
@@ -340,7 +341,7 @@ impl Zone {
         }
     }
 
-    /// Puts an answer into memory; its stripe is held.
+    /// Adds a response to memory; its stripe is held.
     fn remember(&self, key: &Arc<[u8]>, stored: Arc<Stored>) {
         let known = self.answers.peek(&key[..]);
         let others =
@@ -355,7 +356,7 @@ impl Zone {
         self.answers.insert(Arc::clone(key), variants.into());
     }
 
-    /// Forgets those under a key, in memory, that are not to stay; returns them. Its stripe is held.
+    /// Removes the responses under a key in memory that `stays` rejects; returns them. Its stripe is held.
     fn retain(&self, key: &Arc<[u8]>, stays: impl Fn(&Stored) -> bool) -> Vec<Arc<Stored>> {
         let Some(known) = self.answers.peek(&key[..]) else { return Vec::new() };
         let (stay, gone): (Vec<Arc<Stored>>, _) = known.iter().cloned().partition(|stored| stays(stored));
@@ -367,13 +368,13 @@ impl Zone {
         gone
     }
 
-    /// Forgets all answers under a key, and those that are coming; whether there were any. Whoever asks from here on
-    /// gets an answer that was asked for later.
+    /// Purges all responses under a key, also arriving ones; returns true if there were any. Later requests get a
+    /// response that was requested later.
     pub fn purge(&self, key: &[u8]) -> bool {
         self.forget(key, None)
     }
 
-    /// As [`Zone::purge`], for one who waits until nothing of it is on a disk.
+    /// As [`Zone::purge`], for a caller that waits for the removal from the disk.
     pub fn erase(&self, key: &[u8]) -> (bool, Erasure) {
         let (erasure, errand) = Erasure::begin();
         (self.forget(key, Some(&errand)), erasure)
@@ -383,14 +384,14 @@ impl Zone {
         let hash = self.hasher.hash_one(key);
         let mut flights = self.stripe(hash);
         self.forgotten[hash as usize % COUNTERS].fetch_add(1, Ordering::AcqRel);
-        // Those who wait for it already have asked before.
+        // Waiting requests were made before.
         flights.remove(key);
         let was_on_disk = self.shelf.as_ref().is_some_and(|shelf| shelf.forget(key, errand));
         self.answers.remove(key).is_some() || was_on_disk
     }
 
-    /// Forgets all answers that an order means, and all that are coming, as what they are is not known yet. Returns how
-    /// many there were, and what has yet to be removed of a disk.
+    /// Purges all responses that match an order, and all arriving ones, as their properties are not known yet.
+    /// Returns their number, and the pending removals from a disk.
     pub(crate) fn sweep(&self, order: &Purge) -> (usize, Erasure) {
         self.swept.fetch_add(1, Ordering::AcqRel);
         self.stripes.iter().for_each(|stripe| held(stripe).clear());
@@ -402,7 +403,7 @@ impl Zone {
         for (key, _) in &meant {
             let _writing = self.stripe(self.hasher.hash_one(&key[..]));
             let gone = self.retain(key, |stored| !is_meant(key, stored));
-            // Those that are on a disk as well are counted there.
+            // Responses that are on a disk too are counted there.
             count += gone.iter().filter(|gone| gone.mark.as_ref().is_none_or(|mark| mark.is_gone())).count();
         }
         let Some(shelf) = &self.shelf else { return (count, Erasure::nothing()) };
@@ -410,11 +411,11 @@ impl Zone {
         (count + shelf.sweep(order, Some(&errand)), erasure)
     }
 
-    /// Begins a question for all who want the answer under this key. One that others ask is theirs for `most_s`
-    /// seconds, if that is not 0.
+    /// Starts a flight for all requests with this key. A flight of others is respected for `most_s` seconds, if that
+    /// is not 0.
     ///
     /// # Errors
-    /// Returns the question if somebody is asking it already.
+    /// Returns the running flight if there is one.
     pub fn lead(self: &Arc<Zone>, key: &[u8], now: u64, most_s: u32) -> Result<Lead, Arc<Flight>> {
         let mut flights = self.stripe(self.hasher.hash_one(key));
         if let Some(flight) = flights.get(key).filter(|flight| !flight.is_late(now, most_s)) {
@@ -426,17 +427,17 @@ impl Zone {
         Ok(Lead { zone: Arc::clone(self), key, flight })
     }
 
-    /// The same for nobody else: others ask for themselves.
+    /// Starts a fetch that no other request waits for.
     pub fn lead_apart(self: &Arc<Zone>, key: &[u8], now: u64) -> Lead {
         Lead { zone: Arc::clone(self), key: key.into(), flight: Arc::new(Flight::new(now)) }
     }
 
-    /// The answer under this key that somebody has asked for and that is coming, if all may have it.
+    /// Returns the arriving response under this key, if all may share it.
     pub fn coming(&self, key: &[u8]) -> Option<Arc<Stored>> {
         self.stripe(self.hasher.hash_one(key)).get(key)?.coming()
     }
 
-    /// Counts a question, and says how many there were with it, as far as is remembered.
+    /// Counts a request, and returns the number of requests so far, as far as it is remembered.
     pub fn count_use(&self, key: &[u8]) -> u32 {
         let hash = self.hasher.hash_one(key);
         let uses = self.uses.get(&hash).unwrap_or(0).saturating_add(1);
@@ -444,7 +445,7 @@ impl Zone {
         uses
     }
 
-    /// Whether answers under this key are not for others, as far as is known.
+    /// Returns true if responses under this key are known to be unshareable.
     pub fn is_passed(&self, key: &[u8], now: u64) -> bool {
         self.passed.get(key).is_some_and(|until| now < until)
     }
@@ -460,7 +461,7 @@ impl Zone {
         }
     }
 
-    /// More of what is coming is held; false if that is too much.
+    /// Counts bytes of arriving responses; returns false above the limit.
     pub(crate) fn hold(&self, bytes: u64) -> bool {
         let before = self.coming.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > self.bytes {
@@ -470,7 +471,7 @@ impl Zone {
         true
     }
 
-    /// What was coming is there, or is not coming any more.
+    /// Releases bytes of responses that have arrived, or were cancelled.
     pub(crate) fn let_go(&self, bytes: u64) {
         self.coming.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -480,7 +481,7 @@ impl Zone {
     }
 }
 
-/// Whoever asks for all. When it is dropped, the question is over, and those who wait look for themselves.
+/// The leader of a flight. A drop ends the flight, and waiting requests look for themselves.
 #[derive(Debug)]
 pub struct Lead {
     zone: Arc<Zone>,
@@ -489,17 +490,17 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// An answer is coming that all may have.
+    /// Shares an arriving response with all.
     pub(crate) fn share(&self, stored: Arc<Stored>) {
         self.flight.answer(stored);
     }
 
-    /// The answer is not one for others: for a while nobody waits for another one's question.
+    /// Marks the response as unshareable: for a while requests for the key are not collapsed.
     pub fn part(self, now: u64) {
         self.zone.let_pass(&self.key, now + PASSED_S);
     }
 
-    /// The node has failed: those who wait ask for themselves, and whoever comes later asks for all again.
+    /// Handles a failure of the node: waiting requests fetch for themselves, and later ones start a new flight.
     pub fn fail(self, now: u64) {
         self.zone.let_pass(&self.key, now + PASSED_FAILED_S);
     }
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_by_what_they_vary_with() {
+    fn responses_by_their_varying_fields() {
         let zone = zone();
         let put = |language: &str, body: &[u8]| {
             let mut one = stored(&[("Vary", "Accept-Language")], &[("Accept-Language", language)]).unwrap();
@@ -541,10 +542,10 @@ mod tests {
         assert_eq!(kept(&zone, &[("accept-language", "de")]).as_deref(), Some(&b"guten Tag"[..]));
         assert_eq!(kept(&zone, &[("accept-language", "en")]).as_deref(), Some(&b"hello"[..]));
         assert_eq!(kept(&zone, &[("accept-language", "fr")]), None);
-        // No more than so many.
+        // No more than that.
         (0..100).for_each(|n| put(&format!("l{n}"), b"x"));
         assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), VARIANTS_MAX);
-        // One that depends on something else takes the place of all.
+        // A response with other `Vary` fields replaces all.
         zone.insert(b"k", stored(&[], &[]).unwrap(), zone.epoch(b"k"), 0);
         assert_eq!(zone.answers.get(&b"k"[..]).unwrap().len(), 1);
         assert_eq!(kept(&zone, &[]).as_deref(), Some(&b"body"[..]));
@@ -553,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_a_purge_is_not_kept() {
+    fn requests_from_before_a_purge_are_not_stored() {
         let zone = zone();
         let one = stored(&[], &[]).unwrap();
         let asked = zone.epoch(b"k");
@@ -569,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_coming_is_not_for_those_who_ask_after_a_purge() {
+    fn arriving_responses_are_not_for_requests_after_a_purge() {
         let zone = zone();
         for forget in
             [|zone: &Zone| usize::from(zone.purge(b"k")), |zone: &Zone| zone.sweep(&Purge::default()).0]
@@ -580,7 +581,7 @@ mod tests {
             assert_eq!(forget(&zone), 0);
             assert!(before.coming().is_some(), "who has asked before may have it");
             let new = zone.lead(b"k", 0, 0).unwrap();
-            // The end of the old question is not that of the new one.
+            // The end of the old flight does not end the new one.
             drop(old);
             assert!(zone.lead(b"k", 0, 0).unwrap_err().coming().is_none());
             drop(new);
@@ -588,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_leads_no_longer() {
+    fn a_late_leader_is_replaced() {
         let zone = zone();
         let old = zone.lead(b"k", 100, 5).unwrap();
         assert!(zone.lead(b"k", 104, 5).is_err() && zone.lead(b"k", 999, 0).is_err());
@@ -606,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_what_is_meant() {
+    fn a_sweep_removes_matching_responses() {
         let zone = zone();
         for (key, language) in [(b"a", "de"), (b"a", "en"), (b"b", "de"), (b"c", "en")] {
             let one = stored(&[("Vary", "L"), ("Cache-Tag", language)], &[("L", language)]).unwrap();
@@ -619,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_a_bound() {
+    fn memory_has_a_limit() {
         let zone = zone();
         for n in 0..10_000u32 {
             let mut one = stored(&[], &[]).unwrap();
@@ -627,14 +628,14 @@ mod tests {
             zone.insert(&n.to_be_bytes(), one, zone.epoch(&n.to_be_bytes()), 0);
         }
         assert!(zone.held_bytes() <= 1 << 20 && zone.len() > 300, "{zone:?}");
-        // What is on its way counts for itself.
+        // Arriving bytes have their own limit.
         assert!(zone.hold(1 << 20) && !zone.hold(1) && zone.hold(0));
         zone.let_go(1 << 20);
         assert!(zone.hold(1));
     }
 
     #[test]
-    fn one_asks_for_all() {
+    fn one_request_fetches_for_all() {
         let zone = zone();
         let lead = zone.lead(b"k", 0, 0).unwrap();
         let flight = zone.lead(b"k", 0, 0).unwrap_err();

@@ -1,4 +1,4 @@
-//! The folder of a disk cache as a whole, damaged: see `body`, which the fuzz target `cache_folder` runs as well.
+//! The folder of a disk cache as a whole, damaged: see `body`, which the fuzz target `cache_folder` also runs.
 
 #[path = "cache_folder/body.rs"]
 mod body;

@@ -1,7 +1,7 @@
-//! A cache beside a model of one: the same random traffic through both, and the same answers out of them.
+//! A cache next to a model of it: the same random traffic, and the same responses.
 //!
-//! The model keeps a list and knows what answers meant, not how they said it. With `SIGMA_SEED` in the environment one
-//! seed is run, that of a failure.
+//! The model keeps a list with the meaning of responses, not their text. With `SIGMA_SEED` in the environment, one
+//! seed runs, for example the seed of a failure.
 
 mod disk;
 
@@ -40,18 +40,18 @@ impl Chance {
         self.below(n) == 0
     }
 
-    /// Sometimes a number.
+    /// Returns a number, or None.
     fn some(&mut self, n: u64, end: u64) -> Option<u64> {
         self.one_of(n).then(|| self.below(end))
     }
 }
 
-/// A directive with seconds, if there is one.
+/// Formats a directive with seconds, if there is one.
 fn directive(name: &str, seconds: Option<u64>) -> Option<String> {
     seconds.map(|seconds| format!("{name}={seconds}"))
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Debug, Clone)]
 struct Asked {
     key: u64,
@@ -81,7 +81,7 @@ impl Asked {
     fn fields(&self, is_odd: bool) -> Headers {
         let mut fields = Headers::default();
         let language = LANGUAGES[self.language];
-        // The same in other words.
+        // The same in another spelling.
         let written = if is_odd { language.to_uppercase().replace(' ', "") } else { language.to_owned() };
         fields.append("Accept-Language", written.as_bytes());
         if self.is_authorized {
@@ -99,7 +99,7 @@ impl Asked {
     }
 }
 
-/// What a node answers.
+/// A node's response.
 #[derive(Debug, Clone)]
 struct Given {
     status: u16,
@@ -110,7 +110,7 @@ struct Given {
     must_revalidate: bool,
     max_age: Option<u64>,
     s_maxage: Option<u64>,
-    /// How old it was when it came.
+    /// Its age on arrival.
     age: Option<u64>,
     varies: bool,
     sets_cookie: bool,
@@ -167,11 +167,11 @@ impl Given {
     }
 }
 
-/// An answer as the model keeps it.
+/// A response in the model.
 #[derive(Debug, Clone)]
 struct Kept {
     key: u64,
-    /// The language that it is for; None for all.
+    /// Its language; None for all.
     language: Option<usize>,
     born: u64,
     lifetime: u64,
@@ -184,12 +184,12 @@ struct Kept {
 #[derive(Debug, Default)]
 struct Model {
     kept: Vec<Kept>,
-    /// All that was kept ever, and not forgotten since by an order, by its body.
+    /// All stored responses that were not purged, by body.
     given: HashMap<Vec<u8>, Kept>,
 }
 
 impl Model {
-    /// The newest answer to a request; of equally new ones the one that came last.
+    /// Returns the newest response to a request; of equally new ones the last arrival.
     fn find(&self, asked: &Asked) -> Option<&Kept> {
         let fits = |kept: &&Kept| {
             kept.key == asked.key && kept.language.is_none_or(|language| language == asked.language)
@@ -238,18 +238,18 @@ impl Model {
         self.kept.push(kept);
     }
 
-    /// There was no room for a key.
+    /// Handles a lack of room for a key.
     fn lose(&mut self, key: u64) {
         self.kept.retain(|kept| kept.key != key);
     }
 
-    /// Those that `is_meant` are not to be given any more.
+    /// Removes the responses selected by `is_meant`.
     fn forget(&mut self, is_meant: impl Fn(&Kept) -> bool) {
         self.kept.retain(|kept| !is_meant(kept));
         self.given.retain(|_, kept| !is_meant(kept));
     }
 
-    /// Whether this is something that may be given.
+    /// Returns true if this is a valid response.
     fn knows(&self, body: &[u8], asked: &Asked, now: u64) -> bool {
         self.given.get(body).is_some_and(|kept| {
             kept.key == asked.key
@@ -258,7 +258,7 @@ impl Model {
         })
     }
 
-    /// There was no room for the answer to a request.
+    /// Handles a lack of room for the response to a request.
     fn forget_one(&mut self, asked: &Asked) {
         let found = self.find(asked).map(|kept| (kept.key, kept.language));
         self.kept.retain(|kept| Some((kept.key, kept.language)) != found);
@@ -283,10 +283,10 @@ fn body_of(stored: &Stored) -> Vec<u8> {
     all
 }
 
-/// What happens to an answer on its way.
+/// The fate of a response on its way.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
-    /// Its key is forgotten meanwhile.
+    /// Its key is purged meanwhile.
     purged: bool,
     breaks_off: bool,
 }
@@ -298,10 +298,10 @@ struct Both {
     model: Model,
     rule: CacheRule,
     now: u64,
-    /// What it is kept on beside memory, if it is, and how many processes there were.
+    /// The disk process, if there is one, and the number of processes so far.
     process: Option<Process>,
     processes: u64,
-    /// Who finds nothing waits for what is being written, and looks again.
+    /// A request without a result waits for running writes, and looks again.
     waits: bool,
 }
 
@@ -321,14 +321,14 @@ impl Both {
         }
     }
 
-    /// One with a disk.
+    /// Returns both with a disk.
     fn on(disk: &MemoryDisk, bytes: u64, bounds: Bounds) -> Both {
         let mut both = Both::new(bytes);
         both.start(disk, bytes, bounds);
         both
     }
 
-    /// A process begins with what is on the disk.
+    /// Starts a process with the content of the disk.
     fn start(&mut self, disk: &MemoryDisk, bytes: u64, bounds: Bounds) {
         self.processes += 1;
         let mut process = Process::begin(disk, self.processes, bounds, bytes, &[]);
@@ -343,7 +343,7 @@ impl Both {
         self.process = Some(process);
     }
 
-    /// What is kept for a request, in memory or on the disk.
+    /// Returns the stored response for a request, in memory or on the disk.
     fn kept(&mut self, key: &[u8], fields: &Headers) -> Option<Arc<Stored>> {
         match &mut self.process {
             None => self.zone.find(key, fields),
@@ -363,7 +363,7 @@ impl Both {
         format!("key {number}").into_bytes()
     }
 
-    /// What the cache and the model would answer a request with.
+    /// Returns the responses of cache and model to a request.
     fn looked_up(&mut self, asked: &Asked) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let fields = asked.fields(self.now.is_multiple_of(2));
         let wishes = Directives::of(&fields);
@@ -373,12 +373,12 @@ impl Both {
             self.process.iter().for_each(|process| process.hands.work());
         }
         if !self.zone.has(&key) {
-            // It had no room. That it must have it where there is some is for the one who compares.
+            // It had no room. The comparison decides whether it must have had room.
             self.model.lose(asked.key);
         }
         let found = self.kept(&key, &fields);
         if found.is_none() && self.process.is_some() {
-            // There each answer comes and goes for itself.
+            // There each response comes and goes separately.
             self.model.forget_one(asked);
         }
         let found = found.filter(|stored| {
@@ -436,7 +436,7 @@ impl Both {
         self.model.forget(|kept| kept.key == key);
     }
 
-    /// Waits until nothing of what was forgotten is on the disk.
+    /// Waits until all purged responses are removed from the disk.
     fn erase(&mut self) {
         if let Some(process) = &mut self.process {
             process.disk.platter().fails = None;
@@ -445,7 +445,7 @@ impl Both {
         }
     }
 
-    /// Forgets by a tag, or by what was asked for.
+    /// Purges by a tag, or by a resource.
     fn sweep(&mut self, chance: &mut Chance) {
         let number = chance.below(5);
         if chance.one_of(2) {
@@ -461,7 +461,7 @@ impl Both {
     }
 }
 
-/// Random traffic. `compare` is told what the cache and the model gave; returned is how often that was something.
+/// Runs random traffic. `compare` gets the results of cache and model; returns how often there was one.
 fn run(
     seed: u64,
     mut both: Both,
@@ -492,7 +492,7 @@ fn run(
     hits
 }
 
-/// The beginning of a body, and how long it is.
+/// Formats the beginning of a body, and its length.
 fn shown(body: &Option<Vec<u8>>) -> String {
     let text = |body: &Vec<u8>| {
         format!("{}… of {}", String::from_utf8_lossy(&body[..body.len().min(8)]), body.len())
@@ -507,9 +507,9 @@ fn seeds(own: [u64; 2]) -> Vec<u64> {
     }
 }
 
-/// With room for all there is one answer to each request: that of the model.
+/// With enough room, each request has one response: the model's.
 #[test]
-fn with_room_it_does_what_the_model_does() {
+fn with_room_it_matches_the_model() {
     for seed in seeds([1, 2]) {
         let hits = run(
             seed,
@@ -525,9 +525,9 @@ fn with_room_it_does_what_the_model_does() {
     }
 }
 
-/// Without room answers go, and none is another one than the model would give, nor takes more than there is.
+/// Without room responses are evicted, but no other response than the model's is sent, and the memory limit holds.
 #[test]
-fn without_room_it_never_gives_anything_else() {
+fn without_room_it_never_sends_another_response() {
     for seed in seeds([3, 4]) {
         let hits = run(
             seed,
@@ -544,11 +544,11 @@ fn without_room_it_never_gives_anything_else() {
 
 const ROOM: Bounds = Bounds { disk_bytes: 1 << 30, table_bytes: 64 << 20, inactive_s: 1 << 30 };
 
-/// With room for all on a disk, and next to none in memory, there is one answer to each request: that of the model. No
-/// restart makes a difference, nor what the disk is at when somebody asks: what is being written is found a moment later,
-/// and what it replaces is not found any more.
+/// With enough room on a disk, and little in memory, each request has one response: the model's. Neither restarts nor
+/// running disk jobs make a difference: a response that is being written is found a moment later, and the one that it
+/// replaces is not found any more.
 #[test]
-fn with_room_on_a_disk_it_does_what_the_model_does() {
+fn with_room_on_a_disk_it_matches_the_model() {
     for seed in seeds([5, 6]) {
         let disk = MemoryDisk::default();
         let step = |both: &mut Both, chance: &mut Chance| {
@@ -574,10 +574,10 @@ fn with_room_on_a_disk_it_does_what_the_model_does() {
     }
 }
 
-/// Without room, with processes that die at any moment and a disk that is full or fails, nothing is ever given but what
-/// was given before and has not been forgotten.
+/// Without room, with processes that die at any moment and a disk that is full or fails, only earlier and unpurged
+/// responses are sent.
 #[test]
-fn on_a_bad_disk_it_never_gives_anything_else() {
+fn on_a_bad_disk_it_never_sends_another_response() {
     let bounds = Bounds { disk_bytes: 200 << 10, table_bytes: 8 << 10, inactive_s: 60 };
     for seed in seeds([7, 8]) {
         let disk = MemoryDisk::default();

@@ -1,5 +1,5 @@
-//! Answers on a disk: found again after a restart, whole or not at all whatever becomes of disk and process, and gone
-//! when they are to be forgotten.
+//! Responses on a disk: found again after a restart, complete or not at all after any failure of disk or process, and
+//! gone after a purge.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
@@ -26,7 +26,7 @@ fn body(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(31).wrapping_add(seed * 7) % 251) as u8).collect()
 }
 
-/// What an answer is, beside its body.
+/// A response, without its body.
 struct Answer<'a> {
     key: &'a [u8],
     fields: &'a [(&'a str, &'a str)],
@@ -39,7 +39,7 @@ impl Answer<'_> {
         Answer { key: key.as_bytes(), fields: &[("ETag", "\"1\"")], request: &[], is_length_known: true }
     }
 
-    /// Begins to keep one.
+    /// Starts to store it.
     fn begin(&self, process: &Process, length: usize) -> Option<Fill> {
         let mut head = ResponseHead::default();
         head.start(200);
@@ -86,7 +86,7 @@ fn a_restart_forgets_nothing() {
         Answer { fields: &fields, request: &request, ..Answer::of("varied") }
             .put(&first, language.as_bytes());
     }
-    // One that broke off is not kept.
+    // A truncated one is not stored.
     Answer::of("broken").begin(&first, LARGE).unwrap().see(&Frame::Data(Chunk::copy_of(b"x")));
     first.hands.work();
     let taken: usize = disk.contents().iter().map(|content| content.lock().unwrap().len()).sum();
@@ -117,22 +117,22 @@ fn a_restart_forgets_nothing() {
         let part = second.part(&large, start, length).unwrap();
         assert!(part == body(1, LARGE)[start as usize..(start + length) as usize], "{start} {length}");
     }
-    // What is small is in memory from then on, and what is large is not.
+    // A small one is in memory from then on, a large one is not.
     assert!(second.zone.find(b"small", &Headers::default()).is_some());
     assert!(second.zone.find(b"large", &Headers::default()).is_none());
     assert_eq!(second.hands.troubles(), []);
 }
 
-/// Whatever the process was doing when it died: what is found is whole, and is something that was kept.
+/// A process may die at any moment: each found response is complete, and was stored before.
 #[test]
-fn a_process_that_dies_leaves_nothing_torn() {
+fn a_process_that_dies_leaves_no_torn_file() {
     let act = |process: &Process| {
         Answer::of("a").put(process, &body(1, 100_000));
         process.hands.work();
         Answer::of("large").put(process, &body(2, 1 << 20 | 77));
         Answer::of("b").put(process, &body(3, 10));
         process.hands.work();
-        // A node says that it is still good.
+        // A node revalidates it.
         if let Some(stored) = process.get(b"a", &Headers::default()) {
             let life = Life { born: 700, ..stored.life };
             let renewed = stored.refreshed(&headers(&[("X-New", "1")]), life);
@@ -177,9 +177,9 @@ fn a_process_that_dies_leaves_nothing_torn() {
     assert_eq!((kept(&next, "b"), kept(&next, "large")), (Some(body(4, 20)), None));
 }
 
-/// A byte that changes anywhere is seen, and what it is in is forgotten; no client is given it.
+/// A changed byte anywhere is detected, and its response is removed; no client gets it.
 #[test]
-fn what_is_not_as_it_was_written_is_not_given() {
+fn corrupt_responses_are_not_sent() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("k").put(&first, &body(1, 700));
@@ -223,28 +223,28 @@ fn what_is_not_as_it_was_written_is_not_given() {
 }
 
 #[test]
-fn what_others_do_to_the_folder_is_seen() {
+fn foreign_changes_of_the_folder_are_detected() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("a").put(&first, b"a");
     Answer::of("b").put(&first, b"b");
     first.hands.work();
     let next = Process::start(&disk, 2, ROOMY);
-    // Somebody has put the file of one answer in the place of another one's.
+    // The file of one response was replaced by another one's.
     let contents = disk.contents();
     let copy = contents[0].lock().unwrap().clone();
     contents[1].lock().unwrap().clone_from(&copy);
     let found = [kept(&next, "a"), kept(&next, "b")];
     assert_eq!(found.iter().flatten().count(), 1, "{found:?}");
-    // And removed the other one.
+    // And the other one was removed.
     let last = Process::start(&disk, 3, ROOMY);
     disk.platter().files.clear();
     assert_eq!((kept(&last, "a"), kept(&last, "b")), (None, None));
 }
 
-/// A disk that is full, fails or hangs costs nobody an answer.
+/// A disk that is full, fails or hangs costs no client its response.
 #[test]
-fn without_the_disk_it_goes_on() {
+fn without_the_disk_it_continues() {
     let disk = MemoryDisk::default();
     let mut process = Process::start(&disk, 1, ROOMY);
     disk.platter().capacity = 10_000;
@@ -262,14 +262,14 @@ fn without_the_disk_it_goes_on() {
     Answer::of("c").put(&process, b"c");
     process.hands.work();
     assert_eq!(disk.platter().files.len(), 1);
-    // A large one has no place then, and is passed on all the same.
+    // A large one has no place then, and is still forwarded.
     disk.platter().capacity = 100_000;
     Answer::of("large").put(&process, &body(1, LARGE));
     process.hands.work();
     assert_eq!((process.hands.troubles(), kept(&process, "large")), (vec![Trouble::Write], None));
     assert_eq!(disk.platter().files.len(), 1);
     process.now += 10;
-    // Nobody has time for it.
+    // All threads are busy.
     process.hands.take_at_most(0);
     Answer::of("d").put(&process, b"d");
     assert_eq!(process.hands.troubles(), [Trouble::Slow]);
@@ -295,7 +295,7 @@ fn without_the_disk_it_goes_on() {
 }
 
 #[test]
-fn there_is_an_end_to_what_it_takes() {
+fn disk_use_is_bounded() {
     let disk = MemoryDisk::default();
     let bounds = Bounds { disk_bytes: 100 << 10, table_bytes: 16 << 20, inactive_s: 100 };
     let mut process = Process::begin(&disk, 1, bounds, 64 << 10, &[]);
@@ -303,7 +303,7 @@ fn there_is_an_end_to_what_it_takes() {
     for n in 0..100 {
         process.now += 1;
         Answer::of(&format!("k{n}")).put(&process, &body(n, 3_000));
-        // One of them is asked for again and again.
+        // One of them is requested again and again.
         assert!(process.get(b"k0", &Headers::default()).is_some(), "at {n}");
         process.zone.find(b"k0", &Headers::default()).iter().for_each(|stored| stored.touch(process.now));
         process.hands.work();
@@ -313,7 +313,7 @@ fn there_is_an_end_to_what_it_takes() {
     let left = process.shelf.entries();
     assert!((20..=25).contains(&left) && disk.platter().files.len() as u64 == left, "{left}");
     assert!(process.shelf.counts().evicted.load(Ordering::Relaxed) >= 70);
-    // Nobody uses them, but for one.
+    // All are unused, except one.
     process.now += 60;
     process.get(b"k0", &Headers::default()).unwrap().touch(process.now);
     process.now += 60;
@@ -328,16 +328,15 @@ fn there_is_an_end_to_what_it_takes() {
     assert!(next.shelf.bytes() <= 20 << 10 && next.shelf.entries() == disk.platter().files.len() as u64);
     let table = Process::start(&disk, 3, Bounds { table_bytes: 1_000, ..bounds });
     assert!((2..=3).contains(&table.shelf.entries()), "{}", table.shelf.entries());
-    // One that is larger than half of it is not kept.
+    // One that is larger than half of it is not stored.
     Answer::of("large").put(&next, &body(1, 60 << 10));
     next.hands.work();
     assert!(!disk.contents().iter().any(|content| content.lock().unwrap().len() > 50 << 10));
 }
 
-/// What an order means is nowhere any more when its erasure is done: not in a file, not in a draft, not for a process
-/// that comes later.
+/// After an erasure, matching responses are gone everywhere: from files, drafts, and later processes.
 #[test]
-fn what_is_forgotten_is_gone_from_the_disk() {
+fn purged_responses_are_gone_from_the_disk() {
     let orders = [
         Purge { resources: [b"h/a"[..].into()].into(), ..Purge::default() },
         Purge { prefixes: vec![b"h/a"[..].into()], ..Purge::default() },
@@ -366,7 +365,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
             if works {
                 process.hands.work();
             }
-            // It is still coming, unless it is being written already.
+            // It is still arriving, unless it is being written already.
             let mut coming = red.begin(&process, LARGE);
             assert_eq!(coming.is_some(), works);
             let half = Frame::Data(Chunk::copy_of(&body(1, LARGE / 2)));
@@ -408,9 +407,9 @@ fn an_erasure_is_not_done_before_the_file_is_gone() {
     assert!(!was_kept && std::pin::pin!(erasure.done()).as_mut().poll(&mut task).is_ready());
 }
 
-/// What is found at the start is not believed where something was forgotten, or is known better, meanwhile.
+/// Responses found by the scan are not used after a purge, or if a newer one is known.
 #[test]
-fn what_is_found_late_is_not_believed() {
+fn late_found_responses_are_checked() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     for key in ["order", "before", "key", "newer", "good"] {
@@ -420,7 +419,7 @@ fn what_is_found_late_is_not_believed() {
     first.hands.work();
     let before = Purge { resources: [b"h/before"[..].into()].into(), ..Purge::default() };
     let mut next = Process::begin(&disk, 2, ROOMY, 16 << 20, &[before]);
-    // Nothing is found yet.
+    // The scan has found nothing yet.
     assert_eq!(kept(&next, "good"), None);
     let red = Purge { tags: [b"red"[..].into()].into(), ..Purge::default() };
     let zones = sigma_cache::Zones::default();
@@ -440,15 +439,15 @@ fn what_is_found_late_is_not_believed() {
     assert_eq!(kept(&next, "newer").as_deref(), Some(&b"new"[..]));
     assert_eq!(kept(&next, "good").as_deref(), Some(&b"old"[..]));
     assert_eq!(disk.platter().files.len(), 2);
-    // After too many orders nothing is.
+    // After too many orders nothing is used.
     let mut last = Process::begin(&disk, 3, ROOMY, 16 << 20, &vec![red; 1_001]);
     last.look_through();
     assert_eq!((last.shelf.entries(), disk.platter().files.len()), (0, 0));
 }
 
-/// Who asks for what is being written gets it, and does not have it written anew.
+/// A concurrent request gets a response that is being written, and does not write it again.
 #[test]
-fn one_writes_what_is_large() {
+fn one_request_writes_a_large_response() {
     let disk = MemoryDisk::default();
     let process = Process::start(&disk, 1, ROOMY);
     let mut first = Answer::of("k").begin(&process, LARGE).unwrap();
@@ -457,7 +456,7 @@ fn one_writes_what_is_large() {
     first.see(&Frame::End);
     process.hands.work();
     assert!(kept(&process, "k").unwrap() == body(1, LARGE));
-    // A small one takes the place of one that is coming.
+    // A small one replaces one that is arriving.
     let mut second = Answer::of("k").begin(&process, LARGE).unwrap();
     Answer::of("k").put(&process, b"small");
     second.see(&Frame::Data(Chunk::copy_of(&body(2, LARGE))));
@@ -467,9 +466,9 @@ fn one_writes_what_is_large() {
     assert_eq!(kept(&next, "k").as_deref(), Some(&b"small"[..]));
 }
 
-/// What was being read when a newer one came to its end does not come back into memory.
+/// A response that was being read when a newer one completed does not come back into memory.
 #[test]
-fn what_is_replaced_while_it_is_read_stays_replaced() {
+fn a_response_replaced_during_a_read_stays_replaced() {
     for is_written_before in [true, false] {
         let disk = MemoryDisk::default();
         let first = Process::start(&disk, 1, ROOMY);
@@ -491,10 +490,10 @@ fn what_is_replaced_while_it_is_read_stays_replaced() {
     }
 }
 
-/// Where a folder cannot be listed for a moment, nothing is passed over that a later process would find; what cannot be
-/// read goes.
+/// If a folder cannot be listed for a moment, no file is skipped that a later process would find; an unreadable file
+/// is removed.
 #[test]
-fn a_folder_that_cannot_be_looked_through_is_looked_at_again() {
+fn a_folder_that_cannot_be_scanned_is_scanned_again() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("k").put(&first, b"old");
@@ -512,9 +511,9 @@ fn a_folder_that_cannot_be_looked_through_is_looked_at_again() {
     assert_eq!((last.hands.troubles(), disk.platter().files.len()), (vec![Trouble::Read], 0));
 }
 
-/// A process that leaves the folder writes nothing there any more, and clients get what they have begun to get.
+/// A process that hands its folder over writes nothing there any more, and clients still get running responses.
 #[test]
-fn a_folder_is_left_to_another_process() {
+fn a_folder_is_handed_to_another_process() {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
     Answer::of("large").put(&first, &body(1, LARGE));
@@ -532,9 +531,9 @@ fn a_folder_is_left_to_another_process() {
     assert!(kept(&first, "b").is_some(), "memory is its own");
 }
 
-/// One that was left before it had its folder does not take it from the process that is to have it.
+/// One that was closed before it had its folder does not take it from the next process.
 #[test]
-fn what_is_left_is_not_opened() {
+fn a_closed_shelf_is_not_opened() {
     let disk = MemoryDisk::default();
     let process = Process::begin(&disk, 1, ROOMY, 4 << 20, &[]);
     process.shelf.close();

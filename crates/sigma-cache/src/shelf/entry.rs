@@ -1,4 +1,4 @@
-//! What is known in memory of an answer on a disk.
+//! The memory entry of a response on a disk.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,28 +10,28 @@ use crate::label::Label;
 use crate::mark::{Mark, seconds};
 use crate::stored::Stored;
 
-/// What an entry takes of memory beside its texts, about: itself, and its places in two tables.
+/// The approximate memory of an entry besides its texts: itself, and its places in two tables.
 const OVERHEAD_BYTES: u64 = 320;
 
-/// What waiters are told: the answer, or that it cannot be had.
+/// The channel of a waiter: the response, or None if it is unavailable.
 type Waiter = oneshot::Sender<Option<Arc<Stored>>>;
 
-/// An answer on a disk, or one that is being written there. A copy is a handle.
+/// A response on a disk, or one that is being written there. A clone is a handle.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: FileId,
     pub(crate) key: Arc<[u8]>,
     pub(crate) label: Arc<Label>,
-    /// When the answer was made, as it says itself.
+    /// The date of the response, from its own fields.
     pub(crate) date: u64,
-    /// Bytes of the disk that it takes, or has set aside.
+    /// Bytes of the disk that it uses, or has reserved.
     pub(crate) size: AtomicU64,
     pub(crate) mark: Arc<Mark>,
-    /// When it was, as the order of eviction knows it.
+    /// Its last use, as the eviction order has it.
     pub(crate) placed: AtomicU32,
-    /// Those who wait for it to be read, if somebody reads it.
+    /// The waiters for a read, if one is running.
     waiters: Mutex<Option<Vec<Waiter>>>,
-    /// Of those who wait until nothing of it is left, where it was forgotten while it was written.
+    /// Errands of purges that wait for its removal, if it was purged while it was written.
     errands: Mutex<Vec<Errand>>,
 }
 
@@ -62,12 +62,12 @@ impl Entry {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Returns its approximate memory in bytes.
     pub(crate) fn weight(&self) -> u64 {
         OVERHEAD_BYTES + self.key.len() as u64 + self.label.weight()
     }
 
-    /// Waits for it to be read. True if nobody reads it yet: then whoever asks has to see to it.
+    /// Waits for a read. Returns true if no read is running: then the caller must start one.
     pub(crate) fn wait(&self) -> (oneshot::Receiver<Option<Arc<Stored>>>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiters = self.waiters();
@@ -76,62 +76,62 @@ impl Entry {
         (receiver, is_first)
     }
 
-    /// It was read, or cannot be.
+    /// Gives the waiters the result of a read.
     pub(crate) fn tell(&self, stored: Option<&Arc<Stored>>) {
         let waiters = self.waiters().take();
         for waiter in waiters.into_iter().flatten() {
-            // Who has gone needs nothing.
+            // A waiter that has left needs nothing.
             let _ = waiter.send(stored.cloned());
         }
     }
 
-    /// Somebody waits until nothing of it is left.
+    /// Makes a purge wait for its removal.
     pub(crate) fn hold(&self, errand: Option<&Errand>) {
         self.errands.lock().unwrap_or_else(PoisonError::into_inner).extend(errand.cloned());
     }
 
-    /// Nothing of it is left.
+    /// Ends the wait of purges: it is removed.
     pub(crate) fn let_go(&self) {
         self.errands.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn waiters(&self) -> MutexGuard<'_, Option<Vec<Waiter>>> {
-        // Nothing that holds the lock can leave the list half changed.
+        // No code under the lock can leave the list half changed.
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What was forgotten, and is still being removed from disks.
+/// Purged responses that are still being removed from disks.
 #[derive(Debug)]
 pub struct Erasure(Vec<mpsc::Receiver<()>>);
 
-/// Held by whatever has yet to be removed.
+/// Held for each pending removal.
 pub(crate) type Errand = mpsc::Sender<()>;
 
 impl Erasure {
-    /// Nothing has to be removed.
+    /// Returns an erasure without pending removals.
     pub fn nothing() -> Erasure {
         Erasure(Vec::new())
     }
 
-    /// One, and what those hold who are to remove something.
+    /// Returns an erasure, and the errand for pending removals.
     pub(crate) fn begin() -> (Erasure, Errand) {
         let (errand, done) = mpsc::channel(1);
         (Erasure(vec![done]), errand)
     }
 
-    /// Both.
+    /// Combines two erasures.
     #[must_use]
     pub fn and(mut self, other: Erasure) -> Erasure {
         self.0.extend(other.0);
         self
     }
 
-    /// Waits until all of it is removed: from here on not even a process that dies brings it back. What a disk refuses
-    /// to remove is told in the log, and not waited for.
+    /// Waits until everything is removed: from here on not even a crash brings it back. A removal that fails is
+    /// logged, and not waited for.
     pub async fn done(self) {
         for mut done in self.0 {
-            // Nobody sends: it ends when the last one has dropped its end.
+            // It receives nothing: it ends when the last sender is dropped.
             while done.recv().await.is_some() {}
         }
     }

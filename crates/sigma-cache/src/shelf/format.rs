@@ -1,8 +1,8 @@
-//! The file of one answer.
+//! The file of one response.
 //!
-//! A front with the version and the name of the file; two places for the head, of which the newest whole one counts, so
-//! that it can be written anew without a moment in which there is none; then the body in blocks. All of it has
-//! checksums, over the name and the place too: whatever of another file or of an older one a disk gives back is seen.
+//! A file has a front with version and name, two slots for the head, and the body in blocks. The newest valid head
+//! counts, so that a head can be rewritten without a moment without one. Everything has checksums, which include the
+//! name and the position: data of another file or an older one is detected.
 
 use std::sync::Arc;
 
@@ -16,41 +16,41 @@ use crate::label::{Label, Varied};
 use crate::life::Life;
 use crate::stored::Stored;
 
-/// What a file of an answer begins with; the last four are the version.
+/// The magic number of a cache file; the last four bytes are the version.
 const MAGIC: [u8; 12] = *b"SigmaKept001";
 
-/// The magic, the name, the size of a place for a head, and the checksum of all that.
+/// The magic number, the name, the size of a head slot, and the checksum of all that.
 pub(crate) const FRONT_BYTES: usize = 12 + 16 + 4 + 4;
 
-/// Before a head: checksum, length, and how often it was written.
+/// Before a head: checksum, length, and its serial number.
 const BEFORE_HEAD: usize = 4 + 4 + 8;
 
-/// Room for a head to grow when it is written anew, and what its place is a multiple of.
+/// Spare room of a head for a rewrite, and the unit of its slot size.
 const HEAD_ROOM: usize = 256;
 const PLACE_UNIT: usize = 256;
 
-/// The most that a head may have, key and all: heads of nodes are limited to less.
+/// The limit of a head with its key: heads of nodes have a lower limit.
 const HEAD_MAX: usize = 512 << 10;
 
-/// No body is longer: places in a file are computed of it.
+/// The limit of a body: positions in a file are computed from it.
 const BODY_MAX: u64 = 1 << 48;
 
-/// A checksum behind each block.
+/// The checksum after each block.
 const SUM_BYTES: usize = 4;
 const BLOCK_STEP: u64 = (PIECE_BYTES + SUM_BYTES) as u64;
 
-/// What a file takes at least, and what it is rounded up to.
+/// The least disk space of a file, and the unit of rounding.
 const DISK_UNIT: u64 = 4096;
 
-/// Where what is in a file.
+/// The layout of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) id: FileId,
-    /// The size of a place for a head.
+    /// The size of a head slot.
     place: u32,
 }
 
-/// A head, and how often it was written.
+/// A head with its serial number.
 #[derive(Debug)]
 pub(crate) struct Head<'h> {
     pub(crate) serial: u64,
@@ -58,13 +58,13 @@ pub(crate) struct Head<'h> {
 }
 
 impl Layout {
-    /// One for a head of so many bytes; None if that is too much.
+    /// Returns a layout for a head of this size; None if it is too large.
     pub(crate) fn of(id: FileId, head_bytes: usize) -> Option<Layout> {
         let place = (BEFORE_HEAD + head_bytes + HEAD_ROOM).next_multiple_of(PLACE_UNIT);
         (head_bytes <= HEAD_MAX).then_some(Layout { id, place: u32::try_from(place).ok()? })
     }
 
-    /// Reads the front of the file with this name.
+    /// Parses the front of the file with this name.
     pub(crate) fn read(id: FileId, front: &[u8]) -> Option<Layout> {
         let front = front.get(..FRONT_BYTES)?;
         let place = u32::from_le_bytes(front[28..32].try_into().ok()?);
@@ -84,12 +84,12 @@ impl Layout {
         front
     }
 
-    /// Where the body begins, and so how much is before it.
+    /// Returns the position of the body, which is the size of all before it.
     pub(crate) fn body_at(&self) -> usize {
         FRONT_BYTES + 2 * self.place as usize
     }
 
-    /// Everything before the body, with a head that is the first one.
+    /// Returns everything before the body, with the first head.
     pub(crate) fn beginning(&self, head: &[u8]) -> Vec<u8> {
         let mut bytes = self.front().to_vec();
         bytes.extend_from_slice(&self.place_of(1, head));
@@ -97,7 +97,7 @@ impl Layout {
         bytes
     }
 
-    /// A place with a head that was written so often; longer than a place if it does not fit.
+    /// Returns a slot with a head and its serial number; longer than a slot if the head does not fit.
     fn place_of(&self, serial: u64, head: &[u8]) -> Vec<u8> {
         let mut place = vec![0; 4];
         place.extend_from_slice(&(head.len() as u32).to_le_bytes());
@@ -108,18 +108,18 @@ impl Layout {
         place
     }
 
-    /// What to write where, to put a head in the place of one that was written `serial` times before; None if it does
+    /// Returns the position and bytes to replace the head with the serial number `serial`; None if the new one does
     /// not fit.
     pub(crate) fn renewal(&self, serial: u64, head: &[u8]) -> Option<(u64, Vec<u8>)> {
         let next = serial.wrapping_add(1);
         let place = self.place_of(next, head);
-        // The first one is in the first place.
+        // The first one is in the first slot.
         let number = next.wrapping_sub(1) % 2;
         (place.len() <= self.place as usize)
             .then(|| (FRONT_BYTES as u64 + number * u64::from(self.place), place))
     }
 
-    /// The newest whole head of what stands before the body.
+    /// Returns the newest valid head in the part before the body.
     pub(crate) fn head<'h>(&self, beginning: &'h [u8]) -> Option<Head<'h>> {
         let places = beginning.get(FRONT_BYTES..self.body_at())?.chunks(self.place as usize);
         places.filter_map(|place| self.head_in(place)).max_by_key(|head| head.serial)
@@ -141,18 +141,18 @@ impl Layout {
         sum.finalize()
     }
 
-    /// Where a block of the body is.
+    /// Returns the position of a body block.
     pub(crate) fn block_at(&self, number: u64) -> u64 {
         self.body_at() as u64 + number * BLOCK_STEP
     }
 
-    /// A block as it is written: its bytes, and their checksum.
+    /// Appends a block in its file format: its bytes, and their checksum.
     pub(crate) fn write_block(&self, number: u64, block: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(block);
         out.extend_from_slice(&self.block_sum(number, block).to_le_bytes());
     }
 
-    /// The bytes of a block as it is read; None if they are not what was written.
+    /// Returns the bytes of a block that was read; None if the checksum is wrong.
     pub(crate) fn read_block<'b>(&self, number: u64, block: &'b [u8]) -> Option<&'b [u8]> {
         let (bytes, sum) = block.split_at_checked(block.len().checked_sub(SUM_BYTES)?)?;
         (self.block_sum(number, bytes).to_le_bytes() == *sum).then_some(bytes)
@@ -166,7 +166,7 @@ impl Layout {
         sum.finalize()
     }
 
-    /// What a file with a body of so many bytes takes of a disk.
+    /// Returns the disk space of a file with a body of this size.
     pub(crate) fn size(&self, body: u64) -> u64 {
         let sums = body.div_ceil(PIECE_BYTES as u64) * SUM_BYTES as u64;
         (self.body_at() as u64)
@@ -177,13 +177,13 @@ impl Layout {
     }
 }
 
-/// How many bytes a block has as it is written, of a body of `length`.
+/// Returns the size of a block in the file, for a body of `length`.
 pub(crate) fn block_bytes(length: u64, number: u64) -> usize {
     let before = number.saturating_mul(PIECE_BYTES as u64);
     length.saturating_sub(before).min(PIECE_BYTES as u64) as usize + SUM_BYTES
 }
 
-/// A head as it is written.
+/// Encodes a head.
 pub(crate) fn encode(key: &[u8], stored: &Stored, body_length: u64) -> Vec<u8> {
     let mut out = Vec::new();
     let Life { born, lifetime, while_revalidating, if_error, never_stale } = stored.life;
@@ -222,7 +222,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A head that was read.
+/// A decoded head.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) key: Arc<[u8]>,
@@ -231,7 +231,7 @@ pub(crate) struct Read {
     pub(crate) body_length: u64,
 }
 
-/// Reads a head; None if it is none.
+/// Decodes a head; None if it is invalid.
 pub(crate) fn decode(head: &[u8]) -> Option<Read> {
     let mut rest = Rest(head);
     let (body_length, born, date) = (rest.long()?, rest.long()?, rest.long()?);
@@ -259,7 +259,7 @@ pub(crate) fn decode(head: &[u8]) -> Option<Read> {
     Some(Read { key, stored, body_length })
 }
 
-/// What of a head is not read yet.
+/// The undecoded rest of a head.
 struct Rest<'h>(&'h [u8]);
 
 impl<'h> Rest<'h> {
@@ -302,7 +302,7 @@ mod tests {
     use crate::stored::tests::{headers, stored};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_is_read_back() {
         let fields = [("Vary", "A, B"), ("Cache-Tag", "x y"), ("ETag", "\"1\""), ("X", "")];
         let one = stored(&fields, &[("A", "1")]).unwrap();
         let head = encode(b"the key", &one, 70_000);
@@ -323,12 +323,12 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_written_anew_beside_the_old_one() {
+    fn a_head_is_rewritten_next_to_the_old_one() {
         let layout = Layout::of(FileId(7), 3).unwrap();
         let mut file = layout.beginning(b"one");
         for (serial, head) in [(1, &b"two"[..]), (2, b"three"), (3, b"four")] {
             let (at, bytes) = layout.renewal(serial, head).unwrap();
-            // Half of it was written when the process died.
+            // The process died in the middle of the write.
             let mut torn = file.clone();
             torn[at as usize..][..bytes.len() / 2].copy_from_slice(&bytes[..bytes.len() / 2]);
             assert_eq!(layout.head(&torn).unwrap().serial, serial);
@@ -339,7 +339,7 @@ mod tests {
         assert!(layout.renewal(4, &[b'x'; 2 * HEAD_ROOM]).is_none());
     }
 
-    /// No bit of a file can change without being seen.
+    /// Every changed bit of a file is detected.
     #[test]
     fn every_bit_counts() {
         let one = stored(&[("Cache-Tag", "x")], &[]).unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_of_files() {
+    fn sizes_match_the_files() {
         let layout = Layout::of(FileId(7), 100).unwrap();
         for (length, blocks) in [(0, 0), (1, 1), (PIECE_BYTES as u64, 1), (PIECE_BYTES as u64 + 1, 2)] {
             let bytes: usize = (0..blocks).map(|number| block_bytes(length, number)).sum();

@@ -1,4 +1,4 @@
-//! Which answers are on a disk, by their keys: without a disk, a thread or a clock.
+//! The table of responses on a disk, by key: without I/O, threads and clocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -12,31 +12,31 @@ use sigma_http::Headers;
 use super::entry::{Entry, Errand};
 use crate::label::{Label, VARIANTS_MAX};
 
-/// Parts of the table, each with a lock of its own.
+/// The parts of the table, each with its own lock.
 const PARTS: usize = 16;
 
-/// Entries that a sweep looks at under one lock.
+/// Entries that a sweep handles under one lock.
 const SWEPT_AT_ONCE: usize = 256;
 
-/// When an entry was last used, and its file: the order of eviction.
+/// The last use of an entry, and its file: the order of eviction.
 type Place = (u32, u128);
 
 #[derive(Debug, Default)]
 struct Part {
     kept: HashMap<Arc<[u8]>, Vec<Arc<Entry>>, RandomState>,
     order: BTreeMap<Place, Arc<Entry>>,
-    /// Those that are being written, by their files.
+    /// Entries that are being written, by their files.
     drafts: HashMap<u128, Arc<Entry>, RandomState>,
 }
 
-/// The table of what is on a disk.
+/// The table of responses on a disk.
 #[derive(Debug)]
 pub(crate) struct Index {
     parts: Box<[Mutex<Part>]>,
     hasher: RandomState,
-    /// Bytes of the disk that are taken or set aside.
+    /// Disk space in use or reserved, in bytes.
     size: AtomicU64,
-    /// Bytes of memory that the table takes, about.
+    /// The approximate memory of the table in bytes.
     weight: AtomicU64,
     count: AtomicU64,
 }
@@ -52,7 +52,7 @@ impl Index {
         }
     }
 
-    /// Bytes of the disk that are taken or set aside.
+    /// Returns the disk space in use or reserved, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
@@ -65,19 +65,19 @@ impl Index {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The newest answer under a key to a request with these fields.
+    /// Returns the newest response under a key for a request with these fields.
     pub(crate) fn find(&self, key: &[u8], request: &Headers) -> Option<Arc<Entry>> {
         let part = self.part(key);
         let fitting = part.kept.get(key)?.iter().filter(|entry| entry.label.fits(request));
         fitting.max_by_key(|entry| entry.date).cloned()
     }
 
-    /// The entry of this file, if it is kept under this key.
+    /// Returns the entry of this file, if it is stored under this key.
     pub(crate) fn of_file(&self, key: &[u8], id: u128) -> Option<Arc<Entry>> {
         self.part(key).kept.get(key)?.iter().find(|entry| entry.id.0 == id).cloned()
     }
 
-    /// Whether an answer is being written whose place one with this label would take.
+    /// Returns true if a response is being written that one with this label would replace.
     pub(crate) fn is_writing(&self, key: &[u8], label: &Label) -> bool {
         let part = self.part(key);
         part.drafts.values().any(|draft| *draft.key == *key && label.replaces(&draft.label))
@@ -87,7 +87,8 @@ impl Index {
         self.part(key).kept.contains_key(key)
     }
 
-    /// An answer is going to be written. Returns those on the disk whose place it takes: they are forgotten.
+    /// Adds a response that will be written. Returns those on the disk that it replaces: they are removed from the
+    /// table.
     pub(crate) fn begin(&self, draft: &Arc<Entry>) -> Vec<Arc<Entry>> {
         let mut part = self.part(&draft.key);
         let gone = self.take(&mut part, &draft.key, None, |entry| draft.label.replaces(&entry.label));
@@ -96,14 +97,15 @@ impl Index {
         gone
     }
 
-    /// An answer is going to be written that takes the place of others when it is there.
+    /// Adds a response that will be written, and that replaces others once it is complete.
     pub(crate) fn begin_beside(&self, draft: &Arc<Entry>) {
         let mut part = self.part(&draft.key);
         self.add_size(draft.size());
         part.drafts.insert(draft.id.0, Arc::clone(draft));
     }
 
-    /// It is written. False if it was forgotten meanwhile. Those on the disk that go for it are returned.
+    /// Marks a response as written. Returns false if it was purged meanwhile. Also returns those on the disk that it
+    /// replaces.
     pub(crate) fn finish(&self, draft: &Arc<Entry>) -> (bool, Vec<Arc<Entry>>) {
         let mut part = self.part(&draft.key);
         part.drafts.remove(&draft.id.0);
@@ -116,7 +118,8 @@ impl Index {
         (true, gone.into_iter().chain(oldest).collect())
     }
 
-    /// One was found on the disk; false if something newer is known. Those on the disk that go for it are returned.
+    /// Adds a response found on the disk; returns false if a newer one is known. Also returns those on the disk that
+    /// it replaces.
     pub(crate) fn found(&self, entry: &Arc<Entry>) -> (bool, Vec<Arc<Entry>>) {
         let mut part = self.part(&entry.key);
         let known = part.kept.get(&entry.key).into_iter().flatten();
@@ -132,20 +135,20 @@ impl Index {
         (true, gone.into_iter().chain(oldest).collect())
     }
 
-    /// A draft is not written after all.
+    /// Drops a draft that is not written after all.
     pub(crate) fn give_up(&self, draft: &Entry) {
         draft.forget();
         self.part(&draft.key).drafts.remove(&draft.id.0);
     }
 
-    /// Sets so much of the disk aside for a draft.
+    /// Reserves disk space for a draft.
     pub(crate) fn set_aside(&self, draft: &Entry, size: u64) {
         let before = draft.size.swap(size, Ordering::Relaxed);
         self.add_size(size.saturating_sub(before));
         self.free(before.saturating_sub(size));
     }
 
-    /// So much of the disk is free again.
+    /// Frees disk space.
     pub(crate) fn free(&self, bytes: u64) {
         self.size.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -154,19 +157,19 @@ impl Index {
         self.size.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets what is under a key, and returns those that are on the disk. Those that are being written hold `errand`
-    /// until there is nothing of them.
+    /// Removes the responses under a key, and returns those on the disk. Drafts hold `errand`
+    /// until they are gone.
     pub(crate) fn forget(&self, key: &[u8], errand: Option<&Errand>) -> Vec<Arc<Entry>> {
         self.take(&mut self.part(key), key, errand, |_| true)
     }
 
-    /// Forgets those under a key whose place one with this label takes.
+    /// Removes the responses under a key that one with this label replaces.
     pub(crate) fn forget_replaced(&self, key: &[u8], label: &Label) -> Vec<Arc<Entry>> {
         self.take(&mut self.part(key), key, None, |entry| label.replaces(&entry.label))
     }
 
-    /// Forgets those that `is_meant`, a few at a time: nobody waits long for the table. Returns those that are on the disk,
-    /// and how many are being written.
+    /// Removes the responses selected by `is_meant`, a few at a time, so that the table is never blocked for long.
+    /// Returns those on the disk, and the number of those being written.
     pub(crate) fn sweep(
         &self,
         is_meant: &dyn Fn(&[u8], &Label) -> bool,
@@ -198,7 +201,7 @@ impl Index {
         (gone, unwritten)
     }
 
-    /// Forgets one, if it is known still; whether it was.
+    /// Removes one entry; returns true if it was known.
     pub(crate) fn drop_one(&self, entry: &Arc<Entry>) -> bool {
         let mut part = self.part(&entry.key);
         let was_known = !entry.is_gone();
@@ -208,7 +211,7 @@ impl Index {
         was_known
     }
 
-    /// Takes out the one that was not used for the longest time, if that was before `before`.
+    /// Removes the least recently used entry, if its last use was before `before`.
     pub(crate) fn oldest(&self, before: u32) -> Option<Arc<Entry>> {
         loop {
             let firsts = self.parts.iter().enumerate().filter_map(|(number, part)| {
@@ -238,7 +241,7 @@ impl Index {
         part.kept.entry(Arc::clone(&entry.key)).or_default().push(Arc::clone(entry));
     }
 
-    /// Takes out the oldest under a key if there are too many.
+    /// Removes the oldest response under a key if there are too many.
     fn beyond_variants(&self, part: &mut Part, key: &[u8]) -> Vec<Arc<Entry>> {
         let Some(variants) = part.kept.get(key).filter(|variants| variants.len() > VARIANTS_MAX) else {
             return Vec::new();
@@ -250,7 +253,7 @@ impl Index {
         oldest.into_iter().collect()
     }
 
-    /// Takes out those under a key that are meant; returns those that are on the disk.
+    /// Removes selected responses under a key; returns those on the disk.
     fn take(
         &self,
         part: &mut Part,
@@ -266,8 +269,8 @@ impl Index {
         meant
     }
 
-    /// Takes one out; whether it is on the disk. What is being written is left to its writer, who sees that it is
-    /// forgotten.
+    /// Removes one entry; returns true if it is on the disk. An entry that is being written is left to its writer,
+    /// which sees the removal.
     fn remove(&self, part: &mut Part, entry: &Arc<Entry>, errand: Option<&Errand>) -> bool {
         entry.forget();
         if part.drafts.remove(&entry.id.0).is_some() {
@@ -292,6 +295,6 @@ impl Index {
 }
 
 fn held(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
-    // Nothing that holds one of these locks can leave its value half changed.
+    // No code under these locks can leave a value half changed.
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }

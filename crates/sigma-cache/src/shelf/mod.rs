@@ -1,10 +1,10 @@
-//! Answers on a disk: found by a table in memory, written and read by others than workers.
+//! Responses on a disk: found through a table in memory, written and read outside the workers.
 //!
-//! A shelf belongs to a zone, whose memory has what is asked for often. What a worker does here is a look at the table,
-//! and to leave a job; whatever does not go as it should, requests go on without the shelf.
+//! A shelf belongs to a zone, whose memory has the popular responses. A worker only looks at the table and queues a
+//! job; after any error, requests continue without the shelf.
 //!
-//! [`port`] is what is needed of the machine, [`format`] the file of an answer, [`index`] the table, [`write`] and
-//! [`read`] what is done with files, [`tend`] what is done beside all requests.
+//! [`port`] is the interface to the machine, [`format`] the file of a response, [`index`] the table, [`write`] and
+//! [`read`] the work on files, [`tend`] the background work.
 
 mod entry;
 pub(crate) mod format;
@@ -34,45 +34,45 @@ pub(crate) use write::Stream;
 use crate::label::Label;
 use crate::purge::Purge;
 
-/// Bytes of answers that wait to be written: a disk that is slower than that is left out.
+/// The limit of bytes that wait to be written: above it, the disk is too slow and responses are skipped.
 const PENDING_MAX: u64 = 64 << 20;
 
-/// For how many seconds nothing is written where the disk was full or has failed, and nothing is read where it was slow.
+/// Seconds without writes after a full or failed disk, and without reads after a slow one.
 const WRITING_RESTS_S: u64 = 10;
 const READING_RESTS_S: u64 = 5;
 
-/// Files that are removed in one go.
+/// The number of files removed in one step.
 const REMOVED_AT_ONCE: usize = 64;
 
-/// How much a shelf may take.
+/// The limits of a shelf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes of the disk.
     pub disk_bytes: u64,
-    /// Bytes of memory for the table of what is there.
+    /// Bytes of memory for the table.
     pub table_bytes: u64,
-    /// Seconds after which what nobody has used is forgotten, fresh or not.
+    /// Seconds until an unused response is removed, fresh or not.
     pub inactive_s: u32,
 }
 
-/// What a shelf has done since the start.
+/// The statistics of a shelf since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Answers that were written.
+    /// Responses written.
     pub written: AtomicU64,
-    /// Answers that were read, the beginnings of large ones.
+    /// Responses read; for large ones their beginnings.
     pub read: AtomicU64,
-    /// Answers that made room for others.
+    /// Responses evicted for others.
     pub evicted: AtomicU64,
-    /// Answers that nobody had used.
+    /// Responses removed because they were unused.
     pub inactive: AtomicU64,
-    /// Answers that were found at the start.
+    /// Responses found at the start.
     pub found: AtomicU64,
-    /// Answers that were not as they were written.
+    /// Responses with wrong checksums.
     pub corrupt: AtomicU64,
-    /// What the disk has refused to do.
+    /// Failed disk operations.
     pub failed: AtomicU64,
-    /// What was left out because the disk did not keep up.
+    /// Jobs skipped because the disk was behind.
     pub left_out: AtomicU64,
 }
 
@@ -82,44 +82,44 @@ impl Counts {
     }
 }
 
-/// What is to be removed.
+/// Files to be removed.
 #[derive(Debug, Default)]
 struct Doomed {
     queue: VecDeque<(Arc<Entry>, Option<Errand>)>,
-    /// Somebody is at it.
+    /// A removal is running.
     is_under_way: bool,
-    /// What could not be removed.
+    /// Files that could not be removed.
     stuck: Vec<Arc<Entry>>,
 }
 
-/// Answers on a disk. See the story of this module.
+/// Responses on a disk. See the module comment.
 #[derive(Debug)]
 pub struct Shelf {
     bounds: Bounds,
     index: Index,
     hands: Arc<dyn Hands>,
-    /// The folder, while it is this process's.
+    /// The folder, while it belongs to this process.
     disk: Mutex<Option<Arc<dyn Disk>>>,
     is_open: AtomicBool,
-    /// It is left to another process, or will never be had.
+    /// It was handed to another process, or will never be available.
     is_left: AtomicBool,
-    /// What must not be believed of what is found, until all of it was.
+    /// The purges and changes that must exclude responses found by the scan, until it is complete.
     scan: Mutex<Option<Scan>>,
     is_scanning: AtomicBool,
     doomed: Mutex<Doomed>,
     /// Bytes that wait to be written.
     pending: AtomicU64,
-    /// What the names of this process's files begin with, and how many there are.
+    /// The prefix of this process's file names, and their number.
     names: OnceLock<u64>,
     named: AtomicU64,
-    /// Until when nothing is written, and nothing is read.
+    /// The end of the pause of writes, and of reads.
     writing_rests: AtomicU64,
     reading_rests: AtomicU64,
     counts: Counts,
 }
 
 impl Shelf {
-    /// One without a folder yet, whose work `hands` do.
+    /// Returns a shelf without a folder, whose jobs run on `hands`.
     pub fn new(bounds: Bounds, hands: Arc<dyn Hands>) -> Arc<Shelf> {
         Arc::new(Shelf {
             bounds,
@@ -140,8 +140,8 @@ impl Shelf {
         })
     }
 
-    /// From here on it has a folder, whose new files have names that begin with `names`; what was in it before is looked
-    /// through by [`Shelf::tend`]. Of that, all is forgotten that `orders` mean. One that was left stays so.
+    /// Gives it a folder, whose new files have names with the prefix `names`; [`Shelf::tend`] scans the old files.
+    /// Old responses that match `orders` are removed. A shelf that was closed stays closed.
     pub fn open(&self, disk: Arc<dyn Disk>, names: u64, orders: &[Purge]) {
         orders.iter().for_each(|order| self.distrust(order));
         let _ = self.names.set(names);
@@ -152,23 +152,22 @@ impl Shelf {
         }
     }
 
-    /// It will never have a folder: nothing is remembered for one.
+    /// Declares that it never gets a folder: nothing is stored for one.
     pub fn give_up(&self) {
         self.is_left.store(true, Ordering::Release);
         *held(&self.scan) = None;
         self.is_scanning.store(false, Ordering::Release);
     }
 
-    /// Whether it has no folder any more, or never will.
+    /// Returns true if it has no folder any more, or never will.
     pub fn is_left(&self) -> bool {
         self.is_left.load(Ordering::Acquire)
     }
 
-    /// Leaves the folder to another process, as soon as what is under way with it has ended. What clients are being given
-    /// they get to the end.
+    /// Hands the folder to another process, as soon as running jobs have ended. Clients get responses to the end.
     pub fn close(self: &Arc<Shelf>) {
         {
-            // Nobody opens it meanwhile.
+            // It cannot be opened meanwhile.
             let _disk = held(&self.disk);
             self.is_left.store(true, Ordering::Release);
             self.is_open.store(false, Ordering::Release);
@@ -180,42 +179,42 @@ impl Shelf {
         }));
     }
 
-    /// Whether it has a folder.
+    /// Returns true if it has a folder.
     pub fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// What it has done.
+    /// Returns its statistics.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// How many answers there are.
+    /// Returns the number of responses.
     pub fn entries(&self) -> u64 {
         self.index.count()
     }
 
-    /// Bytes of the disk that it takes, or has set aside.
+    /// Returns the disk space in use or reserved, in bytes.
     pub fn bytes(&self) -> u64 {
         self.index.size()
     }
 
-    /// Whether all that was in the folder at the start is known.
+    /// Returns true if the scan of the folder is complete.
     pub fn is_known(&self) -> bool {
         !self.is_scanning.load(Ordering::Acquire)
     }
 
-    /// The most bytes that a body may have.
+    /// Returns the largest body in bytes.
     pub(crate) fn largest(&self) -> u64 {
         self.bounds.disk_bytes / 2
     }
 
-    /// Whether there is any answer under a key.
+    /// Returns true if there is a response under a key.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         self.is_open() && self.index.has(key)
     }
 
-    /// Whether something can be written now.
+    /// Returns true if writing is possible now.
     fn takes(&self, now: u64) -> bool {
         self.is_open() && self.writing_rests.load(Ordering::Relaxed) <= now
     }
@@ -225,20 +224,20 @@ impl Shelf {
         may_read.then(|| self.index.find(key, request)).flatten()
     }
 
-    /// A name that no other file has.
+    /// Returns a unique file name.
     fn name(&self) -> FileId {
         let number = self.named.fetch_add(1, Ordering::Relaxed);
-        // An odd factor gives each number another one, whose last digits choose the folder.
+        // An odd factor maps each number to another one, whose last digits choose the folder.
         let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(32);
         FileId(u128::from(self.names.get().copied().unwrap_or_default()) << 64 | u128::from(spread))
     }
 
-    /// The folder, for one who may wait for it.
+    /// Returns the folder, for a caller that may wait for it.
     fn disk(&self) -> Option<Arc<dyn Disk>> {
         held(&self.disk).clone()
     }
 
-    /// Forgets what is under a key; whether there was something.
+    /// Removes the responses under a key; returns true if there was one.
     pub(crate) fn forget(self: &Arc<Shelf>, key: &[u8], errand: Option<&Errand>) -> bool {
         self.outdate(key);
         let gone = self.index.forget(key, errand);
@@ -247,7 +246,7 @@ impl Shelf {
         was_there
     }
 
-    /// Forgets what an order means; how many there were.
+    /// Removes the responses that match an order; returns their number.
     pub(crate) fn sweep(self: &Arc<Shelf>, order: &Purge, errand: Option<&Errand>) -> usize {
         self.distrust(order);
         let (gone, unwritten) =
@@ -257,7 +256,7 @@ impl Shelf {
         count
     }
 
-    /// Has the files of what was forgotten removed.
+    /// Queues the removal of files.
     fn doom(self: &Arc<Shelf>, gone: Vec<Arc<Entry>>, errand: Option<&Errand>) {
         if gone.is_empty() {
             return;
@@ -281,7 +280,7 @@ impl Shelf {
         })
     }
 
-    /// Removes a few files of what was forgotten; false if there are no more.
+    /// Removes a few queued files; returns false if none are left.
     fn remove_some(&self) -> bool {
         let disk = self.disk();
         for _ in 0..REMOVED_AT_ONCE {
@@ -300,7 +299,7 @@ impl Shelf {
         true
     }
 
-    /// Removes the file of an entry that nobody finds any more; whether that could be done.
+    /// Removes the file of an entry that is not in the table any more; returns true on success.
     fn remove(&self, disk: &dyn Disk, entry: &Arc<Entry>) -> bool {
         match disk.remove(Found { id: entry.id, is_draft: false }) {
             Ok(()) => {
@@ -325,13 +324,13 @@ impl Shelf {
         self.hands.tell(trouble, error);
     }
 
-    /// An entry is not as it was written.
+    /// Handles an entry with a wrong checksum.
     fn spoil(self: &Arc<Shelf>, entry: &Arc<Entry>) {
         self.fail(Trouble::Corrupt, None);
         self.lose(entry);
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     fn lose(self: &Arc<Shelf>, entry: &Arc<Entry>) {
         if self.index.drop_one(entry) {
             self.doom(vec![Arc::clone(entry)], None);
@@ -340,6 +339,6 @@ impl Shelf {
 }
 
 fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds one of these locks can leave its value half changed.
+    // No code under these locks can leave a value half changed.
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

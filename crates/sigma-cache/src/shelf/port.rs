@@ -1,17 +1,17 @@
-//! What a shelf needs of the machine: a folder, and hands that work beside the workers.
+//! The interface of a shelf to the machine: a folder, and background threads.
 //!
-//! Implemented by who has files and threads; tests have a folder in memory and hands that work when they are told.
+//! The implementation has real files and threads; tests have a folder in memory and manual threads.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// The name of one file. It is made of numbers of this gateway's own: nothing that a client sends is in it.
+/// The name of one file. It is made of the gateway's own numbers: it contains no data of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u128);
 
 impl FileId {
-    /// That with these 32 hexadecimal digits.
+    /// Parses 32 hexadecimal digits.
     pub fn parse(digits: &str) -> Option<FileId> {
         let is_ours = digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         is_ours.then(|| u128::from_str_radix(digits, 16).ok().map(FileId)).flatten()
@@ -24,101 +24,99 @@ impl fmt::Display for FileId {
     }
 }
 
-/// A file that was found when a folder was looked through.
+/// A file found in a scan of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
     pub id: FileId,
-    /// It was never finished.
+    /// It was never completed.
     pub is_draft: bool,
 }
 
-/// A folder on a disk that nobody else has. All calls may take long: they are made by [`Hands`] and by who tends the
-/// shelf, never on a worker. When the last handle is dropped the folder is free for another process.
+/// A folder on a disk that belongs to this process alone. All calls may take long: they are made by [`Hands`] and the
+/// tending thread, never on a worker. After the last handle is dropped, the folder is free for another process.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// A new draft that can be written and read.
+    /// Creates a draft for writing and reading.
     ///
     /// # Errors
-    /// Returns the error of the operating system, as all that follow.
+    /// Returns the error of the operating system, as all methods below.
     fn create(&self, id: FileId) -> io::Result<Arc<dyn OpenFile>>;
 
-    /// A finished one, to be read and its head to be written anew.
+    /// Opens a complete file, for reading and for a new head.
     ///
     /// # Errors
-    /// As [`Disk::create`].
+    /// See [`Disk::create`].
     fn open(&self, id: FileId) -> io::Result<Arc<dyn OpenFile>>;
 
-    /// Makes a finished one of a draft, at once or not at all.
+    /// Makes a draft a complete file, atomically.
     ///
     /// # Errors
-    /// As [`Disk::create`].
+    /// See [`Disk::create`].
     fn publish(&self, id: FileId) -> io::Result<()>;
 
-    /// Removes one. That there is none is no error.
+    /// Removes a file. A missing file is not an error.
     ///
     /// # Errors
-    /// As [`Disk::create`].
+    /// See [`Disk::create`].
     fn remove(&self, found: Found) -> io::Result<()>;
 
-    /// How many parts it has to be looked through in.
+    /// Returns the number of parts for a scan.
     fn parts(&self) -> usize;
 
-    /// What is in one of them, as far as it is a shelf's.
+    /// Returns the shelf's files in one part.
     ///
     /// # Errors
-    /// As [`Disk::create`].
+    /// See [`Disk::create`].
     fn list(&self, part: usize) -> io::Result<Vec<Found>>;
 }
 
-/// One file of a folder. Calls may take long, as those of [`Disk`].
+/// One file of a folder. Calls may take long, as in [`Disk`].
 pub trait OpenFile: fmt::Debug + Send + Sync {
-    /// Reads from a place on until `bytes` are full or the file ends; how many there were.
+    /// Reads from a position until `bytes` are full or the file ends; returns their number.
     ///
     /// # Errors
     /// Returns the error of the operating system.
     fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize>;
 
-    /// Writes all of it to a place.
+    /// Writes all bytes at a position.
     ///
     /// # Errors
-    /// Returns the error of the operating system; some of it may be written then.
+    /// Returns the error of the operating system; then a part may be written.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 }
 
-/// Something to be done with a disk.
+/// A job on a disk.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Those who work beside the workers.
+/// Background threads for disk jobs.
 pub trait Hands: fmt::Debug + Send + Sync {
-    /// Has something done unless too much waits already; whether it will be.
+    /// Runs a job unless too many wait already; returns true if it will run.
     fn offer(&self, job: Job) -> bool;
 
-    /// Has something done that others wait for who were promised it: there is never more than one such job for one of
-    /// them.
+    /// Runs a job that others wait for; there is never more than one such job for each of them.
     fn give(&self, job: Job);
 
-    /// Says that something does not go as it should. Called as often as that happens, so whoever writes it down does so
-    /// at a limited rate.
+    /// Reports a problem. It is called for each problem, so the implementation must limit the rate of its log.
     fn tell(&self, trouble: Trouble, error: Option<&io::Error>);
 }
 
-/// What does not go as it should.
+/// A problem with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// An answer could not be written: the disk is full, or has an error.
+    /// A response could not be written: the disk is full, or has an error.
     Write,
-    /// One could not be read.
+    /// A response could not be read.
     Read,
-    /// One is not as it was written.
+    /// A response has a wrong checksum.
     Corrupt,
-    /// One could not be removed, and would be found again at the next start.
+    /// A response could not be removed, and would be found again at the next start.
     Remove,
-    /// The disk does not keep up, and what was to be done with it is left out.
+    /// The disk is too slow, and jobs are skipped.
     Slow,
 }
 
 impl Trouble {
-    /// It in words.
+    /// Returns its description.
     pub fn as_str(self) -> &'static str {
         match self {
             Trouble::Write => "an answer cannot be written",

@@ -1,4 +1,4 @@
-//! Reading answers: small ones at once into memory, large ones block by block while they are sent.
+//! Reading of responses: small ones at once into memory, large ones block by block while they are sent.
 
 use std::io;
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use super::{Counts, READING_RESTS_S, Shelf};
 use crate::body::{Blocks, Body, PIECE_BYTES, Piece, Reading};
 use crate::stored::Stored;
 
-/// Bodies up to this are read at once, and then are in memory.
+/// Bodies up to this size are read at once, and are in memory then.
 const AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// What is read of a file at first: most heads, and many bodies with them.
+/// The size of the first read of a file: most heads, many with their bodies.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// An answer that is being read, or None if it cannot be.
+/// A response that is being read, or None if it is unavailable.
 pub(crate) type Reads = oneshot::Receiver<Option<Arc<Stored>>>;
 
 impl Shelf {
-    /// Reads the newest answer under a key to a request with these fields; None if there is none, or no time for it.
+    /// Reads the newest response under a key for a request with these fields; None without a response, or if the disk
+    /// is busy.
     pub(crate) fn fetch(self: &Arc<Shelf>, key: &[u8], request: &Headers, now: u64) -> Option<Reads> {
         let entry = self.find(key, request, now)?;
         entry.mark.touch(now);
         self.load(&entry)
     }
 
-    /// Reads an answer, for all who want it meanwhile; None if nobody has the time.
+    /// Reads a response for all concurrent requests; None if all threads are busy.
     fn load(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Reads> {
         let (answer, is_first) = entry.wait();
         if !is_first {
@@ -49,12 +50,12 @@ impl Shelf {
         is_taken.then_some(answer)
     }
 
-    /// What the file of an entry has. What is not as it was written is forgotten.
+    /// Reads the file of an entry. A response with a wrong checksum is removed.
     fn read(self: &Arc<Shelf>, entry: &Arc<Entry>) -> Option<Stored> {
         let disk = self.disk().filter(|_| !entry.is_gone())?;
         let found = match self.read_file(&*disk, entry) {
             Ok(found) => found,
-            // Somebody has removed it by hand.
+            // The file was removed by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 self.fail(Trouble::Read, Some(&error));
@@ -90,14 +91,14 @@ impl Shelf {
         Ok(Some(stored))
     }
 
-    /// It takes too long to read: for a while nothing is.
+    /// Pauses reads for a while: the disk is too slow.
     pub(crate) fn rest_reading(&self, now: u64) {
         self.reading_rests.store(now + READING_RESTS_S, Ordering::Relaxed);
         self.fail(Trouble::Slow, None);
     }
 }
 
-/// What of a file is before its body, and what was read with it; None if it is no such file.
+/// Returns the part of a file before its body, with the bytes read together with it; None if it is not a valid file.
 pub(super) fn beginning(file: &dyn OpenFile, id: FileId) -> io::Result<Option<(Layout, Vec<u8>)>> {
     let mut bytes = vec![0; FIRST_BYTES];
     let read = file.read_at(&mut bytes, 0)?;
@@ -111,7 +112,7 @@ pub(super) fn beginning(file: &dyn OpenFile, id: FileId) -> io::Result<Option<(L
     Ok(Some((layout, bytes)))
 }
 
-/// A body that is on a disk. It stays readable as long as somebody has this, whatever becomes of its file.
+/// A body on a disk. It stays readable while this exists, even if its file is removed.
 #[derive(Debug)]
 struct Shelved {
     shelf: Arc<Shelf>,
@@ -131,7 +132,7 @@ impl Blocks for Shelved {
         let hands = Arc::clone(&self.shelf.hands);
         hands.give(Box::new(move || {
             if !sender.is_closed() {
-                // Who has gone needs nothing.
+                // A reader that has left needs nothing.
                 let _ = sender.send(self.read_block(number));
             }
         }));
@@ -153,7 +154,7 @@ impl Shelved {
         }
     }
 
-    /// All of it, of which some may stand in what was read already; None if it is not as it was written.
+    /// Reads all of it, with the bytes `known` from the first read; None if a checksum is wrong.
     fn read_whole(&self, known: &[u8]) -> io::Result<Option<Vec<Piece>>> {
         let mut pieces = Vec::new();
         for number in 0..self.length.div_ceil(PIECE_BYTES as u64) {

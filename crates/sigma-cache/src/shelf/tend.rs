@@ -1,4 +1,4 @@
-//! What is done beside all requests: looking through the folder at the start, and forgetting what nobody uses.
+//! Background work: the scan of the folder at the start, and the removal of unused responses.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
@@ -15,28 +15,29 @@ use super::{Counts, Shelf, held};
 use crate::mark::seconds;
 use crate::purge::Purge;
 
-/// Files that are looked at in one go, and the pauses between two: requests read from the same disk.
+/// Files scanned in one step, with pauses in between: requests read from the same disk.
 const FOUND_AT_ONCE: usize = 64;
 const SCAN_PAUSE_MS: u64 = 2;
 
-/// Entries that go in one go because nobody used them.
+/// Unused entries removed in one step.
 const INACTIVE_AT_ONCE: usize = 256;
 
-/// The pause when there is nothing to do.
+/// The pause without work.
 const PAUSE_MS: u64 = 1_000;
 
-/// Orders, and keys, that are remembered until all is looked through. Behind them nothing that is found is believed.
+/// The limit of orders and keys that are remembered until the scan is complete. Above it, no response found by the
+/// scan is used.
 const ORDERS_MAX: usize = 1_000;
 const OUTDATED_MAX: usize = 1 << 20;
 
-/// What must not be believed of what is found, as it was forgotten or is known better.
+/// The purges and changes that exclude responses found by the scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     orders: Vec<Purge>,
-    /// Keys, by their hashes: one too many costs an answer that could have been used.
+    /// Keys, by their hashes: a collision only loses a usable response.
     outdated: HashSet<u64>,
     hasher: RandomState,
-    /// Too much of it: nothing is believed.
+    /// The limit is exceeded: no found response is used.
     is_void: bool,
 }
 
@@ -48,7 +49,7 @@ impl Scan {
     }
 }
 
-/// How far a folder is looked through; belongs to who calls [`Shelf::tend`].
+/// The progress of a scan; it belongs to the caller of [`Shelf::tend`].
 #[derive(Debug, Default)]
 pub struct Tending {
     part: usize,
@@ -56,7 +57,7 @@ pub struct Tending {
 }
 
 impl Shelf {
-    /// What was found under a key is outdated.
+    /// Excludes responses found under a key.
     pub(super) fn outdate(&self, key: &[u8]) {
         if self.is_known() {
             return;
@@ -70,7 +71,7 @@ impl Shelf {
         }
     }
 
-    /// What an order means must not be found.
+    /// Excludes found responses that match an order.
     pub(super) fn distrust(&self, order: &Purge) {
         if self.is_known() {
             return;
@@ -83,8 +84,8 @@ impl Shelf {
         }
     }
 
-    /// Does some of what is to be done, and returns for how many milliseconds there is nothing more. To be called again
-    /// and again by one thread that may wait for the disk.
+    /// Does a part of the work, and returns the milliseconds until the next call. Call it repeatedly on one thread
+    /// that may wait for the disk.
     pub fn tend(self: &Arc<Shelf>, tending: &mut Tending, now: u64) -> u64 {
         let Some(disk) = self.disk() else { return PAUSE_MS };
         if !self.is_known()
@@ -105,7 +106,7 @@ impl Shelf {
         SCAN_PAUSE_MS
     }
 
-    /// Looks at a few files, and returns the pause before the next ones; None if there are no more.
+    /// Scans a few files, and returns the pause before the next ones; None at the end.
     fn look_through(self: &Arc<Shelf>, disk: &dyn Disk, tending: &mut Tending, now: u64) -> Option<u64> {
         if tending.found.is_empty() {
             if tending.part >= disk.parts() {
@@ -118,7 +119,7 @@ impl Shelf {
                 // It is gone.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    // What is in it must not be passed over: a later process would find what this one had to forget.
+                    // Its files must not be skipped: a later process would find responses purged by this one.
                     self.fail(Trouble::Read, Some(&error));
                     return Some(PAUSE_MS);
                 }
@@ -148,7 +149,7 @@ impl Shelf {
             Ok(entry) => entry,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                // It goes: a later process would find what this one had to forget.
+                // The file is removed: a later process would find responses purged by this one.
                 self.fail(Trouble::Read, Some(&error));
                 None
             }
@@ -160,16 +161,16 @@ impl Shelf {
         }
     }
 
-    /// Whether this process has written it: it is in the table, or forgotten.
+    /// Returns true if this process has written it: it is in the table, or purged.
     fn is_of_now(&self, found: Found) -> bool {
         let names = self.names.get().copied().unwrap_or_default();
         found.id.0 >> 64 == u128::from(names)
     }
 
-    /// Puts one into the table; false if it must not be used.
+    /// Adds a found response to the table; returns false if it must not be used.
     fn believe(self: &Arc<Shelf>, disk: &dyn Disk, entry: Entry) -> bool {
         let entry = Arc::new(entry);
-        // Held until it is in the table: whoever forgets its key meanwhile is seen here, or finds it there.
+        // Held until it is in the table: a concurrent purge of its key is seen here, or finds it there.
         let scan = held(&self.scan);
         if !scan.as_ref().is_some_and(|scan| scan.believes(&entry)) {
             return false;
@@ -186,7 +187,7 @@ impl Shelf {
         is_newest
     }
 
-    /// Forgets as much as is too much: the bounds may be others than they were.
+    /// Removes responses beyond the limits, which may be lower than before.
     fn fit(&self, disk: &dyn Disk) {
         while self.index.size() > self.bounds.disk_bytes || self.index.weight() > self.bounds.table_bytes {
             let Some(oldest) = self.index.oldest(u32::MAX) else { return };
@@ -198,7 +199,7 @@ impl Shelf {
     }
 }
 
-/// What a file is of; None if it is not as it was written, as far as its head shows.
+/// Reads the entry of a file; None if its head is invalid.
 fn read_entry(disk: &dyn Disk, found: Found, now: u64) -> io::Result<Option<Entry>> {
     let file = disk.open(found.id)?;
     let Some((layout, beginning)) = super::read::beginning(&*file, found.id)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Writing answers: into a draft first, which becomes a file in one step when all of it is there.
+//! Writing of responses: into a draft first, which becomes a complete file in one step.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use super::{Counts, PENDING_MAX, Shelf, WRITING_RESTS_S, held};
 use crate::body::{Body, PIECE_BYTES, Piece};
 use crate::stored::Stored;
 
-/// Blocks that one stream writes before it is another one's turn.
+/// Blocks that one stream writes in its turn.
 const BLOCKS_AT_ONCE: usize = 16;
 
-/// Why something was not written.
+/// The reason why a response was not written.
 enum Unwritten {
-    /// Nobody wants it any more, or there is no room for it.
+    /// It is not wanted any more, or there is no room for it.
     Unwanted,
     Failed(io::Error),
 }
@@ -30,8 +30,8 @@ impl From<io::Error> for Unwritten {
 }
 
 impl Shelf {
-    /// An answer is kept from here on, and what was there in its place is not. Returns the entry that it will have, if it
-    /// can be written; [`Shelf::write`] does so.
+    /// Announces a response, which replaces older ones. Returns its entry, if it can be written; [`Shelf::write`]
+    /// writes it.
     pub(crate) fn expect(
         self: &Arc<Shelf>,
         key: &Arc<[u8]>,
@@ -40,7 +40,7 @@ impl Shelf {
     ) -> Option<Arc<Entry>> {
         self.outdate(key);
         if !self.takes(now) || stored.body.length() > self.largest() {
-            // What is there is older than what others are given now.
+            // Responses on the disk are older than the one that clients get now.
             self.forget_replaced(key, stored);
             return None;
         }
@@ -55,7 +55,7 @@ impl Shelf {
         self.doom(gone, None);
     }
 
-    /// Writes an answer whose body is in memory, under the entry that it was given.
+    /// Writes a response with its body in memory, under its entry.
     pub(crate) fn write(self: &Arc<Shelf>, entry: Arc<Entry>, stored: Arc<Stored>, now: u64) {
         let bytes = stored.body.length();
         if !self.queue(bytes) {
@@ -89,7 +89,7 @@ impl Shelf {
         self.pending.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The disk does not keep up.
+    /// Skips a draft because the disk is too slow.
     fn leave_out(&self, draft: &Entry) {
         self.index.give_up(draft);
         self.free(draft);
@@ -105,7 +105,7 @@ impl Shelf {
         let file = disk.create(draft.id)?;
         let (mut out, mut at) = (layout.beginning(&head), 0);
         let (mut number, mut block) = (0, Vec::new());
-        // Pieces are as they have come; blocks are all of one size but the last one.
+        // Pieces have their received sizes; blocks have one size, except the last one.
         for piece in pieces.iter() {
             let mut rest = &piece[..];
             while !rest.is_empty() {
@@ -129,7 +129,7 @@ impl Shelf {
         self.publish(disk, draft)
     }
 
-    /// Sets so much of the disk aside for a draft in all; others go for it.
+    /// Reserves disk space for a draft in all; others are evicted for it.
     fn make_room(&self, disk: &dyn Disk, draft: &Arc<Entry>, size: u64) -> Result<(), Unwritten> {
         if draft.is_gone() {
             return Err(Unwritten::Unwanted);
@@ -165,7 +165,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// What was to be written is, or nothing of it is left.
+    /// Completes a draft, or removes all of it.
     fn settle(&self, draft: &Arc<Entry>, written: Result<(), Unwritten>, now: u64) {
         let Err(why) = written else { return };
         self.index.give_up(draft);
@@ -174,7 +174,7 @@ impl Shelf {
             self.fail(Trouble::Write, Some(error));
         }
         if let Some(disk) = self.disk() {
-            // One that stays is removed at the next start.
+            // A remaining one is removed at the next start.
             let _ = disk.remove(Found { id: draft.id, is_draft: true });
         }
         self.free(draft);
@@ -185,10 +185,10 @@ impl Shelf {
         self.index.free(draft.size.swap(0, Ordering::Relaxed));
     }
 
-    /// Writes the head of an answer anew, whose body stays as it is: a node has said that it is still good.
+    /// Rewrites the head of a response with an unchanged body: a node has revalidated it.
     pub(crate) fn renew(self: &Arc<Shelf>, key: &[u8], stored: Arc<Stored>, now: u64) {
         let known = stored.mark.as_ref().and_then(|mark| self.index.of_file(key, mark.id));
-        // One that is being written will say that it is stale, which is as good as true.
+        // One that is being written will count as stale, which is nearly true.
         let Some(entry) = known else { return };
         let shelf = Arc::clone(self);
         let is_taken = self.takes(now)
@@ -196,7 +196,7 @@ impl Shelf {
                 let Some(disk) = shelf.disk().filter(|_| !entry.is_gone()) else { return };
                 match rewrite(&*disk, &entry, &stored) {
                     Ok(true) => {}
-                    // It has no room for the new one. It is written whole when it comes again.
+                    // There is no room for the new head. The response is written again when it is fetched next.
                     Ok(false) => shelf.lose(&entry),
                     Err(error) => {
                         shelf.writing_rests.store(now + WRITING_RESTS_S, Ordering::Relaxed);
@@ -209,18 +209,18 @@ impl Shelf {
         }
     }
 
-    /// Whether an answer is being written whose place this one would take.
+    /// Returns true if a response is being written that this one would replace.
     pub(crate) fn is_writing(&self, key: &[u8], stored: &Stored) -> bool {
         self.index.is_writing(key, &stored.label)
     }
 
-    /// Begins to write an answer whose body is too large for memory; None if it cannot be written.
+    /// Starts to write a response whose body is too large for memory; None if it cannot be written.
     pub(crate) fn stream(self: &Arc<Shelf>, key: &Arc<[u8]>, stored: &Stored, now: u64) -> Option<Stream> {
         self.outdate(key);
         let id = self.takes(now).then(|| self.name())?;
         let layout = Layout::of(id, encode(key, stored, 0).len())?;
         let entry = Arc::new(Entry::new(id, Arc::clone(key), stored, 0, now));
-        // What is there stays until all of this one has come.
+        // The old response stays until this one is complete.
         self.index.begin_beside(&entry);
         let lane = Lane {
             shelf: Arc::clone(self),
@@ -234,11 +234,11 @@ impl Shelf {
     }
 }
 
-/// Puts a new head beside the old one. False if it does not fit.
+/// Writes a new head next to the old one. Returns false if it does not fit.
 fn rewrite(disk: &dyn Disk, entry: &Entry, stored: &Stored) -> io::Result<bool> {
     let file = match disk.open(entry.id) {
         Ok(file) => file,
-        // It is being written still, or somebody has removed it by hand.
+        // It is still being written, or was removed by hand.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
@@ -251,13 +251,13 @@ fn rewrite(disk: &dyn Disk, entry: &Entry, stored: &Stored) -> io::Result<bool> 
     file.write_at(&place, at).map(|()| true)
 }
 
-/// An answer that is written while it comes. Dropped before its end, nothing of it is left.
+/// A response that is written while it arrives. A drop before its end removes all of it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     lane: Arc<Lane>,
 }
 
-/// What is to be written of one answer, one block after the other.
+/// The write queue of one response, block by block.
 #[derive(Debug)]
 struct Lane {
     shelf: Arc<Shelf>,
@@ -265,7 +265,7 @@ struct Lane {
     layout: Layout,
     now: u64,
     state: Mutex<State>,
-    /// Held by who writes; there is one at a time.
+    /// Held by the writer; there is one at a time.
     file: Mutex<Written>,
 }
 
@@ -278,7 +278,7 @@ struct State {
 
 #[derive(Debug)]
 enum End {
-    /// It is whole; what tells those who wait for it is dropped when it is written.
+    /// It is complete; the notification of waiters is dropped when it is written.
     Whole(Box<Stored>, Box<dyn Any + Send>),
     Broken,
 }
@@ -292,7 +292,7 @@ struct Written {
 }
 
 impl Stream {
-    /// The next piece; all but the last one are of one size. False if it cannot be written any more.
+    /// Adds the next piece; all but the last one have one size. Returns false if it cannot be written any more.
     pub(crate) fn push(&self, piece: Piece) -> bool {
         let Lane { shelf, draft, .. } = &*self.lane;
         if draft.is_gone() {
@@ -306,7 +306,7 @@ impl Stream {
         true
     }
 
-    /// All of it has come, with this head. `waited` is dropped when it is written.
+    /// Ends the body, with this head. `waited` is dropped when it is written.
     pub(crate) fn end(self, stored: Stored, waited: Box<dyn Any + Send>) {
         self.lane.add(|state| state.end = Some(End::Whole(Box::new(stored), waited)));
     }
@@ -320,7 +320,7 @@ impl Drop for Stream {
     }
 }
 
-/// What a lane has to do next.
+/// The next step of a lane.
 enum Next {
     Piece(Piece),
     End(End),
@@ -347,7 +347,7 @@ impl Lane {
         }));
     }
 
-    /// Writes a few blocks; false if there are no more for the moment.
+    /// Writes a few blocks; returns false if there are no more for the moment.
     fn write_some(self: &Arc<Lane>) -> bool {
         for _ in 0..BLOCKS_AT_ONCE {
             match self.next() {
@@ -409,7 +409,7 @@ impl Lane {
         };
         written.file = None;
         self.shelf.settle(&self.draft, result, self.now);
-        // Those who wait look again, and find it.
+        // Waiting requests look again, and find it.
         drop(waited);
     }
 

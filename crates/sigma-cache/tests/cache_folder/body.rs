@@ -1,4 +1,4 @@
-//! The folder of a disk cache whose files were damaged while nobody had it open: the body of the target in `fuzz/`.
+//! A disk cache folder whose files were damaged while it was closed: the body of the target in `fuzz/`.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,8 @@ use super::disk::{MemoryDisk, Process, ROOMY};
 /// Keys, and lengths of their bodies. The last body takes several blocks.
 const KEPT: [(&str, usize); 4] = [("a", 5), ("b", 0), ("c", 300), ("d", 140_000)];
 
-/// Changes of a folder, of four bytes each: a file, a change, and where. No change panics; an answer that is found is the
-/// one that was kept, as far as its body reaches; files stay within the bounds.
+/// Input: changes of a folder, of four bytes each: a file, a change, and a position. No change panics; a found
+/// response is the stored one, as far as its body reaches; files stay within the limits.
 pub(crate) fn cache_folder(input: &[u8]) {
     let disk = MemoryDisk::default();
     let first = Process::start(&disk, 1, ROOMY);
@@ -67,7 +67,7 @@ fn put(process: &Process, key: &str, body: &[u8]) {
     }
 }
 
-/// One change: of bytes, of the length, of the name, or of a file for another.
+/// Applies one change: of bytes, of the length, of the name, or of a file for another.
 fn apply(disk: &MemoryDisk, [file, change, at, value]: [u8; 4]) {
     let mut platter = disk.platter();
     let names: Vec<(FileId, bool)> = platter.files.keys().copied().collect();

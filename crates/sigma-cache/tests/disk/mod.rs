@@ -1,5 +1,4 @@
-//! A disk in memory, and hands that work when they are told: with both, whatever can happen to a disk happens when a
-//! test wants it.
+//! A disk in memory, and manual threads: with both, a test can trigger any disk event at any time.
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
@@ -20,17 +19,17 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is on the disk, whoever has it mounted.
+/// The content of the disk, for every mount.
 #[derive(Debug, Default)]
 pub(crate) struct Platter {
     pub(crate) files: BTreeMap<(FileId, bool), Content>,
-    /// How many bytes fit; 0 for no limit.
+    /// The capacity in bytes; 0 for no limit.
     pub(crate) capacity: u64,
-    /// Everything fails so.
+    /// The error of all operations.
     pub(crate) fails: Option<ErrorKind>,
     /// Files cannot be opened.
     pub(crate) unreadable: bool,
-    /// What writes has so many steps left to live; the last one is done by half.
+    /// The writer dies after this number of steps; the last one is half done.
     pub(crate) steps_left: Option<usize>,
 }
 
@@ -49,7 +48,7 @@ impl MemoryDisk {
         held(&self.0)
     }
 
-    /// The content of all finished files.
+    /// Returns the content of all complete files.
     pub(crate) fn contents(&self) -> Vec<Content> {
         let platter = self.platter();
         platter
@@ -60,7 +59,7 @@ impl MemoryDisk {
             .collect()
     }
 
-    /// One more step is done. An error if the disk fails, or who does it is dead; false if it dies in it.
+    /// Counts a step. Returns an error if the disk fails, or the writer is dead; false if it dies in this step.
     fn step(&self) -> io::Result<bool> {
         let mut platter = self.platter();
         if let Some(kind) = platter.fails {
@@ -158,11 +157,11 @@ impl OpenFile for MemoryFile {
     }
 }
 
-/// Hands that do nothing before they are told to.
+/// Threads that run only on demand.
 #[derive(Debug, Default)]
 pub(crate) struct SlowHands {
     jobs: Mutex<Jobs>,
-    /// What went wrong.
+    /// The reported problems.
     pub(crate) told: Mutex<Vec<Trouble>>,
 }
 
@@ -179,7 +178,7 @@ impl std::fmt::Debug for Jobs {
 }
 
 impl SlowHands {
-    /// Does one thing; false if there is none.
+    /// Runs one job; returns false without one.
     pub(crate) fn work_once(&self) -> bool {
         let job = held(&self.jobs).queue.pop_front();
         let is_there = job.is_some();
@@ -189,12 +188,12 @@ impl SlowHands {
         is_there
     }
 
-    /// Does all there is.
+    /// Runs all jobs.
     pub(crate) fn work(&self) {
         while self.work_once() {}
     }
 
-    /// From here on so many may wait.
+    /// Sets the limit of waiting jobs.
     pub(crate) fn take_at_most(&self, most: usize) {
         held(&self.jobs).most = Some(most);
     }
@@ -236,7 +235,7 @@ pub(crate) struct Process {
 pub(crate) const ROOMY: Bounds = Bounds { disk_bytes: 1 << 30, table_bytes: 16 << 20, inactive_s: 1 << 30 };
 
 impl Process {
-    /// One that has not looked through its folder yet; `names` is a number that no other one on this disk had.
+    /// Returns a process before its scan; `names` is a number that no other process on this disk had.
     pub(crate) fn begin(
         disk: &MemoryDisk,
         names: u64,
@@ -251,7 +250,7 @@ impl Process {
         Process { disk: disk.clone(), hands, shelf, zone, now: 1_000, tending: Tending::default() }
     }
 
-    /// The same, which has.
+    /// Returns a process after its scan.
     pub(crate) fn start(disk: &MemoryDisk, names: u64, bounds: Bounds) -> Process {
         let mut process = Process::begin(disk, names, bounds, 4 << 20, &[]);
         process.look_through();
@@ -268,7 +267,7 @@ impl Process {
         self.shelf.tend(&mut self.tending, self.now);
     }
 
-    /// What is kept under a key, in memory or on the disk.
+    /// Returns the response under a key, in memory or on the disk.
     pub(crate) fn get(&self, key: &[u8], request: &Headers) -> Option<Arc<Stored>> {
         let known = self.zone.find(key, request);
         if known.is_some() {
@@ -283,7 +282,7 @@ impl Process {
         }
     }
 
-    /// Its body; an error is what was read before it broke off.
+    /// Returns its body; the error has the bytes before a failure.
     pub(crate) fn body(&self, stored: &Stored) -> Result<Vec<u8>, Vec<u8>> {
         self.part(stored, 0, stored.body.length())
     }
