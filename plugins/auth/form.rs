@@ -43,7 +43,7 @@ pub(crate) fn escaped(text: &[u8]) -> String {
     out
 }
 
-/// The fields of a form; None if one of them is no text, has no value, or stands there twice: readers differ in
+/// The fields of a form; None if one of them is no text, has no value, or appears twice: readers differ in
 /// which one they take.
 pub(super) fn fields(form: &[u8]) -> Option<Map<String, Value>> {
     let mut fields = Map::new();

@@ -26,7 +26,7 @@ pub fn tokens(input: &[u8]) {
         assert_eq!(token.text(), text);
         for (algorithm, secret) in [(Algorithm::Hs256, &[7; 32][..]), (Algorithm::Hs512, &[7; 64])] {
             let Some(key) = Key::secret(algorithm, secret) else { panic!("it has secrets") };
-            assert!(key.verify(&token).is_err(), "nobody knows the secret");
+            assert!(key.verify(&token).is_err(), "a token with another key is refused");
         }
         if let Ok(set) = &set
             && let Ok(Found::Keys(keys)) = set.find(&token, &Algorithm::PUBLIC)
@@ -40,7 +40,7 @@ pub fn tokens(input: &[u8]) {
         let _ = is_for(&token.claims, &["api".to_owned()]);
     }
     if let Ok((_, token)) = Encrypted::parse(text) {
-        assert_eq!(Secret([7; 32].into()).open(&token), None, "nobody knows the secret");
+        assert_eq!(Secret([7; 32].into()).open(&token), None, "a token with another key is refused");
     }
 }
 

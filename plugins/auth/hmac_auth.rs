@@ -180,7 +180,9 @@ impl Configuration for Consumer {
             (_, Some(_), None) => {
                 Err("property \"algorithm\" is required where there is a public_key".to_owned())
             }
-            (_, None, Some(_)) => Err("algorithm: it is that of a public_key, and there is none".to_owned()),
+            (_, None, Some(_)) => {
+                Err("algorithm: it applies to a public_key, and there is no public_key".to_owned())
+            }
             _ => Ok(()),
         }
     }
@@ -248,7 +250,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     ];
     let open = cases.into_iter().filter(|(_, is_open, ..)| *is_open);
     open.map(|(field, _, remedy, what)| {
-        let message = format!("{what}: whoever sees a signed request can send another in its place");
+        let message = format!("{what}: an attacker who sees a signed request can replace it");
         Problem::new(field, "unsigned", message).hint(format!("write {remedy}"))
     })
     .collect()

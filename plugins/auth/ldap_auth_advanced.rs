@@ -243,7 +243,10 @@ impl LdapAuthAdvanced {
     fn new(build: &Build<'_>) -> Result<LdapAuthAdvanced, String> {
         let config: Config = build.config()?;
         if config.ldap_password.as_ref().is_some_and(|password| password.reveal().is_empty()) {
-            return Err("ldap_password: it is empty, and a directory takes that for nobody's".to_owned());
+            return Err(
+                "ldap_password: it is empty, and a directory takes an empty password for an anonymous login"
+                    .to_owned(),
+            );
         }
         let (port, security) = match (config.use_ldaps, config.use_starttls) {
             (true, _) => (636, Security::Tls),

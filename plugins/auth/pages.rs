@@ -19,4 +19,4 @@ impl TryFrom<String> for PagePath {
 }
 
 /// What is warned of where browsers log in, or come back from it, without TLS.
-pub(super) const STOLEN_LOGIN: &str = "whoever listens can log in in place of the user";
+pub(super) const STOLEN_LOGIN: &str = "an attacker on the network path can log in as the user";

@@ -406,7 +406,7 @@ fn bad_configurations_are_refused() {
     consumer(
         "hmac-auth",
         json!({"key_id": "a", "secret_key": "s", "algorithm": "ed25519"}),
-        "algorithm: it is that of a public_key, and there is none",
+        "algorithm: it applies to a public_key, and there is no public_key",
     );
     let no_key = json!({"key_id": "a", "public_key": "PEM", "algorithm": "ed25519"});
     let made = crate::testing::roster().identity("hmac-auth", &no_key).unwrap();

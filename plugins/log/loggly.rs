@@ -104,7 +104,9 @@ impl Configuration for Config {
             |tag: &&String| !tag.starts_with("tag=") && tag.bytes().all(|b| (b' '..=b'~').contains(&b));
         if let Some(tag) = self.tags.iter().find(|tag| !is_tag(tag)) {
             let tag = tag.escape_debug();
-            return Err(format!("tags: `{tag}` begins with `tag=` or has what is not printable ASCII"));
+            return Err(format!(
+                "tags: `{tag}` begins with `tag=` or has a character that is not printable ASCII"
+            ));
         }
         let is_token = |b: u8| b.is_ascii_graphic() && !b"]\"\\/?#".contains(&b);
         match self.customer_token.reveal().bytes().all(is_token) {
@@ -210,7 +212,8 @@ impl Default for Metadata {
 }
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
-    let message = "over https anybody may take the entries and the token in the service's place";
+    let message =
+        "over https another server can answer instead of the service, and receives the entries and the token";
     service::unverified(conf, message).into_iter().collect()
 }
 

@@ -107,7 +107,8 @@ impl Configuration for Config {
 }
 
 fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
-    let message = "anybody may take the entries and the access key in the service's place";
+    let message =
+        "another server can answer instead of the service, and receives the entries and the access key";
     service::unverified(conf, message).into_iter().collect()
 }
 

@@ -120,7 +120,7 @@ fn open_ends(conf: &Value) -> Vec<Problem> {
     });
     let open = sources.filter(|(.., source)| !source.ends_with('$'));
     let open = open.map(|(field, at, source)| {
-        let message = format!("`{source}` also lets in origins that go on behind it");
+        let message = format!("`{source}` also matches longer origins that begin with it");
         Problem::new(format!("{field}[{at}]"), "open_pattern", message).hint("end it with `$`")
     });
     let lists = ["allow_origins", "timing_allow_origins"].into_iter();

@@ -281,7 +281,7 @@ fn is_form(ctx: &Context) -> Result<bool, Refused> {
         Some((start, rest)) if start.eq_ignore_ascii_case(FORM) => match rest.trim_ascii_start().first() {
             None | Some(b';') => Ok(true),
             // Some readers look at the beginning only, others at all of it.
-            Some(_) => Err(because("the Content-Type only begins as that of a form")),
+            Some(_) => Err(because("the Content-Type begins like a form's, but is another")),
         },
         _ => Ok(false),
     }
@@ -451,7 +451,7 @@ mod tests {
             b"a=1",
             "400 the Content-Type names a charset other than UTF-8",
         );
-        let other = "400 the Content-Type only begins as that of a form";
+        let other = "400 the Content-Type begins like a form's, but is another";
         check(&conf, "Content-Type: application/x-www-form-urlencoded, application/json", b"a=1", other);
         check(&conf, "Content-Type: application/x-www-form-urlencoded-2", b"a=1", other);
     }

@@ -151,7 +151,7 @@ fn read_fields(lines: &[u8], fields: &mut Vec<(String, Vec<u8>)>) -> Result<(), 
     for line in lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()) {
         let colon = line.iter().position(|byte| *byte == b':').ok_or("it has a field without a name")?;
         let (name, value) = line.split_at(colon);
-        let name = str::from_utf8(name).map_err(|_| "it has a field whose name is none")?;
+        let name = str::from_utf8(name).map_err(|_| "it has a field whose name is not UTF-8")?;
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         if fields.len() >= FIELDS_MAX {
             return Err("it has too many fields");
@@ -265,7 +265,7 @@ mod tests {
         check(&[(0x81, b".")], "its frames are in no order");
         check(&[(0x41, b"."), (0xc2, b"403")], "its frames are in no order");
         check(&[(0x41, b"?"), (0xa3, b"a field")], "it has a field without a name");
-        check(&[(0x41, b"?"), (0xa3, b"\xff:a")], "it has a field whose name is none");
+        check(&[(0x41, b"?"), (0xa3, b"\xff:a")], "it has a field whose name is not UTF-8");
         check(&[(0x41, b"?"), (0xa3, &b"a:b\n".repeat(FIELDS_MAX + 1))], "it has too many fields");
         assert_eq!(end(b"\x01"), Ok(None));
         assert_eq!(end(b"\x01\0\0\0\0"), Err("its frames are in no order"));

@@ -87,7 +87,7 @@ struct Rule {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if self.functions.is_some() {
-            return Err("functions: there is no Lua engine yet; write what they do as `rules`".to_owned());
+            return Err("functions: there is no Lua engine yet; write their effect as `rules`".to_owned());
         }
         let Some(rules) = &self.rules else { return Err("property \"rules\" is required".to_owned()) };
         let idle = rules
@@ -205,7 +205,7 @@ mod tests {
         let check = |conf: Value, expected: &str| assert_refusal("exit-transformer", &conf, expected);
         check(
             json!({"functions": ["return ..."]}),
-            "functions: there is no Lua engine yet; write what they do as `rules`",
+            "functions: there is no Lua engine yet; write their effect as `rules`",
         );
         check(json!({}), "property \"rules\" is required");
         check(json!({"rules": [{"statuses": [404]}]}), "rules[0]: write `status`, `headers` or `body`");

@@ -309,7 +309,7 @@ impl Plugin for ProxyRewrite {
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
         let before = fields_of(ctx);
         let Step::Next = self.apply(ctx) else {
-            return Some(json!({"problem": "what it makes of the path or the host is refused with 400"}));
+            return Some(json!({"problem": "the rewritten path or host is refused with 400"}));
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let after = fields_of(ctx);

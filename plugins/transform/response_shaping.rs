@@ -92,7 +92,9 @@ struct Config {
 impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         match (&self.allow, &self.deny) {
-            (Some(_), Some(_)) => Err("deny: beside `allow` it has no effect; remove one of both".to_owned()),
+            (Some(_), Some(_)) => {
+                Err("deny: it has no effect together with `allow`; remove one of them".to_owned())
+            }
             _ => Ok(()),
         }
     }
@@ -377,7 +379,7 @@ mod tests {
         check(json!({}), "expect object to have at least 1 properties");
         check(
             json!({"allow": ["a"], "deny": ["b"]}),
-            "deny: beside `allow` it has no effect; remove one of both",
+            "deny: it has no effect together with `allow`; remove one of them",
         );
         check(
             json!({"allow": []}),

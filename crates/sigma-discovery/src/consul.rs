@@ -139,7 +139,7 @@ impl Blocking {
         let ConsulTimeout { connect, read, wait } = self.timeout;
         let mut target = target.to_owned();
         let mut within = Duration::from_millis(u64::from(connect) + u64::from(read));
-        let closed = |_| Trouble("nobody has a turn at Consul any more".to_owned());
+        let closed = |_| Trouble("the queue of requests to Consul is closed".to_owned());
         let _turn = self.agent.turns.acquire().await.map_err(closed)?;
         if self.index > 0 {
             let wait = self.agent.wait(Duration::from_secs(wait.into()));

@@ -94,7 +94,7 @@ impl LeftOut {
     pub(crate) fn tell(&self, registry: Registry) {
         let LeftOut { count, first, .. } = self;
         if *count > 0 {
-            tracing::warn!(%registry, count, first, "what a registry names is no node; it is left out");
+            tracing::warn!(%registry, count, first, "a registry lists an invalid node; the node is left out");
         }
     }
 }

@@ -371,7 +371,7 @@ fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, Ser
     };
     let Some(server) = server else { return Ok(folder) };
     if !settings.agents.servers.iter().any(|known| known.base() == server) {
-        let message = format!("`{server}` is none of `discovery.consul_kv.servers`");
+        let message = format!("`{server}` is not in `discovery.consul_kv.servers`");
         return Err(wrong(message, "name one of these, or write <service> alone"));
     }
     let prefix = settings.prefix.trim_matches('/');

@@ -160,7 +160,9 @@ impl Item {
     fn of(value: &Value, depth: usize) -> Item {
         match value {
             Value::Object(_) if depth >= MAX_DEPTH => {
-                tracing::warn!("log_format nests deeper than {MAX_DEPTH} objects; what is below is left out");
+                tracing::warn!(
+                    "log_format nests deeper than {MAX_DEPTH} objects; deeper objects are left out"
+                );
                 Item::Literal(Value::Object(Map::new()))
             }
             Value::Object(inner) => Item::Object(LogFormat::of(inner, depth + 1)),

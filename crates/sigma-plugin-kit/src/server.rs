@@ -141,7 +141,7 @@ pub fn warnings(conf: &Value, with_tls: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     if is("tls") && !is("ssl_verify") {
-        let message = "anybody may take the entries in the server's place";
+        let message = "another server can receive the entries";
         found.push(Problem::new("tls", "unverified", message).hint("set `ssl_verify` to true"));
     }
     for field in with_tls.iter().filter(|field| !is("tls") && conf.get(**field).is_some_and(says)) {

@@ -46,7 +46,7 @@ impl Keepalive {
 pub fn warnings(conf: &Value, fields: &[&str], whom: &str) -> Vec<Problem> {
     let asked = format!("{whom} is asked in cleartext");
     let clear = fields.iter().filter_map(|field| cleartext(conf, field, &asked));
-    clear.chain(unverified(conf, &format!("anybody may answer in {whom}'s place"))).collect()
+    clear.chain(unverified(conf, &format!("another server can answer instead of {whom}"))).collect()
 }
 
 /// A warning if the URL in a field is one without TLS.

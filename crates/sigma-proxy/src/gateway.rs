@@ -269,7 +269,7 @@ impl Gateway {
             }
         };
         if tokio::time::timeout(PASSING, collected).await.is_err() {
-            tracing::error!("a worker that stands still keeps its sessions over UDP, which end with it");
+            tracing::error!("a stuck worker keeps its UDP sessions; they end with it");
         }
         all
     }
@@ -424,7 +424,7 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
                 (task, Some(hall))
             }
             Err(error) => {
-                tracing::error!(%place, %error, "cannot take in what comes to a listener");
+                tracing::error!(%place, %error, "cannot accept the connections of a listener");
                 continue;
             }
         };

@@ -339,7 +339,7 @@ async fn exchange(conversation: &mut Conversation) {
         Ok(()) => Exchange::open(worker, info, Downstream::H1(server), &mut scratch).run().await,
         Err(NoRequest::Refused(fault)) => {
             if server.begins_tls() {
-                let detail = "the client began TLS, and the listener has none";
+                let detail = "the client began TLS, but the listener has no TLS";
                 refusals::note(worker, EarlyRefusal::TlsOnCleartext, info.origin.peer, None, detail);
             }
             Exchange::open(worker, info, Downstream::H1(server), &mut scratch).refuse(fault).await;

@@ -81,7 +81,7 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
 fn run(args: Run) -> Result<ExitCode> {
     // Before anything else is opened.
     let renewal = Renewal::of_environment().context("what this process goes on with cannot be read")?;
-    let origin = Origin::of_environment().context("whoever has started this process cannot be asked")?;
+    let origin = Origin::of_environment().context("cannot read how this process was started")?;
     if let Some(renewal) = renewal {
         return supervise_on(renewal, &origin);
     }

@@ -18,10 +18,10 @@ const SECTIONS: [Section; 3] = [
                 "SIGHUP",
                 "Load the configuration again. On a problem the one in force stays, and the error log lists all problems.",
             ),
-            ("SIGUSR1", "Open the log files anew, after they were renamed."),
+            ("SIGUSR1", "Reopen the log files, after they were renamed."),
             (
                 "SIGUSR2",
-                "Upgrade: the program as it is now is started, is given everything, and takes the place of this process.",
+                "Upgrade: start the program as it is now, hand everything over to it, and let it replace this process.",
             ),
             (
                 "SIGTERM, SIGINT",
@@ -50,7 +50,7 @@ const SECTIONS: [Section; 3] = [
             ("/etc/sigma/sigma.yaml", "The configuration of the service."),
             (
                 "/var/lib/sigma",
-                "What the service keeps; relative paths of its configuration begin here. Beside an embedded store, `admin.key` has the key of the Admin API that was made.",
+                "State of the service; relative paths of its configuration begin here. Next to an embedded store, `admin.key` has the generated key of the Admin API.",
             ),
             ("/var/log/sigma", "Where the service may write logs."),
         ],
@@ -58,7 +58,7 @@ const SECTIONS: [Section; 3] = [
 ];
 
 /// What the definition says in a line, and a bit more.
-const DESCRIPTION: &str = "`sigma run` serves what a configuration says: a file, or resources that the Admin API writes to a store. The other commands write, check and explain a configuration, tell a running gateway what to do, or ask it.";
+const DESCRIPTION: &str = "`sigma run` serves a configuration: a file, or resources that the Admin API writes to a store. The other commands write, check and explain a configuration, control a running gateway, or query it.";
 
 /// What the last line of the page says to read next.
 const SEE_ALSO: &str = "`sigma plugins` lists the plugins, and `sigma plugins` with a name is the reference of one. Where the package is installed, /usr/share/doc/sigma/README.md names the other documents. \

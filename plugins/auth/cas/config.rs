@@ -78,7 +78,8 @@ impl Configuration for Config {
             return Err(r#"cookie.secure must be true when cookie.samesite is "None""#.to_owned());
         }
         if self.logout_uri.0 == self.cas_callback_uri.path {
-            return Err("`logout_uri` is the path of `cas_callback_uri`: nobody could log in".to_owned());
+            return Err("`logout_uri` is the path of `cas_callback_uri`: every login would end in a logout"
+                .to_owned());
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ fn configurations() {
     check(json!({"cas_callback_uri": "/a?b"}), "`/a?b` is no path");
     check(json!({"cas_callback_uri": "back"}), "`back` has no scheme");
     check(json!({"logout_uri": "logout"}), "`logout` is no path");
-    check(json!({"logout_uri": "/back"}), "nobody could log in");
+    check(json!({"logout_uri": "/back"}), "every login would end in a logout");
     let clear = json!({"idp_uri": "http://cas", "cas_callback_uri": "/back", "cookie": {"secret": secret, "secure": false}});
     assert_eq!(
         warned(NAME, PluginScope::Http, &conf(clear)),

@@ -131,7 +131,7 @@ impl Configuration for Metadata {
 
 fn warnings(conf: &Value) -> Vec<Problem> {
     let Some(field) = conf.get("username").and_then(Value::as_str) else { return Vec::new() };
-    let message = format!("whoever sends `{field}` says who they are");
+    let message = format!("every client can claim to be any user by sending `{field}`");
     let hint = "let something before this plugin set the field, or put the gateway behind what does";
     vec![Problem::new("username", "unverified", message).hint(hint)]
 }
@@ -155,7 +155,7 @@ impl AuthzCasbin {
         let enforcer = texts.map(|(model, policy)| Enforcer::new(&model, &policy)).transpose()?;
         if enforcer.is_none() {
             let resource = build.resource;
-            tracing::error!(resource, "authz-casbin: there is no model: nobody passes");
+            tracing::error!(resource, "authz-casbin: there is no model: every request is denied");
         }
         Ok(AuthzCasbin { username: config.username, enforcer })
     }

@@ -176,7 +176,9 @@ fn check(code_header: &str, redirect_uri: &str) -> Result<(), String> {
 fn warnings(conf: &Value) -> Vec<Problem> {
     let clear = |field: &str| cleartext(conf, field, "secrets and users are sent in cleartext");
     let clear = [TOKEN_URL, USER_URL].into_iter().filter_map(clear);
-    clear.chain(unverified(conf, "anybody may say who a user is")).collect()
+    clear
+        .chain(unverified(conf, "another server can answer instead of the provider, and name any user"))
+        .collect()
 }
 
 /// The cookie of a plugin with these secrets.

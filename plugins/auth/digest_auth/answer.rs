@@ -121,7 +121,7 @@ impl Answer {
         let rest =
             value.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
         let (_, rest) = rest.ok_or("the scheme is not Digest")?;
-        let params = params(rest).ok_or("the parameters cannot be read, or one stands twice")?;
+        let params = params(rest).ok_or("the parameters cannot be parsed, or one appears twice")?;
         let find =
             |name: &str| params.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         let need = |name: &str| find(name).ok_or("a parameter is missing");

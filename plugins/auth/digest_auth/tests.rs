@@ -35,7 +35,7 @@ fn answers_that_are_none() {
     check("qop=auth", "qop=\"auth\"", Ok(()));
     check("\"Mufasa\"", "\"Muf\\\"asa\"", Ok(()));
     check("username=\"Mufasa\"", "username*=UTF-8''J%c3%a4s%C3%B8n", Ok(()));
-    const UNREADABLE: Result<(), &str> = Err("the parameters cannot be read, or one stands twice");
+    const UNREADABLE: Result<(), &str> = Err("the parameters cannot be parsed, or one appears twice");
     check("Digest ", "Basic ", Err("the scheme is not Digest"));
     check("qop=auth,", "", Err("qop is neither auth nor auth-int"));
     check("qop=auth", "qop=auth-conf", Err("qop is neither auth nor auth-int"));

@@ -95,10 +95,10 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
             );
         }
     }
-    let message = "the keys are fetched in cleartext: whoever is on the way can sign tokens";
+    let message = "the keys are fetched in cleartext: an attacker on the network path can sign tokens";
     found.extend(cleartext(conf, "jwks_uri", message));
     if conf.get("jwks_ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in the issuer's place, and sign tokens";
+        let message = "another server can answer instead of the issuer, and sign tokens";
         found.push(Problem::new("jwks_ssl_verify", "unverified", message).hint("leave it out"));
     }
     found
@@ -193,7 +193,7 @@ fn published_keys(consumer: &Consumer, address: &Address) -> Result<Keys, String
         ("allow_short_rsa_key", consumer.allow_short_rsa_key),
     ] {
         if is_set {
-            return Err(format!("`{field}` has no effect beside `jwks_uri`: remove one of them"));
+            return Err(format!("`{field}` has no effect together with `jwks_uri`: remove one of them"));
         }
     }
     let seconds = |written: Option<u64>, usual| Duration::from_secs(written.unwrap_or(usual));

@@ -227,7 +227,7 @@ impl Config {
             token.in_time(&[Claim::Exp], now, grace_s)?;
         }
         match &self.audience {
-            Some(audience) if !is_for(&token.claims, audience) => Err("'aud' names somebody else"),
+            Some(audience) if !is_for(&token.claims, audience) => Err("'aud' does not match"),
             _ => Ok(()),
         }
     }

@@ -403,8 +403,11 @@ fn what_an_issuer_cannot_be_is_refused() {
         json!({"algorithm": "HS256"}),
         "jwks_uri: a published key is no secret; set `algorithm` to that of the issuer, such as RS256 or ES256",
     );
-    check(json!({"public_key": "x"}), "`public_key` has no effect beside `jwks_uri`: remove one of them");
-    check(json!({"secret": "x"}), "`secret` has no effect beside `jwks_uri`: remove one of them");
+    check(
+        json!({"public_key": "x"}),
+        "`public_key` has no effect together with `jwks_uri`: remove one of them",
+    );
+    check(json!({"secret": "x"}), "`secret` has no effect together with `jwks_uri`: remove one of them");
     for uri in ["file:///etc/passwd", "login.example", "https://a:b@login.example/"] {
         let conf = json!({"key": "a", "algorithm": "ES256", "jwks_uri": uri});
         assert_ne!(refusal_in("jwt-auth", PluginScope::Consumer, &conf), "", "{uri}");

@@ -89,7 +89,9 @@ impl Party {
         // Where a session is named, the user's others go on.
         let claims = ["sid", "sub"].into_iter();
         let mut whose = claims.filter_map(|claim| Some(sessions.end_of(claim, token.text_claim(claim)?)));
-        let Some(whose) = whose.next() else { return refuse("the logout token names nobody") };
+        let Some(whose) = whose.next() else {
+            return refuse("the logout token names neither a user nor a session");
+        };
         self.store.end_all(sessions, &whose, ctx, env, |ended, _, _| match ended {
             Ok(()) => Reply::new(200).header("Cache-Control", "no-store").text("").into(),
             Err(()) => Reply::new(500).because("sessions cannot be ended").into(),

@@ -120,7 +120,7 @@ impl Party {
         let cookie = cookie.ok_or("the browser did not begin this login here")?;
         let pending = sessions.pending(cookie).ok_or("the cookie of the login is not one of this gateway")?;
         if verify_slices_are_equal(pending.state.as_bytes(), state.as_bytes()).is_err() {
-            return Err("the state is that of another login");
+            return Err("the state belongs to another login");
         }
         if env.unix_time().as_secs().saturating_sub(pending.began) > LOGIN_S {
             return Err("the login took too long");
@@ -151,9 +151,9 @@ impl Party {
         let error: String = error.chars().take(64).flat_map(char::escape_debug).collect();
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
-            tracing::warn!(left_out, error, "openid-connect: the provider let nobody in");
+            tracing::warn!(left_out, error, "openid-connect: the provider denied the login");
         }
-        deny("the provider let nobody in")
+        deny("the provider denied the login")
     }
 
     /// Exchanges the code.

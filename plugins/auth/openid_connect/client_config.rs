@@ -177,7 +177,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     for field in ["par", "dpop"] {
         let is_on = conf.get(field).and_then(|part| part.get("enabled")) == Some(&Value::Bool(true));
         if is_on && is_bearer_only {
-            let message = format!("`{field}` has no effect with `bearer_only`: nobody logs in");
+            let message = format!("`{field}` has no effect with `bearer_only`: there are no logins");
             found.push(Problem::new(field, "no_effect", message).hint("remove it"));
         }
     }

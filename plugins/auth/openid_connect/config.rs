@@ -439,11 +439,12 @@ const RESERVED: [&str; 11] = [
 /// What is to be said of a configuration as it is written.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
-    let message = "the provider is asked in cleartext: whoever is on the way can let anybody in";
+    let message =
+        "the provider is queried in cleartext: an attacker on the network path can log in as any user";
     let clear = ["discovery", "introspection_endpoint"].iter();
     let clear = clear.filter_map(|field| cleartext(conf, field, message));
     let mut found: Vec<_> =
-        clear.chain(unverified(conf, "anybody may answer in the provider's place")).collect();
+        clear.chain(unverified(conf, "another server can answer instead of the provider")).collect();
     if on("jwt_verification_cache_ignore") {
         let message = "`jwt_verification_cache_ignore` has no effect: only signatures are remembered";
         found.push(Problem::new("jwt_verification_cache_ignore", "no_effect", message).hint("remove it"));
@@ -454,7 +455,7 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     }
     found.extend(client_config::warnings(conf));
     if on("bearer_only") && conf.get("session").is_some() {
-        let message = "`session` has no effect with `bearer_only`: nobody logs in";
+        let message = "`session` has no effect with `bearer_only`: there are no logins";
         found.push(Problem::new("session", "no_effect", message).hint("remove it"));
     }
     found.extend(for_other_applications(conf));

@@ -280,6 +280,6 @@ fn borrowed(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
 
 /// 500, with the reason in the log alone.
 fn nobody(fault: &str) -> Step {
-    tracing::error!(fault, "openid-connect: nobody can log in");
-    Reply::new(500).because("nobody can log in").into()
+    tracing::error!(fault, "openid-connect: logins fail");
+    Reply::new(500).because("logins fail").into()
 }

@@ -149,7 +149,7 @@ impl<'a, 'd> Answer<'a, 'd> {
             return Err(Refusal::broken("neither the response nor its assertion is signed"));
         }
         if !is_success(response).map_err(Refusal::broken)? {
-            return Err(Refusal::denied("the provider let nobody in"));
+            return Err(Refusal::denied("the provider denied the login"));
         }
         let assertion = signed.ok_or(Refusal::broken("the response has no assertion"))?;
         Ok(Answer { response, assertion })
@@ -173,7 +173,7 @@ impl<'a, 'd> Answer<'a, 'd> {
         }
         check_conditions(assertion, expected)?;
         let subject = child(assertion, ASSERTION, "Subject").map_err(Refusal::broken)?;
-        let subject = subject.ok_or(Refusal::broken("the assertion is of nobody"))?;
+        let subject = subject.ok_or(Refusal::broken("the assertion has no subject"))?;
         let stale = confirmed(subject, expected)?.saturating_add(SKEW_S);
         let (session_index, ends) = session(assertion, expected.now)?;
         let user = User {
@@ -225,7 +225,7 @@ fn only_assertion<'a, 'd>(response: Node<'a, 'd>) -> Result<Option<Node<'a, 'd>>
     let is_place = |place: Option<Node<'_, '_>>| place == Some(response) || place.is_some() && place == found;
     let mut signatures = response.descendants().filter(|node| is_named(*node, SIGNATURE, "Signature"));
     if !signatures.all(|signature| is_place(signature.parent())) {
-        return Err("a signature stands at another place than what it could be of");
+        return Err("a signature is not a child of the message or its assertion");
     }
     Ok(found)
 }
@@ -276,7 +276,7 @@ fn check_conditions(assertion: Node<'_, '_>, expected: &Expected<'_>) -> Result<
 
 /// Until when somebody may bring the assertion (SAML Profiles §4.1.4.2).
 fn confirmed(subject: Node<'_, '_>, expected: &Expected<'_>) -> Result<u64, Refusal> {
-    let mut fault = Refusal::foreign("nobody may bring the assertion");
+    let mut fault = Refusal::foreign("the assertion has no valid subject confirmation");
     for confirmation in children(subject) {
         let is_bearer = is_named(confirmation, ASSERTION, "SubjectConfirmation")
             && attribute(confirmation, "Method") == Some(BEARER);
@@ -301,13 +301,13 @@ fn confirms(data: Node<'_, '_>, expected: &Expected<'_>) -> Result<u64, Refusal>
         return Err(Refusal::foreign("the assertion answers another request, or none"));
     }
     check_times(data, expected.now)?;
-    time(data, "NotOnOrAfter")?.ok_or(Refusal::foreign("the assertion may be brought for ever"))
+    time(data, "NotOnOrAfter")?.ok_or(Refusal::foreign("the assertion has no end of validity"))
 }
 
 /// The provider's name of the session, and when it ends.
 fn session(assertion: Node<'_, '_>, now: u64) -> Result<(Option<String>, Option<u64>), Refusal> {
     let statement = children(assertion).find(|node| is_named(*node, ASSERTION, "AuthnStatement"));
-    let statement = statement.ok_or(Refusal::foreign("the assertion says of nobody that they logged in"))?;
+    let statement = statement.ok_or(Refusal::foreign("the assertion has no authentication statement"))?;
     let ends = match attribute(statement, "SessionNotOnOrAfter").map(seconds) {
         Some(None) => return Err(Refusal::useless("the end of the session is not understood")),
         ends => ends.flatten(),

@@ -187,7 +187,7 @@ impl Default for Attributes {
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let mut found = Vec::from_iter(cleartext(conf, "idp_uri", STOLEN_LOGIN));
     let message = match conf.get("auth_protocol_binding_method").and_then(Value::as_str) {
-        Some("HTTP-POST") => "browsers keep the cookie of a login over TLS alone, so that nobody can log in",
+        Some("HTTP-POST") => "browsers send the cookie of a login over TLS only, so every login fails",
         _ => STOLEN_LOGIN,
     };
     found.extend(cleartext(conf, "login_callback_uri", message));

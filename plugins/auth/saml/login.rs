@@ -103,7 +103,7 @@ impl Party {
             same_secret(pending.state.as_bytes(), state) && now.saturating_sub(pending.began) < LOGIN_S
         };
         let pending = under_way.iter().find(is_meant);
-        let pending = pending.ok_or(Refusal::foreign("the state is that of no login that is under way"))?;
+        let pending = pending.ok_or(Refusal::foreign("the state matches no pending login"))?;
         let accepted = answer.accept(&Expected {
             audience: &self.config.sp_issuer,
             issuer: self.config.idp_issuer.as_deref(),

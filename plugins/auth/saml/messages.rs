@@ -116,7 +116,7 @@ impl<'a> Logout<'a> {
         }
         let mut signatures = root.descendants().filter(|node| is_named(*node, SIGNATURE, "Signature"));
         if !signatures.all(|signature| signature.parent() == Some(root)) {
-            return Err(broken("a signature stands at another place than what it could be of"));
+            return Err(broken("a signature is not a child of the message"));
         }
         let root = signed_root(document, is_signed, keys)?;
         let root = root.ok_or(broken("the message is not signed"))?.node();

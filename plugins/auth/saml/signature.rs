@@ -55,9 +55,9 @@ pub(super) fn verified<'a, 'd>(
         return Err("an element of the message has two signatures");
     }
     let parts = Parts::of(signature)?;
-    let id = attribute(element, "ID").filter(|id| !id.is_empty()).ok_or("what is signed has no ID")?;
+    let id = attribute(element, "ID").filter(|id| !id.is_empty()).ok_or("the signed element has no ID")?;
     if parts.uri.strip_prefix('#') != Some(id) {
-        return Err("the signature is of another element than the one that it stands in");
+        return Err("the signature belongs to another element than its parent");
     }
     let info = Canonical { without: None, inclusive: &parts.info_prefixes }.of(parts.info)?;
     keys.verify(parts.algorithm, &info, &parts.value)?;
@@ -65,7 +65,7 @@ pub(super) fn verified<'a, 'd>(
     let digest = digest_of(parts.digest_algorithm, &text);
     let digest = digest.ok_or("the message is digested with an algorithm that is not taken")?;
     if !same_secret(&digest, &parts.digest) {
-        return Err("what is signed has been changed");
+        return Err("the signed element has been changed");
     }
     Ok(Some(Signed(element)))
 }

@@ -108,7 +108,7 @@ impl Signer {
                 let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x});
                 Signer { jwk, algorithm, sign: Box::new(move |text| pair.sign(text).as_ref().to_vec()) }
             }
-            other => panic!("nobody signs with {other}"),
+            other => panic!("no signer for {other}"),
         }
     }
 

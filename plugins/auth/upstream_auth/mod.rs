@@ -233,7 +233,8 @@ fn warnings(conf: &Value) -> Vec<Problem> {
             found.push(Problem::new(place, "cleartext", message).hint("use https where others may listen"));
         }
         if field("ssl_verify") == Some(&Value::Bool(false)) {
-            let message = "anybody may answer in the server's place, and gets the client's secret";
+            let message =
+                "another server can answer instead of the token server, and receives the client's secret";
             found.push(Problem::new(format!("{way}.ssl_verify"), "unverified", message).hint("leave it out"));
         }
     }

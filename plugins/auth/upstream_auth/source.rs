@@ -188,7 +188,7 @@ impl TokenServer {
         }
         let kind = answer.get("token_type").and_then(Value::as_str);
         if kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
-            return Err("the token is none for a bearer");
+            return Err("`token_type` is not `Bearer`");
         }
         let seconds = match answer.get("expires_in") {
             None | Some(Value::Null) => self.settings.fallback_lifetime as f64,
@@ -333,7 +333,7 @@ impl TokenSource {
             }
             Err(denied) => {
                 complain(&match denied {
-                    Denied::Subject => "the server refuses what the gateway asks for".to_owned(),
+                    Denied::Subject => "the server denies the requested token".to_owned(),
                     Denied::Server(reason) => reason,
                 });
                 Held { times: rule.failed(before.times, now_ms), attempts, ..before }
@@ -397,7 +397,7 @@ mod tests {
             check(200, body, NO_TOKEN);
         }
         check(200, &format!(r#"{{"access_token":"{}"}}"#, "a".repeat(9000)), NO_TOKEN);
-        check(200, r#"{"access_token":"a","token_type":"mac"}"#, Err("the token is none for a bearer"));
+        check(200, r#"{"access_token":"a","token_type":"mac"}"#, Err("`token_type` is not `Bearer`"));
         for expires in ["0", "-1", "\"-5\""] {
             let body = format!(r#"{{"access_token":"a","expires_in":{expires}}}"#);
             check(200, &body, Err("the token has expired already"));

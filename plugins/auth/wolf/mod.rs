@@ -173,7 +173,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope == PluginScope::Http {
         let own = ["appid", "server", "header_prefix", "ssl_verify"];
         let told = |field: &&str| {
-            let message = format!("`{field}` has no effect on a route: that of the consumer counts");
+            let message = format!("`{field}` has no effect on a route: the value of the consumer is used");
             Problem::new(*field, "no_effect", message).hint("write it at the consumer")
         };
         return own.iter().filter(|field| conf.get(**field).is_some()).map(told).collect();
@@ -183,7 +183,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
         return vec![Problem::new(SERVER, "cleartext", message).hint("use https where others may listen")];
     }
     if conf.get("ssl_verify") != Some(&Value::Bool(true)) {
-        let message = "anybody may answer in wolf's place";
+        let message = "another server can answer instead of wolf";
         return vec![Problem::new("ssl_verify", "unverified", message).hint("write `ssl_verify: true`")];
     }
     Vec::new()

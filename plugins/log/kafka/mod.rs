@@ -231,7 +231,7 @@ pub(super) fn warnings_of(conf: &Value, ignored: &[&str]) -> Vec<Problem> {
         found.push(Problem::new(place, "cleartext", message).hint("add `tls`, or use SCRAM-SHA-256"));
     }
     if !is_clear && conf.pointer("/tls/verify") != Some(&Value::Bool(true)) {
-        let message = "anybody may take the entries in the brokers' place";
+        let message = "another server can answer instead of the brokers, and receives the entries";
         found.push(Problem::new("tls", "unverified", message).hint("set `tls.verify` to true"));
     }
     for field in ignored.iter().filter(|field| conf.get(**field).is_some()) {

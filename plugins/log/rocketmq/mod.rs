@@ -119,7 +119,10 @@ impl Configuration for Config {
             }
         }
         match !self.access_key.is_empty() && self.secret_key.reveal().is_empty() {
-            true => Err("secret_key: what has an `access_key` is signed with it; it is empty".to_owned()),
+            true => {
+                Err("secret_key: it is empty, but requests with an `access_key` are signed with it"
+                    .to_owned())
+            }
             false => Ok(()),
         }
     }
@@ -130,7 +133,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     let has = |field: &str| conf.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     let mut found = Vec::new();
     if is("use_tls") && !is("ssl_verify") {
-        let message = "anybody may take the entries in the servers' place";
+        let message = "another server can answer instead of the servers, and receives the entries";
         found.push(Problem::new("use_tls", "unverified", message).hint("set `ssl_verify` to true"));
     }
     if !is("use_tls") && is("ssl_verify") {

@@ -119,7 +119,7 @@ impl Producer {
         };
         let (address, queue) = route.queue(turn);
         let broker = Address::try_from(address.to_owned())
-            .map_err(|_| format!("a broker is told to be at `{}`", address.escape_debug()))?;
+            .map_err(|_| format!("the address of a broker is invalid: `{}`", address.escape_debug()))?;
         let Settings { topic, key, tag, login, .. } = &self.settings;
         let envelope = Envelope { group: GROUP, topic, key: key.as_deref(), tag: tag.as_deref() };
         let question = wire::send(&envelope, queue, unix_ms(), value, login.as_ref());

@@ -75,8 +75,8 @@ fn decisions_that_are_believed() {
         ..CheckResponse::default()
     };
     check(answer(&both), "none: the authoriser lets pass and refuses at once");
-    check(denied(page(99, "")), "none: the authoriser refuses with a status that is none");
-    check(denied(page(-1, "")), "none: the authoriser refuses with a status that is none");
+    check(denied(page(99, "")), "none: the authoriser denies with an invalid status");
+    check(denied(page(-1, "")), "none: the authoriser denies with an invalid status");
 }
 
 /// What is no sound answer of the protocol is no decision.

@@ -143,7 +143,7 @@ fn refusal(denied: DeniedHttpResponse) -> Result<Reply, String> {
         code => u16::try_from(code)
             .ok()
             .filter(|code| (200..=599).contains(code))
-            .ok_or("the authoriser refuses with a status that is none")?,
+            .ok_or("the authoriser denies with an invalid status")?,
     };
     let mut reply = Reply::new(status).because("the authoriser refuses it");
     for field in fields(denied.headers)? {

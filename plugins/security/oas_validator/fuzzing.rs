@@ -113,7 +113,7 @@ const LIMITS: Limits = Limits { values: 200, steps: 10_000 };
 pub fn oas_validator(input: &[u8]) {
     static ALL: OnceLock<Specification> = OnceLock::new();
     let all = ALL.get_or_init(|| {
-        Specification::read(DOCUMENT, Scope::RequestsAndAnswers).expect("the document stands above")
+        Specification::read(DOCUMENT, Scope::RequestsAndAnswers).expect("the document is valid")
     });
     let mut lines = input.splitn(6, |b| *b == b'\n');
     let mut line = || lines.next().unwrap_or_default();

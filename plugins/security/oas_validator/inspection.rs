@@ -42,7 +42,7 @@ pub(super) struct Asked {
 struct Bodies(Rc<Held>);
 
 /// Never told where a reply takes the answer's place.
-const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer is not what the document says");
+const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer does not match the document");
 
 impl Validator {
     /// Remembers the operation of a request that goes on, if its answer is to be looked at.
@@ -127,7 +127,7 @@ impl Validator {
         let message = format!("failed to validate response. {details}");
         Reply::new(502)
             .json(&json!({ "message": message }))
-            .because("the node's answer is not what the document says")
+            .because("the node's answer does not match the document")
     }
 }
 

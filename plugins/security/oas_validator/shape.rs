@@ -277,7 +277,7 @@ impl<'s> Texts<'s> {
     /// Texts with names as an object.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if a name stands there twice.
+    /// Returns an error, which is a sentence, if a name appears twice.
     pub(super) fn object<'t>(
         &self,
         shape: &Shape,

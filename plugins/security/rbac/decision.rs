@@ -29,7 +29,7 @@ pub(super) struct Ruling {
 
 impl Event for Ruling {
     const METRIC: &'static str = "rbac_decisions_total";
-    const HELP: &'static str = "Decisions of rbac, those of shadow rules among them";
+    const HELP: &'static str = "Decisions of rbac, including decisions of shadow rules";
     const LABELS: &'static [&'static [(&'static str, &'static str)]] = &[
         &[("rules", "enforced"), ("decision", "allowed")],
         &[("rules", "enforced"), ("decision", "denied")],

@@ -171,7 +171,7 @@ fn reply(answer: Answer) -> Reply {
         Some(code) => code.as_u64().and_then(|code| code.try_into().ok()),
     };
     let Some(status) = status.filter(|status| (200..=599).contains(status)) else {
-        return wrong("the action's status is none that can be answered");
+        return wrong("the action's status is not between 200 and 599");
     };
     let mut reply = Reply::new(status);
     reply.is_passed_on = true;

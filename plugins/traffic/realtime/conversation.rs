@@ -188,7 +188,7 @@ impl Drop for Conversation {
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::error!(
                     left_out,
-                    "realtime: too many connections end at once: the service is not told of one"
+                    "realtime: too many connections end at once; the service misses one event"
                 );
             }
             return;

@@ -47,7 +47,7 @@ pub(super) fn read(text: &str, most_values: usize) -> Result<Value, String> {
             let (inside, after) = behind(inside, "]]>")?;
             match open.last_mut() {
                 Some(element) if !element.name.is_empty() => element.text.push_str(inside),
-                _ => return Err("text stands outside of the document".to_owned()),
+                _ => return Err("text is outside of the document".to_owned()),
             }
             rest = after;
         } else if rest.starts_with("<!") {
@@ -82,7 +82,7 @@ fn add_text(open: &mut [Open<'_>], text: &str) -> Result<(), String> {
             Ok(())
         }
         _ if text.trim().is_empty() => Ok(()),
-        _ => Err("text stands outside of the document".to_owned()),
+        _ => Err("text is outside of the document".to_owned()),
     }
 }
 
@@ -146,7 +146,7 @@ fn element<'t>(open: &mut Vec<Open<'t>>, text: &'t str, left: &mut usize) -> Res
 fn close(open: &mut Vec<Open<'_>>, name: &str) -> Result<(), String> {
     let closed = open.pop().filter(|element| element.name == name && !name.is_empty());
     let (Some(closed), Some(around)) = (closed, open.last_mut()) else {
-        return Err(format!("`</{name}>` ends what it does not begin"));
+        return Err(format!("`</{name}>` does not close the open element"));
     };
     let local = name.rsplit(':').next().unwrap_or_default();
     let value = closed.closed();

@@ -61,7 +61,7 @@ const FORM: Form =
 pub(super) fn fuzzed() -> &'static MessageDescriptor {
     static ALL: OnceLock<MessageDescriptor> = OnceLock::new();
     ALL.get_or_init(|| {
-        let pool = sigma_config::proto::pool(DEFINITION).expect("the definition stands above");
+        let pool = sigma_config::proto::pool(DEFINITION).expect("the definition is valid");
         pool.get_message_by_name("p.All").expect("and has this message")
     })
 }
@@ -84,7 +84,7 @@ pub fn grpc_transcode(input: &[u8]) {
     // What a form cannot say is lost once.
     let Some(second) = made(&first).and_then(|message| told(&message)) else { return };
     let third = made(&second).and_then(|message| told(&message));
-    let third = third.expect("what was shown is taken back");
+    let third = third.expect("taking back succeeds");
     assert!(is_same(&second, &third), "{} {}", second.escape_ascii(), third.escape_ascii());
 }
 
@@ -105,7 +105,7 @@ fn decoded(bytes: &[u8]) -> Option<DynamicMessage> {
 /// A message that was sent, as JSON.
 fn told(message: &DynamicMessage) -> Option<Vec<u8>> {
     let sent = DynamicMessage::decode(fuzzed().clone(), &message.encode_to_vec()[..]);
-    FORM.message(&sent.expect("what was encoded is decoded"), LONGEST).ok()
+    FORM.message(&sent.expect("decoding succeeds"), LONGEST).ok()
 }
 
 /// Whether two texts are the same value, but for the last bit of numbers with a fraction, which the reader of JSON

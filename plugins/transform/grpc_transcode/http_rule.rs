@@ -85,7 +85,8 @@ fn put(input: &mut Json, path: &str, value: Json) -> Result<(), &'static str> {
         if place.is_null() {
             *place = Json::Object(Map::new());
         }
-        let members = place.as_object_mut().ok_or("an argument names a field of what is no message")?;
+        let members =
+            place.as_object_mut().ok_or("an argument names a field of a value that is not a message")?;
         place = members.entry(name).or_insert(Json::Null);
     }
     *place = value;
@@ -106,7 +107,7 @@ mod tests {
         };
         check("a.b", Ok(json!({"a": {"b": 7}, "c": 2})));
         check("a.d.e", Ok(json!({"a": {"b": 1, "d": {"e": 7}}, "c": 2})));
-        check("c.d", Err("an argument names a field of what is no message"));
+        check("c.d", Err("an argument names a field of a value that is not a message"));
         check(&vec!["a"; 33].join("."), Err("an argument names too many fields within each other"));
     }
 }

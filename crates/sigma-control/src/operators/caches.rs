@@ -13,11 +13,11 @@ const COUNTS: [Count; 8] = [
     ("cache_disk_written_total", "Answers that were written to a disk", |counts| &counts.written),
     ("cache_disk_read_total", "Answers that were read from it", |counts| &counts.read),
     ("cache_disk_evicted_total", "Answers that made room for others", |counts| &counts.evicted),
-    ("cache_disk_inactive_total", "Answers that nobody had used", |counts| &counts.inactive),
+    ("cache_disk_inactive_total", "Unused answers that were removed", |counts| &counts.inactive),
     ("cache_disk_found_total", "Answers that were there at the start", |counts| &counts.found),
     ("cache_disk_corrupt_total", "Answers that were not as they were written", |counts| &counts.corrupt),
-    ("cache_disk_failures_total", "What the disk has refused to do", |counts| &counts.failed),
-    ("cache_disk_left_out_total", "What was left out as the disk did not keep up", |counts| &counts.left_out),
+    ("cache_disk_failures_total", "Failed reads and writes of the disk", |counts| &counts.failed),
+    ("cache_disk_left_out_total", "Writes left out because the disk was slow", |counts| &counts.left_out),
 ];
 
 /// The metrics of these zones.
@@ -32,7 +32,7 @@ pub(super) fn measures(zones: &Zones) -> Vec<Measure> {
     let gauge = |name, help, series| Measure { name, help, is_counter: false, series };
     let mut all = vec![
         gauge("cache_memory_bytes", "Memory that kept answers take, about", of_zones),
-        gauge("cache_disk_bytes", "What they take of the disk", of_disks(&Shelf::bytes)),
+        gauge("cache_disk_bytes", "Disk space that kept answers take", of_disks(&Shelf::bytes)),
         gauge("cache_disk_answers", "How many are there", of_disks(&Shelf::entries)),
         gauge(
             "cache_disk_ready",

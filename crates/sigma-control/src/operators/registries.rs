@@ -40,7 +40,7 @@ const METRICS: [Metric; 10] = [
     ("discovery_nodes", "Nodes that are known", false, |report| Some(report.nodes)),
     (
         "discovery_stored_list",
-        "Whether the stored list is served because the registry has told none yet",
+        "Whether the stored list is served because the registry has not sent one yet",
         false,
         |report| Some(u64::from(report.is_stored)),
     ),

@@ -17,8 +17,7 @@ use super::upgrade::{self, Starter};
 /// Returns an error that says why it does not serve; it has ended then.
 pub async fn launch(origin: &Origin, settings: &Settings) -> Result<Option<u32>, StartError> {
     if settings.error_log.path == "stderr" {
-        let text =
-            "`process.daemon` needs a file in `error_log.path`: nobody sees the stderr of the background";
+        let text = "`process.daemon` needs a file in `error_log.path`: the stderr of a background process is not visible";
         return Err(StartError::Background(text.to_owned()));
     }
     let mut command = origin.program.command();

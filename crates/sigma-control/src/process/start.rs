@@ -65,7 +65,7 @@ pub enum StartError {
     #[error("{0}")]
     Edit(String),
     /// What the process before has.
-    #[error("the place of the process before cannot be taken: {0}")]
+    #[error("cannot take over from the previous process: {0}")]
     Handover(std::io::Error),
     /// The gateway in the background.
     #[error("the gateway is not in the background: {0}")]

@@ -39,7 +39,7 @@ impl Systemd {
     pub(crate) fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => tell(&[NotifyState::Reloading, now, NotifyState::Status("reloading")]),
-            Err(error) => tracing::warn!(%error, "systemd is not told of a reload"),
+            Err(error) => tracing::warn!(%error, "cannot notify systemd of a reload"),
         }
     }
 
@@ -65,7 +65,7 @@ impl Systemd {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "systemd cannot be told; see NOTIFY_SOCKET");
+        tracing::warn!(%error, "cannot notify systemd; see NOTIFY_SOCKET");
     }
 }
 

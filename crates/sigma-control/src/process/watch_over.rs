@@ -6,7 +6,7 @@ use sigma_proxy::{Gateway, Heartbeat};
 /// A worker's thread is no more.
 pub(crate) const ENDED: &str = "a worker thread has ended";
 /// A worker's thread does nothing.
-pub(crate) const STUCK: &str = "a worker stands still";
+pub(crate) const STUCK: &str = "a worker is stuck";
 
 /// Between two looks pass so many milliseconds.
 const LOOK_MS: u32 = 1_000;

@@ -55,7 +55,7 @@ impl HealthFile {
             Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!(%path, %error, "cannot read what was known of nodes: all count as well; delete the file if it is damaged");
+                tracing::warn!(%path, %error, "cannot read the stored health of nodes: all count as healthy; delete the file if it is damaged");
                 Kept::default()
             }
         }
@@ -68,7 +68,7 @@ impl HealthFile {
             return document.kept;
         }
         if !document.kept.nodes.is_empty() {
-            tracing::warn!(age_s = age.as_secs(), "what was known of the health of nodes is too old");
+            tracing::warn!(age_s = age.as_secs(), "the stored health of nodes is too old");
         }
         Kept { states: document.kept.states, ..Kept::default() }
     }
@@ -102,7 +102,7 @@ impl HealthFile {
                 Err(error) if !fails => {
                     fails = true;
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "cannot keep what is known of nodes; see `health_file`");
+                    tracing::warn!(%path, %error, "cannot write the health of nodes; see `health_file`");
                 }
                 Err(_) => {}
             }
@@ -116,7 +116,7 @@ impl HealthFile {
             return;
         }
         if let Err(error) = self.write_aside(kept).await {
-            tracing::warn!(path = %self.path.display(), %error, "cannot keep what is known of nodes");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write the health of nodes");
         }
     }
 

@@ -119,7 +119,7 @@ impl One {
     async fn ask(&mut self) -> Result<(RevocationStatus, i64), String> {
         let (ocsp, question) = (&self.shared.ocsp, self.inquiry.question());
         let url = ocsp.responder.as_deref().or(question.responder());
-        let url = url.ok_or("the certificate names no responder, and `client.ocsp` has none")?;
+        let url = url.ok_or("the certificate names no responder, and `client.ocsp.responder` is not set")?;
         // It is never closed.
         let _place = self.shared.places.acquire().await.map_err(|error| error.to_string())?;
         let request = Request {

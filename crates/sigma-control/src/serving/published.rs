@@ -34,7 +34,7 @@ impl Folder {
             Ok(found) => found,
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot read what an authority has said before; see tls.storage");
+                tracing::warn!(%path, %error, "cannot read a stored response of an authority; see tls.storage");
                 None
             }
         }
@@ -46,7 +46,7 @@ impl Folder {
         let shown = path.display().to_string();
         let written = tokio::task::spawn_blocking(move || kept_file::write(&path, &content)).await;
         if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::warn!(path = shown, %error, "cannot keep what an authority says for the next start; see tls.storage");
+            tracing::warn!(path = shown, %error, "cannot write an authority's response for the next start; see tls.storage");
         }
     }
 

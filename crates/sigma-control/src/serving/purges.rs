@@ -126,7 +126,7 @@ pub(crate) enum PurgeError {
     #[error("{0}")]
     Unclear(String),
     /// This gateway has forgotten; the others were not told.
-    #[error("this gateway has forgotten it, the others could not be told: {0}; order it again")]
+    #[error("this gateway has purged it, but cannot notify the others: {0}; order it again")]
     Alone(#[from] StoreError),
 }
 
@@ -206,7 +206,9 @@ impl Purges {
         loop {
             match store.list(FOLDER).await {
                 Ok(records) => return records.iter().filter_map(|record| self.meant_by(record)).collect(),
-                Err(error) => tracing::debug!(%error, "what is on disks waits for the orders to purge"),
+                Err(error) => {
+                    tracing::debug!(%error, "purging the disk caches waits for the orders in the store")
+                }
             }
             tokio::time::sleep(AGAIN).await;
         }
@@ -230,7 +232,7 @@ impl Purges {
             }
         };
         if tokio::time::timeout(ERASING, erased).await.is_err() {
-            tracing::warn!("what was forgotten is still on a disk, which does not keep up");
+            tracing::warn!("purged answers are still on a disk that is too slow");
         }
         forgotten
     }
@@ -323,7 +325,7 @@ impl Purges {
     /// Orders that nobody could read have gone with their leases.
     fn is_back(self: &Arc<Self>) {
         if self.lost().take().is_some_and(|lost| lost.elapsed() >= TTL) {
-            tracing::info!("the store was away for long: all caches begin anew");
+            tracing::info!("the store was unreachable for too long: all caches start empty");
             self.forget_aside(vec![Purge::everything()]);
         }
     }
@@ -338,7 +340,7 @@ impl Purges {
             tracing::warn!(
                 key = record.key,
                 error,
-                "an order to purge cannot be read: all caches begin anew"
+                "an order to purge cannot be read: all caches start empty"
             );
             Purge::everything()
         });

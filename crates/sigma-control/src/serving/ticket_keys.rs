@@ -160,7 +160,7 @@ impl TicketKeeper {
     fn adopt(&self, document: &Document, age: i64) -> Result<(), String> {
         let key = |text: &String| SharedKey::read(&STANDARD.decode(text).ok()?);
         let keys: Option<Vec<SharedKey>> = document.keys.iter().map(key).collect();
-        let keys = keys.filter(|keys| !keys.is_empty()).ok_or("what is kept are no keys")?;
+        let keys = keys.filter(|keys| !keys.is_empty()).ok_or("the stored value has no valid keys")?;
         let age = Duration::from_secs(u64::try_from(age).unwrap_or(0));
         self.keys.give(&keys[0], keys.get(1), age).map_err(|error| error.to_string())
     }

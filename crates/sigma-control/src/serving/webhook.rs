@@ -43,7 +43,7 @@ impl Teller {
         let client = match built {
             Ok(client) => client,
             Err(error) => {
-                tracing::error!(%error, "health_events.webhook: no HTTP client; nobody is told of health");
+                tracing::error!(%error, "health_events.webhook: no HTTP client; no health events are sent");
                 return;
             }
         };
@@ -68,7 +68,7 @@ impl Teller {
                 // Without the address, which may hold a token.
                 Err(error) => error.without_url().to_string(),
             };
-            tracing::warn!(attempt, problem, "health_events.webhook: the service cannot be told");
+            tracing::warn!(attempt, problem, "health_events.webhook: cannot send an event to the service");
             if attempt < self.webhook.retries {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);

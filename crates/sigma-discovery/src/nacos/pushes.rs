@@ -294,7 +294,7 @@ fn succeeded(answer: &Value) -> Result<(), Trouble> {
         return Ok(());
     }
     let code = answer.get("errorCode").and_then(Value::as_u64).unwrap_or_default();
-    let message = answer.get("message").and_then(Value::as_str).unwrap_or("no reason is told");
+    let message = answer.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
     let message: String = message.chars().take(200).collect();
     Err(Trouble(format!("refused with code {code}: {message}")))
 }

@@ -162,7 +162,7 @@ impl<'v> Rendering<'v> {
             Cow::Borrowed(Value::Object(members)) => {
                 members.iter().try_for_each(|(key, value)| self.turn(each, json!(key), value))
             }
-            _ => Err("a loop goes over what is no table".to_owned()),
+            _ => Err("a loop goes over a value that is not a table".to_owned()),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'v> Rendering<'v> {
     fn count(&mut self, count: &'v Count) -> Result<(), String> {
         let whole = |scope: &Scope<'v>, expression: &Expression| {
             let value = expression.value(scope)?;
-            value.as_i64().ok_or_else(|| "a loop counts with what is no whole number".to_owned())
+            value.as_i64().ok_or_else(|| "a loop counts with a value that is not a whole number".to_owned())
         };
         let (mut at, to) = (whole(&self.scope, &count.from)?, whole(&self.scope, &count.to)?);
         let step = count.step.as_ref().map_or(Ok(1), |step| whole(&self.scope, step))?;
@@ -496,7 +496,7 @@ mod tests {
         check("{{missing .. 'x'}}", "attempt to concatenate a nil value");
         check("{{name + 1}}", "attempt to perform arithmetic on a string value");
         check("{{n < name}}", "attempt to compare number with string");
-        check("{% for _, v in pairs(n) do %}{% end %}", "no table");
+        check("{% for _, v in pairs(n) do %}{% end %}", "not a table");
         check("{% for i = 1, 100000000 do %}{% end %}", "too many steps");
         check("{% for i = 1, 1000 do %}xxxx{% end %}", "over the limit");
         check(

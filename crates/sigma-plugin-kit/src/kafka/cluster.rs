@@ -187,8 +187,8 @@ impl Cluster {
     /// The broker at a place that another one has told.
     fn peer(&self, host: &str, port: i32) -> Result<Arc<Peer>, String> {
         let host = Host::try_from(host.to_owned())
-            .map_err(|_| format!("a broker is told to be at `{}`", host.escape_debug()))?;
-        let port = u16::try_from(port).map_err(|_| format!("a broker is told to be at port {port}"))?;
+            .map_err(|_| format!("the address of a broker is invalid: `{}`", host.escape_debug()))?;
+        let port = u16::try_from(port).map_err(|_| format!("the port of a broker is invalid: {port}"))?;
         Ok(self.peer_at(&host, port))
     }
 

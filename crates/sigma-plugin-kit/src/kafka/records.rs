@@ -279,7 +279,7 @@ impl<'b> Batch<'b> {
                 let name = match other {
                     2 => "snappy",
                     3 => "lz4",
-                    _ => "a method that nobody knows",
+                    _ => "an unknown method",
                 };
                 Err(format!("a batch is compressed by {name}; uncompressed ones, gzip and zstd are read"))
             }
@@ -496,7 +496,7 @@ mod tests {
             let noise = batch_with(7, method, &values, |_| b"noise".to_vec());
             assert_eq!(all(&noise, 0, ROOM).1, Err(DAMAGED.to_owned()), "{method}");
         }
-        for (method, name) in [(2, "snappy"), (3, "lz4"), (5, "a method that nobody knows")] {
+        for (method, name) in [(2, "snappy"), (3, "lz4"), (5, "an unknown method")] {
             let told = format!("a batch is compressed by {name}; uncompressed ones, gzip and zstd are read");
             let log = batch_with(0, method, &[b"a"], <[u8]>::to_vec);
             assert_eq!(all(&log, 0, ROOM).1, Err(told.clone()));

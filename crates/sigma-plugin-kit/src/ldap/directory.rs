@@ -100,7 +100,7 @@ pub fn cleartext(field: &str) -> Problem {
 
 /// The warning about a directory whose certificate is not verified.
 pub fn unverified(field: &str) -> Problem {
-    let message = "anybody may answer in the directory's place, and gets the passwords";
+    let message = "another server can answer instead of the directory, and receives the passwords";
     Problem::new(field, "unverified", message).hint("set it to true")
 }
 

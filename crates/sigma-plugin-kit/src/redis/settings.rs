@@ -222,7 +222,7 @@ pub fn idle_settings(conf: &Value) -> Vec<Problem> {
     let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     let nameless = |user: &str, password: &str| !text(user).is_empty() && text(password).is_empty();
-    const NO_PASSWORD: &str = "without a password nobody logs in, and no user is named";
+    const NO_PASSWORD: &str = "without a password there is no login, and the user name is not sent";
     const CLEAR: &str = "the connection is not encrypted, so that there is no certificate";
     let cases = [
         (

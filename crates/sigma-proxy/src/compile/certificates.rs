@@ -292,7 +292,7 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
             None => Ok(source.pair(ssl.id.as_str())),
         },
         None => Err(
-            "its certificate is to be ordered, and this process orders none: set `acme` and start it anew"
+            "its certificate has to be ordered, but this process orders no certificates: set `acme` and restart it"
                 .to_owned(),
         ),
     }

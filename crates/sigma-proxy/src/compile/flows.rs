@@ -110,7 +110,7 @@ impl Building<'_, '_> {
             self.refuse_unknown(name);
             return None;
         }
-        let message = format!("plugin {name} of its service is for requests, and there are none in a stream");
+        let message = format!("plugin {name} of its service is for requests, and a stream has no requests");
         let hint = "give the stream route a service of its own, or the `upstream_id` of this one";
         let place = format!("{}.service_id", self.key);
         self.fail(Problem::new(place, "conflict", message).hint(hint));

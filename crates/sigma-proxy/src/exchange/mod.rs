@@ -380,7 +380,9 @@ fn nowhere(target: Target) -> Fault {
         Target::NoPluginConfig => {
             Fault::new(FaultKind::NoUpstream, "the route's plugin config does not exist")
         }
-        Target::Closed => Fault::new(FaultKind::NoUpstream, "the route or what it refers to is quarantined"),
+        Target::Closed => {
+            Fault::new(FaultKind::NoUpstream, "the route or a resource that it uses is quarantined")
+        }
         Target::NoUpstream | Target::Upstream(_) => {
             Fault::new(FaultKind::NoUpstream, "the route has no upstream")
         }

@@ -49,7 +49,7 @@ pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<()
     }
     let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
     if protocol.is_empty() {
-        return failed("the node changed the protocol although nobody asked");
+        return failed("the node changed the protocol, but the client did not request it");
     }
     let mut agreed = head.headers.get_all(HeaderId::Upgrade);
     match (agreed.next(), agreed.next()) {

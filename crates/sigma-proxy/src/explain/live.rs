@@ -212,7 +212,7 @@ fn refusal(snapshot: &Snapshot, route: Option<&Route>, consumer: Option<&Consume
         Target::NoService => Some("404: the service that it names does not exist"),
         Target::NoPluginConfig => Some("503: the plugin config that it names does not exist"),
         Target::NoUpstream => Some("503: it has no upstream, unless a plugin answers"),
-        Target::Closed => Some("503: it, or what it takes plugins from, is quarantined"),
+        Target::Closed => Some("503: it, or a resource that it takes plugins from, is quarantined"),
     }
 }
 

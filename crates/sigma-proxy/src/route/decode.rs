@@ -36,7 +36,7 @@ impl BadPath {
             BadPath::HiddenSegment => "path hides a dot segment or an empty segment behind a semicolon",
             BadPath::DotSegment => "path has a dot segment",
             BadPath::DisguisedDots => "path has a dot segment in disguise",
-            BadPath::Backslash => "path has a backslash in the place of a slash",
+            BadPath::Backslash => "path has a backslash instead of a slash",
             BadPath::EncodedSlash => "path has an encoded slash behind a semicolon",
         }
     }

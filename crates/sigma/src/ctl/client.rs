@@ -250,7 +250,7 @@ fn refusal(status: u16, text: &str) -> anyhow::Error {
             "; this key may only read: give one of role admin"
         }
         401 => {
-            "; give the key with --key-file or SIGMA_ADMIN_KEY (one that was made is in admin.key beside the store)"
+            "; give the key with --key-file or SIGMA_ADMIN_KEY (a generated key is in admin.key next to the store)"
         }
         // Other refusals say themselves what to do.
         403 if !message.contains("operators.") => "; call from an address in `admin.allow`",

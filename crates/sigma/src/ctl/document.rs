@@ -70,7 +70,7 @@ pub(crate) fn configuration(file: &Path) -> Result<Value> {
         .map_err(|problems| listed(file, &problems))?;
     if !found.settings.is_empty() {
         let names = found.settings.join(", ");
-        eprintln!("{}: settings are those of each process and left out here: {names}", file.display());
+        eprintln!("{}: settings belong to each process and are left out here: {names}", file.display());
     }
     let object = found.sections;
     for name in object.keys() {

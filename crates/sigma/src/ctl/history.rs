@@ -153,7 +153,7 @@ fn rolled_back(found: &Value, dry_run: bool) -> String {
         line(&mut text, "nothing has changed since that version");
     }
     for (list, remedy) in [
-        ("settings", "stands in the file of the gateway: change it there and reload"),
+        ("settings", "is in the file of the gateway: change it there and reload"),
         ("expired", "its time to live had ended: write it again if it is wanted"),
     ] {
         for key in found["left"][list].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -382,7 +382,7 @@ mod tests {
             "left": {"settings": ["settings/listeners"], "expired": []},
         });
         let expected = "upstreams/u: created\nroutes/2: changed\nroutes/1: deleted\n\
-            settings/listeners: left, stands in the file of the gateway: change it there a…\n";
+            settings/listeners: left, is in the file of the gateway: change it there and r…\n";
         assert_eq!(rolled_back(&found, false), expected);
         let earlier = json!({"objects": 2, "keys": ["routes/1"], "left": {"settings": [], "expired": []}});
         assert_eq!(rolled_back(&earlier, true), "routes/1: would be brought back\nand 1 more\n");

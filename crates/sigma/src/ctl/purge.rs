@@ -58,7 +58,7 @@ fn told(done: &Value) -> String {
     let count = done["forgotten"].as_u64().unwrap_or_default();
     let answers = if count == 1 { "answer" } else { "answers" };
     match done["gateways"] == "all" {
-        true => format!("forgot {count} {answers} here; the other gateways of the store are told"),
+        true => format!("forgot {count} {answers} here; the other gateways of the store are notified"),
         false => format!("forgot {count} {answers} on this gateway"),
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     fn what_came_of_it_is_told() {
         assert_eq!(told(&json!({"forgotten": 1, "gateways": "this"})), "forgot 1 answer on this gateway");
         let all = told(&json!({"forgotten": 2, "gateways": "all"}));
-        assert_eq!(all, "forgot 2 answers here; the other gateways of the store are told");
+        assert_eq!(all, "forgot 2 answers here; the other gateways of the store are notified");
         assert_eq!(values(r#"["a", "/b"]"#), Ok(json!(["a", "/b"])));
         assert!(values("a").is_err() && values("[1]").is_err());
     }

@@ -219,7 +219,7 @@ fn an_ejection_lasts_over_a_restart_and_a_damaged_file_is_none() {
     gateway.start_again().unwrap();
     crate::managed::await_control(&gateway);
     assert_eq!(shown(&gateway, &bad)["reason"], Value::Null);
-    assert!(gateway.stderr().contains("cannot read what was known of nodes"), "{}", gateway.stderr());
+    assert!(gateway.stderr().contains("cannot read the stored health of nodes"), "{}", gateway.stderr());
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn an_access_log_that_nobody_reads_refuses_the_start() {
     let settings = format!("access_log: {{ path: \"{}/access\" }}", dir.path().display());
     let refused = Gateway::start(SIGMA, &catch_all(&settings, "{ \"127.0.0.1:1\": 1 }", "")).unwrap_err();
     let text = format!("{refused:#}");
-    assert!(text.contains("nobody reads") && text.contains("start its reader first"), "{text}");
+    assert!(text.contains("without a reader") && text.contains("start its reader first"), "{text}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn an_access_log_that_nobody_reads_refuses_a_reload_and_nothing_else() {
         .rewrite(&config(&format!("access_log: {{ path: \"{}/access\" }}", dir.path().display())))
         .unwrap();
     let output = sigma(&["reload", "--pid", &gateway.pid().to_string()]);
-    assert!(!output.status.success() && said(&output).contains("nobody reads"), "{}", said(&output));
+    assert!(!output.status.success() && said(&output).contains("without a reader"), "{}", said(&output));
     assert_eq!(Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().status(), 200);
     assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
     assert!(gateway.stop().unwrap().success());

@@ -236,6 +236,6 @@ fn a_profile_of_the_heap_shows_who_keeps_memory() {
     let first = read(&gateway, &profile, &["-top"]);
     assert!(first.contains("Type: inuse_space"), "{first}");
     let comments = read(&gateway, &profile, &["-comments"]);
-    assert!(comments.contains("in use is what was allocated during the profile"), "{comments}");
+    assert!(comments.contains("memory in use: allocated during the profile"), "{comments}");
     assert_eq!(gateway.connect().unwrap().get("/200/1").unwrap().status(), 200);
 }

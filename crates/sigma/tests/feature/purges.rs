@@ -108,6 +108,10 @@ fn every_gateway_of_a_store_forgets() {
         .output()
         .unwrap();
     let told = String::from_utf8(run.stdout).unwrap();
-    assert_eq!(told, "forgot 2 answers here; the other gateways of the store are told\n", "{:?}", run.stderr);
+    assert_eq!(
+        told, "forgot 2 answers here; the other gateways of the store are notified\n",
+        "{:?}",
+        run.stderr
+    );
     assert!(until(PATIENCE, || is_hit(&gateways[0], "/blue") == Some(false)), "{}", gateways[0].stderr());
 }

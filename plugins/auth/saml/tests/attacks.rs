@@ -97,7 +97,7 @@ fn what_is_changed_is_refused() {
         assert_ne!(text, ASSERTION, "{from}");
         assert_eq!(refused(&text), (400, expected), "{to}");
     };
-    let changed = "what is signed has been changed";
+    let changed = "the signed element has been changed";
     check("jack &amp; Jill", "admin", changed);
     check("staff", "admins", changed);
     check("SessionIndex=\"_s1\"", "SessionIndex=\"_s2\"", changed);
@@ -106,7 +106,7 @@ fn what_is_changed_is_refused() {
     check(
         "xmlns:saml=\"urn:oasis:names:tc:SAML:2.0:assertion\"",
         "xmlns:saml=\"urn:other\"",
-        "a signature stands at another place than what it could be of",
+        "a signature is not a child of the message or its assertion",
     );
     // A comment in a name cuts it off to some readers.
     let hidden = "the message has declarations, comments, CDATA or instructions";
@@ -138,14 +138,14 @@ fn what_is_changed_is_refused() {
         "http://www.w3.org/TR/2001/REC-xml-c14n-20010315",
         other,
     );
-    check("#_a1", "#_r1", "the signature is of another element than the one that it stands in");
-    check("ID=\"_a1\"", "Id=\"_a1\"", "what is signed has no ID");
+    check("#_a1", "#_r1", "the signature belongs to another element than its parent");
+    check("ID=\"_a1\"", "Id=\"_a1\"", "the signed element has no ID");
     let twice = format!("{}<saml:Subject>", signature_of(ASSERTION));
     check("<saml:Subject>", &twice, "an element of the message has two signatures");
     check(
         "<samlp:Status>",
         &format!("<x>{}</x><samlp:Status>", signature_of(ASSERTION)),
-        "a signature stands at another place than what it could be of",
+        "a signature is not a child of the message or its assertion",
     );
 }
 
@@ -183,18 +183,18 @@ fn something_is_signed() {
     );
     // A signature of the response does not become one of another response.
     let other = RESPONSE.replacen("_r1", "_r2", 1);
-    assert_eq!(refused(&other), (400, "the signature is of another element than the one that it stands in"));
+    assert_eq!(refused(&other), (400, "the signature belongs to another element than its parent"));
     let bare = ASSERTION
         .replacen("<samlp:Response", "<samlp:LogoutResponse", 1)
         .replace("</samlp:Response", "</samlp:LogoutResponse");
     assert_eq!(refused(&bare), (400, "the message is no response of SAML 2.0"));
     let (head, _, tail) = cut(RESPONSE, "<saml:Assertion", "</saml:Assertion>");
-    assert_eq!(refused(&format!("{head}{tail}")), (400, "what is signed has been changed"));
+    assert_eq!(refused(&format!("{head}{tail}")), (400, "the signed element has been changed"));
     let encrypted = ASSERTION.replacen("<saml:Assertion ", "<saml:EncryptedAssertion/><saml:Assertion ", 1);
     assert!(refused(&encrypted).1.starts_with("the assertion is encrypted"));
     // What is not signed can refuse.
     let failed = ASSERTION.replace("status:Success", "status:Requester");
-    assert_eq!(refused(&failed), (403, "the provider let nobody in"));
+    assert_eq!(refused(&failed), (403, "the provider denied the login"));
 }
 
 #[test]
@@ -209,14 +209,14 @@ fn what_the_provider_leaves_out_lets_nobody_in() {
         assert_eq!(why, told, "{to}");
     };
     check("", "", (0, ""));
-    check(" NotOnOrAfter=\"2026-11-23T12:05:00Z\" R", " R", (401, "the assertion may be brought for ever"));
+    check(" NotOnOrAfter=\"2026-11-23T12:05:00Z\" R", " R", (401, "the assertion has no end of validity"));
     check(" Recipient=\"https://shop.test/acs\"", "", (401, "the assertion is for another recipient"));
     check(
         "InResponseTo=\"_q1\"></saml:SubjectC",
         "></saml:SubjectC",
         (401, "the assertion answers another request, or none"),
     );
-    check("cm:bearer", "cm:holder-of-key", (401, "nobody may bring the assertion"));
+    check("cm:bearer", "cm:holder-of-key", (401, "the assertion has no valid subject confirmation"));
     check(
         "<saml:Audience>https://shop.test/</saml:Audience>",
         "",
@@ -253,7 +253,7 @@ fn what_the_provider_leaves_out_lets_nobody_in() {
     check(
         "<saml:AuthnStatement SessionIndex=\"_s1\"></saml:AuthnStatement>",
         "",
-        (401, "the assertion says of nobody that they logged in"),
+        (401, "the assertion has no authentication statement"),
     );
     check(
         "<saml:Conditions NotBefore=\"2026-11-23T11:59:00Z\"",

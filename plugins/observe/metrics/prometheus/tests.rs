@@ -506,7 +506,7 @@ fn both_forms_have_the_same_series() {
     let total = named.len();
     named.sort_by_key(|line| line.split(' ').nth(2));
     named.dedup_by_key(|line| line.split(' ').nth(2));
-    assert_eq!(named.len(), total, "no name stands there twice");
+    assert_eq!(named.len(), total, "no name appears twice");
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn spans_of(case: &mut Case, sampled: &Sampled, additional: &Additional) -> Vec<
 fn attribute<'s>(attributes: &'s [KeyValue], key: &str) -> Option<&'s otlp::Value> {
     let mut found = attributes.iter().filter(|known| known.key == key);
     let value = found.next()?.value.as_ref()?.value.as_ref();
-    assert!(found.next().is_none(), "{key} stands there twice");
+    assert!(found.next().is_none(), "{key} appears twice");
     value
 }
 

@@ -270,7 +270,7 @@ fn others() -> Vec<(String, Value)> {
     let mut digest = json!({"name": "X-Digest", "in": "header", "required": true});
     digest["schema"] = json!({"type": "string", "pattern": "^[a-f0-9]{8,64}$"});
     let get = |summary: &str, parameters: &[Value]| {
-        operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
+        operation(summary.to_owned(), parameters, &[("200", any("The requested document."))])
     };
     let page =
         json!({"description": "Markdown.", "content": {"text/markdown": {"schema": {"type": "string"}}}});
@@ -284,17 +284,17 @@ fn others() -> Vec<(String, Value)> {
     let check = operation("Check a configuration".to_owned(), &[], &[("200", any("It is valid."))]);
     let text = || json!({"type": "string"});
     let tap = [
-        query("route", text(), "Only those of this route."),
-        query("service", text(), "Only those of this service."),
-        query("consumer", text(), "Only those of this consumer."),
-        query("client", text(), "Only those of clients in this network; may be given several times."),
+        query("route", text(), "Only exchanges of this route."),
+        query("service", text(), "Only exchanges of this service."),
+        query("consumer", text(), "Only exchanges of this consumer."),
+        query("client", text(), "Only exchanges of clients in this network; may be given several times."),
         query("status", text(), "Only those with this status, such as 404 or 5xx."),
         query("sample", json!({"type": "integer", "minimum": 1}), "One in so many."),
     ];
     let asked =
         Question::ALL.map(|(segment, question)| (segment, json!({"get": get(summary(question), &[])})));
     [
-        ("caller", json!({"get": get("What the caller may do", &[])})),
+        ("caller", json!({"get": get("The permissions of the caller", &[])})),
         ("tap", json!({"get": get("Exchanges as they end, a line of JSON for each", &tap)})),
         ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
         ("cache/purge", json!({"post": purge()})),
@@ -332,7 +332,7 @@ fn purge() -> Value {
     }});
     let done = json!({"type": "object", "required": ["forgotten", "gateways"], "properties": {
         "forgotten": {"type": "integer", "description": "How many answers the asked gateway has forgotten."},
-        "gateways": {"enum": ["all", "this"], "description": "Whether the other gateways of the store were told."},
+        "gateways": {"enum": ["all", "this"], "description": "Whether the order also went to the other gateways of the store."},
     }});
     let done = json!({"description": "Forgotten.", "content": {"application/json": {"schema": done}}});
     let summary = "Have caches forget answers, on all gateways of the store".to_owned();
@@ -347,12 +347,12 @@ fn history() -> Vec<(String, Value)> {
     let number = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "integer", "minimum": 0, "maximum": 9_000_000}});
     let key = query("key", json!({"type": "string"}), "Only this object, such as routes/1.");
     let listed = [
-        query("limit", json!({"type": "integer", "minimum": 1, "maximum": 500}), "How many; 50 unless told."),
+        query("limit", json!({"type": "integer", "minimum": 1, "maximum": 500}), "Default: 50 versions."),
         query("before", json!({"type": "integer", "minimum": 0}), "Only those before this version."),
         key.clone(),
     ];
     let get = |summary: &str, parameters: &[Value]| {
-        operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
+        operation(summary.to_owned(), parameters, &[("200", any("The requested document."))])
     };
     let rolled = [("200", any("The keys of the objects that were created, changed and deleted."))];
     let parameters = [number("version"), write_parameters()[1].clone()];
@@ -368,10 +368,10 @@ fn history() -> Vec<(String, Value)> {
     ];
     let between = [number("from"), number("to"), key.clone()];
     [
-        ("explain", json!({"get": get("What would become of a request", &asked)})),
+        ("explain", json!({"get": get("The result of a request, without sending it", &asked)})),
         ("history", json!({"get": get("Versions of the configuration, the newest first", &listed)})),
-        ("history/{version}", json!({"get": get("What a version changed", &[number("version"), key])})),
-        ("history/{from}/diff/{to}", json!({"get": get("What is different after two versions", &between)})),
+        ("history/{version}", json!({"get": get("The changes of a version", &[number("version"), key])})),
+        ("history/{from}/diff/{to}", json!({"get": get("The differences between two versions", &between)})),
         ("history/{version}/rollback", json!({"post": rollback})),
     ]
     .into_iter()
@@ -381,10 +381,10 @@ fn history() -> Vec<(String, Value)> {
 
 fn summary(question: Question) -> &'static str {
     match question {
-        Question::Live => "What requests are like right now",
+        Question::Live => "Current rates and times of requests",
         Question::Nodes => "The nodes of every upstream, and how they do",
         Question::Certificates => "The certificates that are shown, and when they expire",
-        Question::Revision => "What is served, and what is not",
+        Question::Revision => "The served revision, and the resources that are not served",
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn value_of(record: &Record) -> Result<Value, Refusal> {
     let object = serde_json::from_slice(&record.value).map(Value::Object);
     object.map_err(|error| {
         let message = format!(
-            "the store's value of {} is no JSON object: {error}; delete or write it anew",
+            "the store's value of {} is no JSON object: {error}; delete it or write it again",
             record.key
         );
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -255,7 +255,9 @@ fn read(key: &str, value: &[u8]) -> Value {
     let member: Result<Member, _> = serde_json::from_slice(value);
     match member {
         Ok(member) => shown(&Member { id: id.to_owned(), ..member }, 0),
-        Err(error) => json!({ "id": id, "problem": format!("what it has written cannot be read: {error}") }),
+        Err(error) => {
+            json!({ "id": id, "problem": format!("its record in the store cannot be read: {error}") })
+        }
     }
 }
 

@@ -148,8 +148,7 @@ fn is_allocators(name: &str) -> bool {
 }
 
 fn notes(found: &Allocations) -> Vec<String> {
-    let mut notes =
-        vec!["in use is what was allocated during the profile and not freed at its end".to_owned()];
+    let mut notes = vec!["memory in use: allocated during the profile and not freed at its end".to_owned()];
     let (without_stack, not_followed) = (found.without_stack, found.not_followed);
     if without_stack.samples > 0 {
         notes.push(format!(
@@ -159,7 +158,7 @@ fn notes(found: &Allocations) -> Vec<String> {
     }
     if not_followed.samples > 0 {
         notes.push(format!(
-            "{} samples of some {} bytes are missing in what is in use: there were more than can be followed",
+            "{} samples of some {} bytes are missing in the memory in use: there were more than can be followed",
             not_followed.samples, not_followed.bytes
         ));
     }
@@ -256,9 +255,9 @@ mod tests {
         assert_eq!(
             notes,
             [
-                "in use is what was allocated during the profile and not freed at its end",
+                "memory in use: allocated during the profile and not freed at its end",
                 "2 samples of some 20 bytes are missing: there were more stacks than there is room for",
-                "3 samples of some 30 bytes are missing in what is in use: there were more than can be followed",
+                "3 samples of some 30 bytes are missing in the memory in use: there were more than can be followed",
             ]
         );
         let profile = Profile::decode(&told(&missing, USUAL)[..]).unwrap();

@@ -107,7 +107,7 @@ struct Given<'a, E> {
 }
 
 async fn converse<E: Estate>(channel: &Channel, given: &mut Given<'_, E>) -> Result<Heir, String> {
-    let lost = |error: io::Error| format!("the successor cannot be told: {error}");
+    let lost = |error: io::Error| format!("cannot write to the successor: {error}");
     let heir = match hear(channel).await? {
         Word::Hello { protocol: PROTOCOL, version, takes_sessions } => Heir { version, takes_sessions },
         Word::Hello { protocol, version, .. } => {
@@ -221,7 +221,7 @@ pub(crate) async fn take_place(channel: &Channel, take: impl FnOnce(Vec<Passing>
         }
     };
     if tokio::time::timeout(PASSING * 2, heard).await.is_err() {
-        tracing::error!("the process before does not give its sessions over UDP: they begin anew");
+        tracing::error!("the previous process does not hand over its UDP sessions: they start again");
     }
     take(passing);
     while !has_left {

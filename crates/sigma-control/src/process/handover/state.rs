@@ -56,7 +56,7 @@ impl State {
             serde_json::from_reader(io::BufReader::new(file.take(FILE_MAX))).map_err(io::Error::from)
         };
         read().unwrap_or_else(|error| {
-            tracing::warn!(%error, "what the process before knew cannot be read; this one begins without it");
+            tracing::warn!(%error, "cannot read the state of the previous process; this one starts without it");
             State::default()
         })
     }

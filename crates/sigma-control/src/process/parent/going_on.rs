@@ -113,7 +113,7 @@ impl Parent {
             tracing::error!(
                 program = %self.program.path().display(),
                 %error,
-                "the parent cannot go on as the program that its gateway runs: it stays what it is until the next start"
+                "the parent cannot re-exec as the program of its gateway: it keeps its version until the next start"
             );
         }
         if let Err(error) = sigma_net::signals::let_through() {

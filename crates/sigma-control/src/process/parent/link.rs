@@ -116,7 +116,7 @@ impl Link {
                     let level = level.parse().unwrap_or(tracing::Level::ERROR);
                     error_lines::relay(level, text.as_bytes());
                 }
-                Ok(Some((word, _))) => tracing::warn!(?word, "the parent says what is not understood"),
+                Ok(Some((word, _))) => tracing::warn!(?word, "the parent has sent an unknown message"),
                 Ok(None) => return None,
                 Err(error) => {
                     let error: io::Error = error;

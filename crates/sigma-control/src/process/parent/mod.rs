@@ -355,7 +355,7 @@ impl Parent {
                 self.serves(pid);
             }
             Word::Replace { why } if is_current && self.next.is_none() && self.stopping.is_none() => {
-                tracing::error!("another gateway takes the place of process {}: {why}", number(pid));
+                tracing::error!("another gateway replaces process {}: {why}", number(pid));
                 if let Err(error) = self.begin(Why::Replacement) {
                     tracing::error!(%error, "no gateway can be started");
                 }

@@ -174,7 +174,7 @@ impl Supervisor {
                 }
                 _ = watch.tick() => {
                     if self.look_at_workers().await.is_err() {
-                        tracing::error!("a worker thread has ended; the process ends, to be started anew");
+                        tracing::error!("a worker thread has ended; the process ends and is restarted");
                         break Err(WorkerLost);
                     }
                     self.tidy();

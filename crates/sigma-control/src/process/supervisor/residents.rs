@@ -45,6 +45,6 @@ fn reopen(parent: Option<Pid>) {
     // One that has ended is not the parent any more, and its number may be somebody else's.
     let target = parent.filter(|parent| getppid() == Some(*parent)).unwrap_or_else(getpid);
     if let Err(error) = kill_process(target, Signal::USR1) {
-        tracing::error!(%error, "the logs are not opened anew");
+        tracing::error!(%error, "the log files are not reopened");
     }
 }

@@ -94,7 +94,9 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, String> {
     let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let found = reqwest::Certificate::from_pem_bundle(&text).map_err(|error| failed(error.to_string()))?;
     if found.is_empty() {
-        return Err(failed("it has no certificate; name a file in PEM with those of the authorities".into()));
+        return Err(failed(
+            "it has no certificate; name a PEM file with the certificates of the authorities".into(),
+        ));
     }
     Ok(found)
 }

@@ -96,7 +96,7 @@ impl Folder {
         let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
         read.unwrap_or_else(|error| {
             let path = self.path.display();
-            tracing::error!(%path, %error, "cannot read kept certificates, they are ordered anew");
+            tracing::error!(%path, %error, "cannot read the stored certificates; they are ordered again");
             BTreeMap::new()
         })
     }
@@ -167,11 +167,11 @@ fn read_folder(folder: &Path) -> io::Result<BTreeMap<String, Record>> {
             }
             Ok(_) => {
                 let path = path.display();
-                tracing::error!(%path, "this file is not one of ours, its certificate is ordered anew");
+                tracing::error!(%path, "this file was not written by Sigma; its certificate is ordered again");
             }
             Err(error) => {
                 let path = path.display();
-                tracing::error!(%path, %error, "cannot read a kept certificate, it is ordered anew");
+                tracing::error!(%path, %error, "cannot read a stored certificate; it is ordered again");
             }
         }
     }

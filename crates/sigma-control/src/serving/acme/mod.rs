@@ -96,7 +96,7 @@ pub(crate) enum Unwilling {
     Unknown,
     #[error("it was ordered a moment ago; again in {after_s} s, see `acme.retry_s`")]
     TooSoon { after_s: i64 },
-    #[error("the gateway that orders cannot be told: {0}")]
+    #[error("cannot reach the gateway that orders certificates: {0}")]
     Lost(String),
 }
 
@@ -206,7 +206,7 @@ impl Ordered {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "what other gateways have ordered cannot be read");
+                tracing::debug!(%error, "cannot read the certificates that other gateways have ordered");
                 false
             }
         }

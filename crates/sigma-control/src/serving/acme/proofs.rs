@@ -29,7 +29,7 @@ impl Proof {
         match self.challenge {
             AcmeChallenge::Http01 => {
                 let expected = challenges.expect(&self.token, &self.answer);
-                expected.map(Some).ok_or_else(|| "the authority's token is none".to_owned())
+                expected.map(Some).ok_or_else(|| "the authority's token is invalid".to_owned())
             }
             AcmeChallenge::TlsAlpn01 => {
                 let shown = identity(&self.name, digest(&SHA256, self.answer.as_bytes()).as_ref())?;

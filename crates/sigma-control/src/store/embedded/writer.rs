@@ -238,7 +238,7 @@ impl Writer {
     /// Carries out all transactions in one commit; the inner results are in their order.
     fn write(&mut self, transactions: Vec<Transaction>) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
         if self.is_released {
-            let text = "another process takes the place of this one; repeat the call";
+            let text = "another process replaces this one; repeat the call";
             return Err(StoreError::Unavailable(text.to_owned()));
         }
         if self.file.is_none() {

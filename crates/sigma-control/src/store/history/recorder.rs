@@ -139,7 +139,7 @@ impl Recorder {
                 Err(Refused::Damaged(reason)) => match path.map(set_aside) {
                     Some(Ok(kept)) => {
                         let kept = kept.display();
-                        tracing::error!(reason, %kept, "the history is damaged, and begins anew");
+                        tracing::error!(reason, %kept, "the history is damaged and starts empty");
                         continue;
                     }
                     Some(Err(error)) => {

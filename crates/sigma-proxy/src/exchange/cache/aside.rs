@@ -48,7 +48,7 @@ impl Aside {
 
     async fn run(mut self) {
         if let Err(fault) = self.ask().await {
-            tracing::debug!(reason = fault.reason, "what is kept could not be asked for anew");
+            tracing::debug!(reason = fault.reason, "a stored response could not be revalidated");
             let now = self.worker.clock.borrow().unix_ms() / 1000;
             if let Some(lead) = self.scratch.turn.as_mut().and_then(|turn| turn.lead.take()) {
                 lead.fail(now);

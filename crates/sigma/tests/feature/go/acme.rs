@@ -343,7 +343,10 @@ fn an_ssl_without_an_authority_is_refused() {
     let variables = [("SIGMA_ADMIN", admin.as_str()), ("SIGMA_ADMIN_KEY", key.trim())];
     let put = paste(gateway.dir(), &block("docs/certificates.md", "sh", "sigma ctl put"), &variables);
     let text = text_of(&put);
-    assert!(!put.status.success() && text.contains("this process orders none: set `acme`"), "{text}");
+    assert!(
+        !put.status.success() && text.contains("this process orders no certificates: set `acme`"),
+        "{text}"
+    );
 }
 
 /// A name is proved by a handshake, to who asks for that alone, and only while it is ordered.

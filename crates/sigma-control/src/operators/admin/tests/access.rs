@@ -173,7 +173,7 @@ async fn viewers_see_no_secrets() {
         json!("sesame")
     );
     // What was shown to a viewer is not taken back: everybody would know its secrets.
-    let masked = "*** stands where a secret was masked: a key of role viewer reads no secrets, read it with another one";
+    let masked = "the value contains ***, the mask of a secret: a key of role viewer reads no secrets, read it with another one";
     let shown = api.call(&format!("GET /configs X-API-KEY:{VIEWER}"), "").await.text;
     api.refused("PUT /configs X-Digest:a", &shown, 400, masked).await;
     let jack = r#"{"username":"jack","plugins":{"key-auth":{"key":"***"}}}"#;

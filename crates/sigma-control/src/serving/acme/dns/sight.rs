@@ -108,7 +108,7 @@ impl Sight {
     /// a while that there was no record.
     async fn servers_of(&self, name: &Name) -> Result<Vec<SocketAddr>, String> {
         let answer = self.resolve(name, RecordType::SOA).await?;
-        let zone = zone_in(&answer, name).ok_or_else(|| format!("nobody knows the zone of {name}"))?;
+        let zone = zone_in(&answer, name).ok_or_else(|| format!("no server knows the zone of {name}"))?;
         let answer = self.resolve(&zone, RecordType::NS).await?;
         let names = answer.answers.iter().filter_map(|record| match &record.data {
             RData::NS(server) => Some(server.0.clone()),
