@@ -128,7 +128,7 @@ struct Healthy {
 #[derive(Default)]
 struct Breakers(Shared<Breaker>);
 
-/// What is known of one host and path.
+/// State of one host and path.
 #[derive(Debug, Clone, Copy, Default)]
 struct Breaker {
     failures: u64,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gateway_answers_itself_does_not_count() {
+    fn replies_of_the_gateway_do_not_count() {
         let entry =
             entry("api-breaker", json!({"break_response_code": 502, "unhealthy": {"failures": 1}})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");

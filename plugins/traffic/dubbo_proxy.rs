@@ -80,7 +80,7 @@ struct Config {
 
 impl Configuration for Config {}
 
-/// What `plugin_attr` may say for the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Deserialize, JsonSchema)]
 struct Attributes {
     /// Without effect: a connection has one call at a time, and there are as many connections as calls.
@@ -113,7 +113,7 @@ impl DubboProxy {
     }
 }
 
-/// Whether clients may call it: an identifier of Java that is none of Dubbo's own.
+/// Whether clients may call it: an identifier of Java that is not a method of Dubbo's own.
 fn is_method(name: &str) -> bool {
     let may_begin = |c: char| c == '_' || c.is_alphabetic();
     name.starts_with(may_begin) && name.chars().all(|c| c == '$' || c.is_ascii_digit() || may_begin(c))

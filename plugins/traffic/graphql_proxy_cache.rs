@@ -87,7 +87,7 @@ struct Config {
 
 impl Configuration for Config {}
 
-/// What `plugin_attr` may say for the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
@@ -233,7 +233,7 @@ impl Inner {
             whole.extend(text);
             let key = hex::text(digest(&SHA256, &whole).as_ref());
             wish.key = key_end(std::slice::from_ref(&key));
-            // The text is in the key, whether it stands in the query string or in the body.
+            // The text is in the key, whether it comes in the query string or in the body.
             wish.content = Some(method.to_vec());
             ctx.keep(slot, Told(key));
         }
@@ -265,7 +265,7 @@ mod tests {
         serde_json::from_str(MEMORY).unwrap()
     }
 
-    /// What becomes of a request: its key, `bypass`, or what it is answered.
+    /// Returns the result of a request: its key, `bypass`, or its reply.
     fn outcome(head: &str, body: &str) -> String {
         let mut case = Case::new(head);
         case.body = body.into();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_requests_are_refused() {
         let check = |seen: String, expected: &str| {
             assert!(seen.starts_with("400") && seen.contains(expected), "{seen} is not {expected}");
         };
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_those_of_proxy_cache() {
+    fn zones_are_shared_with_proxy_cache() {
         let check = |conf: Value, expected: &str| {
             let error = entry(NAME, conf).err().map(|error| error.to_string());
             assert!(error.as_deref().is_some_and(|error| error.contains(expected)), "{error:?}");

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_serialized() {
+    fn values_are_serialized_by_line() {
         let check = |more: Value, fields: &str, expected: bool| {
             let mut conf = json!({"service_name": "a.B", "method": "m"});
             conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,4 +1,4 @@
-//! `mocking`: answers made up, in the place of a node that does not exist yet.
+//! `mocking`: made-up answers, instead of a node that does not exist yet.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -170,7 +170,7 @@ impl Invention<'_> {
         least + self.local.random() % (most - least + 1)
     }
 
-    /// An object with the properties of a schema; those of unknown types are left out.
+    /// Returns an object with the properties of a schema; properties of unknown types are left out.
     fn object(&self, schema: &Value, level: usize) -> Value {
         let properties = schema.get("properties").and_then(Value::as_object);
         let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();

@@ -83,7 +83,7 @@ fn malformed(reason: &str) -> NoConnect {
     NoConnect::Other(format!("failed to parse mqtt request, {reason}"))
 }
 
-/// A number of one to four bytes, seven bits each (MQTT 3.1.1 §2.2.3), and what stands behind it.
+/// Reads a number of one to four bytes, seven bits each (MQTT 3.1.1 §2.2.3), and returns the rest with it.
 fn variable_int(bytes: &[u8]) -> Result<(usize, &[u8]), NoConnect> {
     let mut value = 0;
     for (at, byte) in bytes.iter().enumerate().take(4) {

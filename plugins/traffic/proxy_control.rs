@@ -63,7 +63,7 @@ mod tests {
     use crate::testing::{Case, assert_refusal, entry};
 
     #[test]
-    fn what_is_read() {
+    fn valid_configurations_are_read() {
         let check = |conf: Value, expected: Option<&[u8]>| {
             let mut case = Case::new("POST / HTTP/1.1\nHost: h");
             case.body = b"hello".to_vec();

@@ -122,7 +122,7 @@ fn as_upstream(schema: &mut Schema) {
     take_descriptions(&mut upstream);
     for secret in ["/properties/session_affinity/properties/secret", "/properties/tls/properties/client_key"]
     {
-        // Those of other upstreams are found where these stand; this one is a plugin's.
+        // The secrets of other upstreams are found at their own place; this one is a plugin's.
         if let Some(field) = upstream.pointer_mut(secret).and_then(Value::as_object_mut) {
             field.insert(CONFIDENTIAL.to_owned(), true.into());
         }
@@ -187,7 +187,7 @@ impl Rule {
                 (None, Some(_)) => Some(build.upstream_key(&inline_name(at, entry)).into()),
                 (None, None) => None,
             };
-            // What is named twice counts once, with the last weight.
+            // A name that occurs twice counts once, with the last weight.
             match list.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, weight)) => *weight = weighted.weight,
                 None => list.push((key, weighted.weight)),

@@ -87,7 +87,7 @@ struct RuleConfig {
     actions: Vec<Vec<Value>>,
 }
 
-/// What `return` is told. A status below 200 would be no answer.
+/// The configuration of `return`. A status below 200 would be no answer.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Return {
@@ -113,7 +113,7 @@ fn parts(action: &[Value]) -> (&Value, Value) {
     (name, action.get(1).cloned().unwrap_or_else(|| json!({})))
 }
 
-/// The status that a `return` is told.
+/// Returns the status of a `return`.
 fn status(conf: &Value) -> Result<u16, String> {
     Schema::compile(&schema_of::<Return>())?.check(conf)?;
     Return::deserialize(conf).map(|told| told.code).map_err(|error| error.to_string())
@@ -199,7 +199,7 @@ enum Action {
 }
 
 impl Rule {
-    /// The rule with this number, which keeps its counters apart from those of the others.
+    /// Creates the rule with this number, which keeps its counters apart from other rules' counters.
     fn new(build: &Build<'_>, number: usize, config: RuleConfig) -> Result<Rule, String> {
         let (name, conf) = parts(config.actions.first().map_or(&[], Vec::as_slice));
         let action = match name.as_str() {
@@ -242,7 +242,7 @@ impl Plugin for Workflow {
         match &rule.action {
             Action::Return(status) => Step::json(*status, &json!({"error_msg": "rejected by workflow"})),
             Action::Run(entry) => {
-                // Before it begins: what it takes up while it waits is given back in the log phase.
+                // Before it begins: the slot that it takes up while it waits is given back in the log phase.
                 ctx.keep(self, Running(Arc::clone(entry)));
                 ctx.skip(entry.name());
                 entry.plugin.access(ctx, env)
@@ -297,7 +297,7 @@ mod tests {
             ]),
             &rejected(404),
         );
-        // What a rule lets pass no other one stops.
+        // A request that one rule lets pass is stopped by no other rule.
         let limit = json!(["limit-count", {"count": 1, "time_window": 9}]);
         check(json!([{"actions": [limit, ["return", {"code": 403}]]}, {"actions": code(403)}]), "passed");
     }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_counts_for_itself_and_in_place_of_the_plugin() {
+    fn each_rule_counts_separately_and_replaces_the_plugin() {
         let conf = json!({"count": 1, "time_window": 1_000_000, "rejected_code": 429, "rejected_msg": "no"});
         let rule = |x: &str| json!({"case": [["arg_x", "==", x]], "actions": [["limit-count", conf]]});
         let flow = entry("workflow", json!({"rules": [rule("1"), rule("2")]})).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happens_is_told() {
+    fn rules_that_never_apply_have_warnings() {
         let limit = json!(["limit-conn", {"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false, "rejected_code": 429}]);
         let conf = json!({"rules": [{"actions": [limit, ["return", {"code": 403}]]}]});
         let places = warned("workflow", PluginScope::Http, &conf);

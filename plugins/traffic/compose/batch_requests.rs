@@ -56,7 +56,7 @@ $ curl -s http://127.0.0.1:9080/apisix/batch-requests -d '{"pipeline":[{"path":"
 ```
 "#;
 
-/// JSON values of a body; those of 1000 requests with many fields are fewer.
+/// JSON values of a body; 1000 requests with many fields have fewer.
 const MOST_VALUES: usize = 250_000;
 
 /// Accepts several requests in one and returns their responses together, for a route with `public-api`.
@@ -76,7 +76,7 @@ impl Configuration for BatchRequests {}
 
 impl Plugin for BatchRequests {}
 
-/// What `plugin_attr` may say.
+/// The attributes in `plugin_attr`.
 #[derive(Deserialize, JsonSchema)]
 #[expect(dead_code, reason = "read by its name; see Endpoint::path_setting")]
 struct Attributes {
@@ -206,7 +206,7 @@ static SHAPE: LazyLock<Schema> = LazyLock::new(|| {
 
 /// A batch under way.
 struct Batch {
-    /// Those that have not begun.
+    /// Calls that have not begun.
     calls: vec::IntoIter<Call>,
     answers: Vec<Value>,
     /// Bytes that answers may still have.
@@ -275,7 +275,7 @@ impl Batch {
     }
 }
 
-/// What all requests of a batch have in common.
+/// State that all requests of a batch share.
 struct Common<'b> {
     fields: Headers,
     host: String,
@@ -327,7 +327,7 @@ impl<'b> Common<'b> {
     }
 }
 
-/// The texts of a value in a query or a field; those of a list are one each.
+/// Returns the texts of a value in a query or a field; each element of a list is one text.
 fn texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
@@ -340,7 +340,7 @@ fn texts(name: &str, value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// Sets a field that a batch names, in place of what it was.
+/// Sets a field that a batch names, and replaces its former value.
 fn set_field(headers: &mut Headers, host: &mut String, name: &str, value: &Value) -> Result<(), String> {
     if !is_token(name.as_bytes()) {
         return Err(format!("`{name}` is no name of a field"));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_says_who_the_client_is() {
+    fn identity_of_the_client_cannot_be_set() {
         let check = |name: &str, value: Value, expected: Result<&[&str], ()>| {
             let (mut headers, mut host) = (Headers::default(), "h".to_owned());
             headers.append("X-Real-IP", b"127.0.0.1");

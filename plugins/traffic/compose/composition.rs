@@ -174,7 +174,7 @@ struct Course {
     composition: Arc<Composition>,
     common: Common,
     states: Vec<State>,
-    /// What calls have brought, by name.
+    /// Results of calls, by name.
     results: Map<String, Value>,
 }
 
@@ -265,7 +265,7 @@ impl Course {
 }
 
 impl Composition {
-    /// What calls have brought, as one object.
+    /// Returns the results of calls as one object.
     fn merged(&self, results: &Map<String, Value>) -> String {
         let mut merged = Map::new();
         for planned in self.listed.iter().map(|place| &self.plan[*place]) {
@@ -280,7 +280,7 @@ impl Composition {
     }
 }
 
-/// What a call has brought.
+/// Returns the JSON value of a call's answer.
 fn read(answer: Answer) -> Result<Value, String> {
     if !(200..300).contains(&answer.status) {
         return Err(format!("it was answered with {}", answer.status));

@@ -7,8 +7,8 @@ mod plan;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::Context;
 
-/// Fields that frame a message, or say who its client is and which way it came: those of the gateway hold, whatever
-/// is asked for.
+/// Fields that frame a message, or name its client and its path to the gateway: the gateway's own values are
+/// kept.
 const OWN: [&str; 17] = [
     "cdn-loop",
     "client-cert",
@@ -29,13 +29,13 @@ const OWN: [&str; 17] = [
     "x-real-ip",
 ];
 
-/// Whether whoever composes a request may say what this field holds.
+/// Whether a composed request may set this field.
 fn may_be_set(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     !OWN.contains(&&*name) && !name.starts_with("x-forwarded-")
 }
 
-/// What a request of the gateway to itself takes over of the fields of the client's request: all but those about its
+/// Returns the fields of the client's request that an internal request inherits: all but those about its
 /// body, its connection, and the form of its answer.
 fn fields_of_client(ctx: &Context) -> Headers {
     let mut fields = ctx.request.headers.clone();

@@ -99,14 +99,14 @@ pub(super) struct Planned {
     pub(super) required: bool,
 }
 
-/// What calls have in common.
+/// Settings that calls share.
 pub(super) struct Common {
     pub(super) fields: Headers,
     pub(super) timeout_ms: u64,
     pub(super) limit: usize,
 }
 
-/// What is known so far.
+/// The results so far.
 pub(super) struct Known<'k> {
     pub(super) ctx: &'k Context,
     /// The answers of calls, by name.
@@ -134,7 +134,7 @@ impl Variables for Known<'_> {
     }
 }
 
-/// Values as segments of a path. One that is none is noted.
+/// Values as segments of a path. An invalid one is noted.
 struct Segments<'k> {
     known: &'k Known<'k>,
     wrong: std::cell::Cell<bool>,
@@ -148,7 +148,7 @@ impl Variables for Segments<'_> {
             Some(VarValue::List(_)) => return self.refuse(),
             None => return None,
         };
-        // A router may read `%2F` as a slash: whoever chooses a value must not choose a path.
+        // A router may read `%2F` as a slash: a value chosen by a client must not change the path.
         let leaves = value.iter().any(|byte| matches!(byte, b'/' | b'\\' | b'%') || *byte < b' ');
         if value.is_empty() || leaves || &*value == b"." || &*value == b".." {
             return self.refuse();
@@ -196,7 +196,7 @@ impl Known<'_> {
 }
 
 impl Planned {
-    /// What is asked, as far as answers are known.
+    /// Returns the request of a call, filled with the results so far.
     pub(super) fn call(&self, known: &Known<'_>, common: &Common) -> Result<Call, String> {
         let mut target = known.path(&self.path)?;
         for (n, (name, value)) in self.query.iter().enumerate() {
@@ -336,7 +336,7 @@ mod tests {
             let names = plan.as_ref().map(|plan| plan.iter().map(|call| &*call.name).collect::<Vec<_>>());
             let names = names.as_ref().map(|names| &names[..]).map_err(|reason| reason.as_str());
             assert_eq!(names, expected);
-            // Those that a call needs stand before it.
+            // The calls that a call needs come before it.
             for (at, call) in plan.iter().flatten().enumerate() {
                 assert!(call.after.iter().all(|needed| *needed < at));
             }

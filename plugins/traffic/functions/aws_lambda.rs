@@ -112,7 +112,7 @@ impl Credentials for Authorization {
 }
 
 impl Iam {
-    /// Signs a call as it stands.
+    /// Signs a call in its present form.
     fn sign(&self, call: &mut Call, time: &str) {
         call.headers.replace(DATE, time.as_bytes());
         let mark = call.target.iter().position(|byte| *byte == b'?');

@@ -90,7 +90,7 @@ struct Authorization {
     clientid: Option<String>,
 }
 
-/// Keys of all functions whose configuration has none.
+/// Keys of all functions whose configuration does not set them.
 #[derive(Deserialize, JsonSchema)]
 struct Metadata {
     /// The key of the application: `X-Functions-Key`.

@@ -1,4 +1,4 @@
-//! Requests are answered by functions of platforms that run them, in place of a node.
+//! Requests are answered by functions of serverless platforms instead of a node.
 
 mod aws_lambda;
 mod azure_functions;

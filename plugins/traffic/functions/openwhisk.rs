@@ -159,7 +159,7 @@ impl Action {
     }
 }
 
-/// What the client gets of an action's answer.
+/// Returns the client's response to an action's answer.
 fn reply(answer: Answer) -> Reply {
     let wrong = |reason| Reply::new(503).because(reason);
     let Ok(said) = json_body::read(&answer.body, MOST_VALUES) else {

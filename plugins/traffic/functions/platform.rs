@@ -1,4 +1,4 @@
-//! What functions that have a URL of their own have in common: what they are asked, and how they answer.
+//! Requests and responses of functions that have a URL of their own.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use sigma_plugin_kit::sigv4;
 /// The name of the function among the plugin's upstreams.
 const FUNCTION: &str = "function";
 
-/// What the `*` of a route's path stands for.
+/// The variable with the part of the path that the route's `*` matches.
 const REST: &str = ":ext";
 
 /// Most arguments of a client that a function gets.
@@ -108,7 +108,7 @@ impl Function {
     }
 }
 
-/// The fields of a client that a function gets: all but those of the message and of the way here.
+/// Returns the fields of a client's request that a function gets: all but fields of the message and of hops.
 fn fields(request: &Headers) -> Headers {
     let mut fields = Headers::default();
     for (id, name, value) in request.fields() {
@@ -122,7 +122,7 @@ fn fields(request: &Headers) -> Headers {
 }
 
 impl<C: Credentials> Called<C> {
-    /// Answers a request with what the function says.
+    /// Answers a request with the function's response.
     pub(super) fn answer(self: &Arc<Self>) -> Step {
         let called = Arc::clone(self);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {

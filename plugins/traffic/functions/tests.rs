@@ -1,4 +1,4 @@
-//! Functions: configurations that are refused, and what is warned of.
+//! Functions: refused configurations, and warnings.
 
 use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;
@@ -48,7 +48,7 @@ fn actions_that_are_refused() {
 }
 
 #[test]
-fn what_is_warned_of() {
+fn risky_configurations_have_warnings() {
     let check = |plugin: &str, conf: Value, expected: &[&str]| {
         assert_eq!(warned(plugin, PluginScope::Http, &conf), expected, "{conf}");
     };

@@ -1,4 +1,5 @@
-//! What a client asks of brokers: offsets, and messages of a partition. Beside the traffic, on the control thread.
+//! Requests of a client to brokers: offsets, and messages of a partition. They run on the control thread,
+//! next to the traffic.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ const REFRESH: Duration = Duration::from_secs(30 * 60);
 /// The times before further attempts at a question: another leader takes a moment.
 const PAUSES_MS: [u64; 3] = [100, 200, 400];
 
-/// What a fetch asks of a broker: to wait that long for messages, and so many bytes of them.
+/// Parameters of a fetch: how long a broker waits for messages, and how many bytes it sends.
 const WISH: Wish = Wish { wait_ms: 100, bytes: 1 << 20 };
 
 /// Bytes of an answer with messages: one batch comes whole however large it is.
@@ -39,7 +40,7 @@ const AT_A_TIME: usize = 16;
 /// All the time that a question may take, with all attempts.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What tells one cluster from another.
+/// The identity of a cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) brokers: Vec<(Host, u16)>,
@@ -59,7 +60,7 @@ impl PartialEq for Target {
     }
 }
 
-/// The consumers of this gateway that somebody uses: sessions with the same target share one, with its connections.
+/// The consumers in use on this gateway: sessions with the same target share one, with its connections.
 #[derive(Default)]
 struct Consumers(Mutex<Vec<(Target, Weak<Consumer>)>>);
 
@@ -115,7 +116,7 @@ impl Consumer {
         Answer::new(&answer)?.offset()?.map_err(|code| Failure::of(code).reason)
     }
 
-    /// Messages of a partition from an offset on; none if there are none yet.
+    /// Returns messages of a partition from an offset on; an empty list if it has no newer ones.
     ///
     /// # Errors
     /// Returns an error, which is a sentence or a broker's word, if there is no answer.
@@ -152,8 +153,7 @@ impl Consumer {
         read.map_err(|_| "the broker's answer cannot be read".to_owned())?
     }
 
-    /// Asks the leader of a partition, again where that may help. `code` finds the code in an answer that says that
-    /// it is none.
+    /// Asks the leader of a partition, again where that may help. `code` finds the error code in an answer.
     async fn ask(
         &self,
         (topic, partition): (&str, i32),
@@ -221,6 +221,6 @@ fn messages(answer: &[u8], offset: i64) -> Result<(Vec<Message>, i64), String> {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in it is whole after each line that writes it.
+    // Its content is consistent after each line that writes it.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

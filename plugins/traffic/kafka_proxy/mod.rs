@@ -98,7 +98,7 @@ impl KafkaProxy {
     }
 }
 
-/// What is kept for the bridge.
+/// State for the bridge.
 struct Credentials(Sasl);
 
 impl Plugin for KafkaProxy {
@@ -120,7 +120,7 @@ fn open(far: &Far, ctx: &mut Context, env: &Env<'_>) -> Step {
         far.nodes.iter().filter_map(|(host, port)| Some((Host::try_from(host.to_string()).ok()?, *port)));
     let tls = far.tls.as_ref().and_then(|tls| tls.downcast_ref::<ClientTls>()).cloned();
     if tls.is_none() && far.tls.is_some() {
-        // It is what the contract of bridges says.
+        // The contract of bridges requires it.
         return Step::status(500);
     }
     let timeout = far
@@ -143,7 +143,7 @@ mod tests {
 
     /// Numbers of fields, as a client of APISIX has them.
     #[test]
-    fn messages_are_those_of_the_protocol() {
+    fn messages_follow_the_protocol() {
         let ping = Request { sequence: 300, command: Some(Command::Ping(State { state: b"ab".to_vec() })) };
         let bytes = [0x08, 0xac, 0x02, 0x82, 0x02, 0x04, 0x0a, 0x02, b'a', b'b'];
         assert_eq!(ping.encode_to_vec(), bytes);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handshake_is_refused() {
+    fn invalid_handshakes_are_refused() {
         let head = Context::default().request;
         assert!(matches!(handshake(&head), Err(Reply { status: 400, .. })));
     }

@@ -1,4 +1,4 @@
-//! A client's WebSocket, and the task on the control thread that answers what is said over it.
+//! A client's WebSocket, and the task on the control thread that answers its commands.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::pubsub::{Answer, Command, Fetch, Fetched, ListOffset, Offset, Request
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::websocket::{Heard, Socket};
 
-/// Most bytes of a command: a topic has 249, and nobody's ping needs more.
+/// Most bytes of a command: a topic has 249, and a ping needs no more.
 const COMMAND_BYTES: usize = 64 << 10;
 
 /// The gateway cannot go on (RFC 6455 §7.4.1).
@@ -41,7 +41,7 @@ impl Session {
         Session { socket: Socket::new(COMMAND_BYTES), commands, answers, is_asked: false }
     }
 
-    /// Passes on what the client has said, as far as it is the turn of that.
+    /// Passes on the client's messages, in their turn.
     fn go_on(&mut self) {
         while !self.is_asked
             && let Some(heard) = self.socket.receive()
@@ -93,7 +93,7 @@ impl Takeover for Session {
     }
 }
 
-/// Tells that something is ignored, as APISIX does.
+/// Logs that something is ignored, as APISIX does.
 fn warn(what: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
@@ -115,7 +115,7 @@ async fn serve(consumer: &Consumer, mut commands: Receiver<Vec<u8>>, answers: Se
     }
 }
 
-/// The answer to a command; None for what is ignored.
+/// The answer to a command; None for an ignored command.
 async fn answer(consumer: &Consumer, command: &[u8]) -> Option<Response> {
     let Ok(Request { sequence, command }) = Request::decode(command) else {
         return Some(Response { sequence: 0, answer: Some(Answer::error("wrong command")) });

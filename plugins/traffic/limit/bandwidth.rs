@@ -93,7 +93,7 @@ struct Rule {
     key_type: KeyType,
 }
 
-/// What a rule counts.
+/// The bytes that a rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Counts {
@@ -126,13 +126,13 @@ struct Bucket {
     burst_ns: u64,
 }
 
-/// The pieces of a second: enough that what is slow flows, few enough that it costs nothing.
+/// The pieces of a second: enough that slow transfers flow, few enough that they cost little.
 const PIECES_A_SECOND: u64 = 8;
 
-/// The largest piece. What passes faster than that waits rarely.
+/// The largest piece. Faster transfers rarely wait.
 const LARGEST_PIECE: u64 = 64 * 1024;
 
-/// The time at which levels begin: so late that whoever comes first has rested for as long as any burst takes.
+/// The time at which levels begin: so late that the first user has rested for as long as any burst takes.
 const BEGINNING_NS: u64 = u64::MAX / 2;
 
 /// No timer is as fine.
@@ -222,7 +222,7 @@ impl Event for DelayMs {
 struct Limit {
     bucket: Bucket,
     directions: &'static [Direction],
-    /// Whose bytes are counted together; None if each counts by itself.
+    /// The key whose bytes are counted together; None if each counts by itself.
     key: Option<(Key, Space)>,
 }
 
@@ -377,7 +377,7 @@ impl Plugin for LimitBandwidth {
 
 impl FlowPlugin for LimitBandwidth {
     fn preread(&self, session: &mut Session, env: &Env<'_>) -> FlowStep {
-        // Datagrams come whether anybody takes them or not.
+        // Datagrams arrive at the sender's pace; they cannot be slowed down.
         if session.transport == Transport::Udp {
             return FlowStep::Close(503);
         }
@@ -444,8 +444,8 @@ mod tests {
         }
     }
 
-    /// Whatever is booked and whenever, between two moments no more passes than the rate makes of the time, the burst and
-    /// one piece.
+    /// However bytes are booked, between two moments no more passes than the rate allows for the time, the
+    /// burst and one piece.
     #[test]
     fn no_bucket_is_overdrawn() {
         for seed in 1..300u64 {
@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    /// What an exchange of the case's request waits for.
+    /// Returns the paces of an exchange with the case's request.
     fn begin(case: &mut Case, plugin: &Entry, head: &str) -> Paces {
         case.request(head);
         paces_of(case, plugin)
@@ -494,7 +494,7 @@ mod tests {
 
     const GET: &str = "GET / HTTP/1.1\nHost: h\n";
 
-    // The clock of these tests stands still but for what they wait for: times are what was booked, and a timer's
+    // The clock of these tests moves only while they wait: times are the booked ones, and a timer's
     // millisecond.
 
     #[tokio::test(start_paused = true)]
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_one_key_shares_a_rate() {
+    async fn one_key_shares_one_rate() {
         let rules = json!({"rules": [
             {"rate": 1000, "burst": 500, "key": "consumer_name"},
             {"rate": 1_000_000, "key": "all", "key_type": "constant"},
@@ -558,7 +558,7 @@ mod tests {
         );
         // 2,000 bytes, of which 500 are the burst; the last piece does not wait for itself.
         assert!((1_375..=1_376).contains(&one.max(two)), "{one} {two}");
-        // One that is nobody has what its address has.
+        // An unauthenticated request has the rate of its address.
         let began = Instant::now();
         let address_too = passed(&mut address, Direction::ToClient, 500, began).await;
         let after = passed(&mut other, Direction::ToClient, 250, began).await;
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_leaves_early_gives_back() {
+    async fn early_ends_give_back_their_bytes() {
         let rules = json!({"rules": [{"rate": 8, "key": "remote_addr", "direction": "request"}]});
         let plugin = entry("limit-bandwidth", rules).unwrap();
         let mut case = Case::new(GET);

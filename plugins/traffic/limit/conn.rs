@@ -109,7 +109,7 @@ struct Config {
     refusal: RefusalFields,
 }
 
-/// What all policies with Redis have besides.
+/// The settings that all policies with Redis share.
 #[derive(Deserialize, JsonSchema)]
 struct Expiry {
     /// Seconds after which a request counts no longer, should its gateway have died.
@@ -140,8 +140,8 @@ impl Configuration for Config {
     }
 }
 
-/// APISIX measures latencies unless it is told not to, and forgets them with each request: the
-/// delay is the same there.
+/// APISIX measures latencies unless it is configured otherwise, and forgets them with each request: the delay
+/// is the same there.
 fn forgotten_latency(conf: &Value) -> Vec<Problem> {
     const FIELD: &str = "only_use_default_delay";
     let is_off = conf.get(FIELD) == Some(&Value::Bool(false));
@@ -181,7 +181,7 @@ enum Slots {
     Local(Arc<Counts>),
     Redis {
         target: Arc<Target>,
-        /// That of the control thread, for what a worker's own connection can no longer do.
+        /// The connection of the control thread, for the case that a worker's own connection is gone.
         control: Arc<SharedConnection>,
         ttl_s: u64,
     },
@@ -194,14 +194,14 @@ struct Limit {
     most: u64,
 }
 
-/// What a request takes up. It is given back when this is dropped, however the exchange ends: in
-/// its log phase, or with the memory of one that was cut off or has panicked.
+/// A slot that a request takes up. It is given back when this is dropped, however the exchange ends: in its
+/// log phase, or with the memory of one that was cut off or has panicked.
 enum Place {
     Local { counts: Arc<Counts>, key: Vec<u8> },
     Redis(Option<Remote>),
 }
 
-/// A place in Redis, and what is needed to give it back.
+/// A slot in Redis, with all data to give it back.
 struct Remote {
     key: Vec<u8>,
     member: String,
@@ -224,11 +224,11 @@ impl Drop for Place {
     }
 }
 
-/// What an instance remembers of one exchange.
+/// State of one exchange in an instance.
 struct Entered(#[expect(dead_code, reason = "it is there to be dropped")] Vec<Place>);
 
-/// Members are requests, scores the seconds at which they are forgotten, by the server's clock:
-/// those of gateways differ, and are set.
+/// Members are requests, scores the seconds at which they expire, by the server's clock: the clocks of
+/// gateways differ, and can be changed.
 const ENTER: &str = "
 if redis.replicate_commands then redis.replicate_commands() end
 local now = tonumber(redis.call('TIME')[1])
@@ -418,8 +418,8 @@ impl Plugin for LimitConn {
     }
 }
 
-/// Gives a place back: behind the command that took it if that connection still stands. Where
-/// Redis is gone, the member expires.
+/// Gives a slot back: on the connection that took it, if it is still open. Where Redis is gone, the member
+/// expires.
 async fn leave(Remote { key, member, connection, control, .. }: Remote) {
     let mut command = redis::cmd("ZREM");
     command.arg(&key[..]).arg(&member);
@@ -485,12 +485,12 @@ mod tests {
         });
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(ask(&mut after, &entry, "/").0.is_none());
-        // Another request on the same connection, although nobody has told of the end of this one.
+        // Another request on the same connection, although the end of this one was not reported.
         assert!(ask(&mut after, &entry, "/").0.is_none());
     }
 
     #[test]
-    fn nobody_takes_the_place_of_an_address() {
+    fn a_value_cannot_use_the_quota_of_an_address() {
         let conf = json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "http_x"});
         let entry = entry("limit-conn", conf).unwrap();
         let mut liar = Case::new("GET / HTTP/1.1\nHost: h\n");

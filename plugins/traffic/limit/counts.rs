@@ -33,7 +33,7 @@ impl Counts {
         self.0.with(key, now_ms, |slot| {
             slot.value = slot.value.saturating_sub(1);
             if slot.value == 0 {
-                // Not removed here, since somebody may enter at the same time; a sweep takes it.
+                // Not removed here, since another request may enter at the same time; a sweep removes it.
                 slot.expires_ms = now_ms;
             }
         });

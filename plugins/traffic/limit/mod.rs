@@ -1,4 +1,4 @@
-//! How much: plugins that bound what a client, a consumer or a route may use.
+//! Plugins that limit the use of the gateway by a client, a consumer or a route.
 
 pub(crate) mod bandwidth;
 pub(crate) mod conn;

@@ -1,5 +1,5 @@
-//! What the limiting plugins have in common: whose quota a request uses, how large it is, and how
-//! a request over it is refused.
+//! Shared parts of the limiting plugins: the key of a request's quota, its size, and the refusal of a request
+//! over it.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ pub(super) enum KeyType {
     Constant,
 }
 
-/// Who uses a quota: a request, or a session.
+/// The user of a quota: a request, or a session.
 #[derive(Clone, Copy)]
 pub(super) struct User<'u> {
     addr: Option<IpAddr>,
@@ -52,7 +52,7 @@ impl<'u> From<&'u Session> for User<'u> {
     }
 }
 
-/// Whose quota a request uses.
+/// The key of a request's quota.
 #[derive(Debug)]
 pub(super) enum Key {
     Variable(VarName),
@@ -73,8 +73,8 @@ impl Key {
         Key::Template(Template::parse(text))
     }
 
-    /// Appends its value to `out`, or what stands for a long one; false if the variable, or every
-    /// variable of the template, is absent.
+    /// Appends its value to `out`, or a digest of a long one; false if the variable, or every variable of the
+    /// template, is absent.
     fn write(&self, user: User<'_>, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let found = match (self, user.addr) {
@@ -129,7 +129,7 @@ pub(super) fn idle_rules(conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
-/// The warning that clients choose what they are counted by.
+/// Returns the warning that clients choose their own key.
 pub(super) fn client_chosen(conf: &Value) -> Vec<Problem> {
     let is_name = conf.get("key_type").and_then(Value::as_str).unwrap_or("var") == "var";
     let key = conf.get("key").and_then(Value::as_str).filter(|_| is_name);
@@ -145,10 +145,10 @@ pub(super) fn client_chosen(conf: &Value) -> Vec<Problem> {
 
 /// The keys of the counters of one limit.
 ///
-/// They follow the resource, and begin anew when the configuration changes. Three kinds of values
-/// never meet, although clients choose many of them: those of the limit's own key, the addresses
-/// that stand in where that key has no value, and the values of other limits of the same
-/// configuration. Otherwise a client could use up what is another's by sending its address.
+/// Keys belong to the resource, and start again when the configuration changes. Three kinds of values never
+/// meet, although clients choose many of them: values of the limit's own key, addresses that are used where
+/// that key has no value, and the values of other limits of the same configuration. Otherwise a client could
+/// use up the quota of another one by sending its address.
 #[derive(Debug, Clone)]
 pub(super) struct Space {
     beginning: String,
@@ -174,7 +174,7 @@ impl Space {
         self
     }
 
-    /// What a request is counted under, by its value of `key` alone.
+    /// Returns the counter key of a request, by its value of `key` alone.
     pub(super) fn by_value<'u>(&self, key: &Key, user: impl Into<User<'u>>) -> Option<Vec<u8>> {
         let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY);
         full.extend_from_slice(self.beginning.as_bytes());
@@ -182,13 +182,13 @@ impl Space {
         key.write(user.into(), &mut full).then_some(full)
     }
 
-    /// What a request is counted under: its value of `key`, or else the client's address or network.
+    /// Returns the counter key of a request: its value of `key`, or else the client's address or network.
     pub(super) fn by_value_or_address<'u>(&self, key: &Key, user: impl Into<User<'u>>) -> Vec<u8> {
         let user = user.into();
         self.by_value(key, user).unwrap_or_else(|| {
             let address = user.addr.map(|addr| IpText::of(network_of(addr)));
             let address = address.as_ref().map_or(&b"unix:"[..], |address| address.as_bytes());
-            // No value stands behind this sign, see `by_value`.
+            // No value follows this sign, see `by_value`.
             [self.beginning.as_bytes(), b"@:", address].concat()
         })
     }
@@ -244,7 +244,7 @@ impl<const LEAST: u64> JsonSchema for Amount<LEAST> {
 }
 
 impl<const LEAST: u64> Amount<LEAST> {
-    /// Checks what is the same for all requests: a number, or a text without variables.
+    /// Checks a setting that is constant for all requests: a number, or a text without variables.
     ///
     /// # Errors
     /// Returns an error, which names `field`, if it is not a whole number from `LEAST` on.
@@ -261,7 +261,7 @@ impl<const LEAST: u64> Amount<LEAST> {
         ))
     }
 
-    /// The number that stands there, if it is the same for all requests.
+    /// Returns the number, if it is the same for all requests.
     pub(super) fn constant(&self) -> Option<f64> {
         self.written.as_f64().or_else(|| self.written.as_str()?.trim().parse().ok())
     }
@@ -301,7 +301,7 @@ fn is_sent(name: &VarName) -> bool {
     }
 }
 
-/// What a configuration says of requests that do not pass.
+/// The settings for refused requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct RefusalFields {
     /// Status of requests over the limit.
@@ -320,7 +320,7 @@ pub(super) struct RefusalFields {
     dry_run: bool,
 }
 
-/// A warning where requests over the limit get 503, which nobody chose.
+/// Returns a warning where requests over the limit get the default status 503.
 pub(super) fn unset_status(conf: &Value) -> Vec<Problem> {
     if conf.get("rejected_code").is_some() || conf.get("dry_run") == Some(&Value::Bool(true)) {
         return Vec::new();
@@ -365,7 +365,7 @@ const RETRIED: [u16; 2] = [429, 503];
 
 /// Whole seconds, rounded up: earlier is too early.
 pub(super) fn whole_seconds(seconds: f64) -> u64 {
-    // A float saturates; what is a whole second but for the last bits is that second.
+    // A float saturates; a number that is a whole second but for the last bits is that second.
     (seconds - 1e-6).ceil().max(0.0) as u64
 }
 
@@ -391,7 +391,7 @@ impl RefusalFields {
 }
 
 impl Refusal {
-    /// Whether nobody is refused or delayed.
+    /// Whether requests are counted without being refused or delayed.
     pub(super) fn is_dry(&self) -> bool {
         self.fields.dry_run
     }
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_never_apply_are_told() {
+    fn rules_that_never_apply_have_warnings() {
         let conf = json!({"key": "x", "rules": [{"key": "$uri"}, {"key": "all"}, {"key": "\\$uri"}, {}]});
         let told: Vec<String> = idle_rules(&conf).into_iter().map(|problem| problem.pointer).collect();
         assert_eq!(told, ["rules[1].key", "rules[2].key"]);

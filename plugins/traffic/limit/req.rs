@@ -133,8 +133,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Pours in as much as `cost` requests; the excess with it, or None if it does not fit. An empty bucket has room
-    /// for one request beside the burst.
+    /// Pours in as much as `cost` requests; the excess with it, or None if it does not fit. An empty bucket
+    /// has room for one request in addition to the burst.
     fn pour(self, level: &mut Level, cost: u64, now_ms: u64) -> Option<f64> {
         let cost = cost as f64 * 1000.0;
         let excess = match level.excess {
@@ -169,10 +169,10 @@ impl Bucket {
     }
 }
 
-/// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which
-/// forgets the last request too early at rates below one; it has the time of one request more here.
-/// The clock is the server's: those of gateways differ, and are set. A request that does not fit returns the negative
-/// number of thousandths that are too many.
+/// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which forgets the
+/// last request too early at rates below one; it has the time of one request more here. The clock is the
+/// server's: the clocks of gateways differ, and can be changed. A request that does not fit returns the
+/// negative number of thousandths that are too many.
 const POUR: &str = "
 if redis.replicate_commands then redis.replicate_commands() end
 local time = redis.call('TIME')
@@ -229,7 +229,7 @@ impl LimitReq {
     /// How long a request with this excess waits.
     fn delay(&self, excess: f64) -> Option<Duration> {
         let delay_ms = excess / self.bucket.rate;
-        // No timer goes on for years, whatever the rate.
+        // No timer runs for years, at any rate.
         (delay_ms >= 1.0 && !self.nodelay && !self.refusal.is_dry())
             .then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
     }

@@ -50,7 +50,7 @@ struct LimitSessions {
     delay_s: f64,
 }
 
-/// What a session takes up; given back when it is over, however it ends.
+/// A slot that a session takes up; given back when it is over, however it ends.
 struct Place {
     counts: Arc<Counts>,
     key: Vec<u8>,
@@ -104,7 +104,7 @@ mod tests {
         json!({"conn": 1, "burst": 1, "default_conn_delay": 0.05, "key": key})
     }
 
-    /// A name for what a hook answers.
+    /// Returns a name for the result of a hook.
     fn word(step: &FlowStep) -> String {
         match step {
             FlowStep::Next => "next".to_owned(),

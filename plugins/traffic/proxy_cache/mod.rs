@@ -1,6 +1,6 @@
 //! `proxy-cache`: answers of nodes are kept, and used again.
 //!
-//! The plugin says what is kept and under which key; the keeping itself is a stage of the exchange.
+//! The plugin chooses the answers to store and their keys; storage itself is a stage of the exchange.
 
 pub(crate) mod zones;
 
@@ -267,7 +267,7 @@ impl Plugin for ProxyCache {
     }
 }
 
-/// What tells a POST with this body from others.
+/// Returns the part of the key for a POST with this body.
 fn content(ctx: &Context, body: &[u8]) -> Vec<u8> {
     let mut content = b"POST".to_vec();
     // They say how a server reads the body.
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_effect_is_told() {
+    fn fields_without_effect_have_warnings() {
         let places = |conf: Value| -> Vec<String> {
             warnings(&conf).iter().map(|problem| problem.pointer.clone()).collect()
         };

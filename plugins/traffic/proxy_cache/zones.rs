@@ -11,7 +11,7 @@ const LEAST_BYTES: u64 = 64 << 10;
 /// The same of a disk.
 const LEAST_DISK_BYTES: u64 = 1 << 20;
 
-/// What `plugin_attr` may say for the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Attributes {
@@ -71,7 +71,7 @@ pub(crate) enum Kind {
 }
 
 impl Attributes {
-    /// What the attribute says; the defaults where it says nothing.
+    /// Parses the attribute; missing values get their defaults.
     pub(crate) fn of(attribute: &Value) -> Result<Attributes, String> {
         if attribute.is_null() {
             return Ok(Attributes::default());

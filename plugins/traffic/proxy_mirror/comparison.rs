@@ -1,4 +1,4 @@
-//! Answers to copies beside those to the requests.
+//! Compares answers to copies with the answers to the requests.
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hasher};
@@ -38,7 +38,7 @@ impl Event for Comparison {
     }
 }
 
-/// A body by which it is told from others.
+/// A digest that identifies a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest {
     bytes: u64,
@@ -70,7 +70,7 @@ impl Digester {
     }
 }
 
-/// What is compared of an answer.
+/// The parts of an answer that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) status: u16,

@@ -1,4 +1,4 @@
-//! What `proxy-mirror` is told.
+//! The configuration of `proxy-mirror`.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -225,7 +225,7 @@ impl Default for Bounds {
 }
 
 impl Attributes {
-    /// Those of the plugin that is built.
+    /// Returns the attributes of the plugin that is built.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if a value means nothing.

@@ -103,7 +103,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { worker_running: 1, worker_waiting: 1, worker_bytes: 10 };
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn copies_over_the_limits_are_refused() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let copies = Rc::new(Copies::default());

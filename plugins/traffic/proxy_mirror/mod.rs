@@ -1,4 +1,4 @@
-//! `proxy-mirror`: copies of requests to other hosts, which nobody waits for.
+//! `proxy-mirror`: copies of requests to other hosts, which requests never wait for.
 
 mod comparison;
 mod config;
@@ -83,7 +83,7 @@ outcome="status"} 1
 ```
 "#;
 
-/// What becomes of a copy.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Its mirror has answered.
@@ -138,7 +138,7 @@ impl Mirror {
         })
     }
 
-    /// What a copy has in common with the others of its request.
+    /// Returns the fields that all copies of a request share.
     fn headers(&self, ctx: &Context) -> Headers {
         let mut headers = ctx.request.headers.clone();
         for id in [HeaderId::Host, HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Expect] {
@@ -174,7 +174,7 @@ impl Mirror {
     }
 }
 
-/// The targets of a request, and what they are asked for as the request stood in the rewrite phase.
+/// The targets of a request, and the targets' paths as of the rewrite phase.
 struct Chosen(Vec<(usize, Vec<u8>)>);
 
 /// The copies of a request, without its body yet.
@@ -318,11 +318,11 @@ fn without_hidden(target: Vec<u8>, ctx: &Context) -> Vec<u8> {
     with_query(target[..at].to_vec(), query.as_deref())
 }
 
-/// Copies that leave once the body is known, with what they need where no hook runs.
+/// Copies that leave once the body is known, with all data they need where no hook runs.
 struct Departure {
     mirror: Arc<Mirror>,
     calls: Vec<Call>,
-    /// What comes of the request, one for each call; none where nothing is compared.
+    /// The answers to the copies, one for each call; empty where nothing is compared.
     answers: Vec<oneshot::Receiver<Seen>>,
     outbound: Rc<dyn Outbound>,
     copies: Rc<Copies>,

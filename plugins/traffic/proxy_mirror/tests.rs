@@ -1,4 +1,4 @@
-//! What copies hold, and which requests have some.
+//! The content of copies, and which requests have copies.
 
 use serde_json::json;
 
@@ -32,7 +32,7 @@ fn targets() {
 }
 
 #[test]
-fn what_the_node_does_not_get_is_hidden() {
+fn fields_hidden_from_the_node_are_hidden_from_copies() {
     let check = |target: &str, rewritten: &str, expected: &str| {
         let mut case = Case::new("GET /a?key=1&b=2 HTTP/1.1\nHost: h");
         case.ctx.target = rewritten.as_bytes().to_vec();
@@ -42,7 +42,7 @@ fn what_the_node_does_not_get_is_hidden() {
     check("/x?key=1&b=2", "", "/x?key=1&b=2");
     check("/x?key=1&b=2", "/a?b=2", "/x?b=2");
     check("/x?key=1", "/a", "/x");
-    // What a plugin before has added stays.
+    // An argument that an earlier plugin added stays.
     check("/x?b=2&c=3", "/a?b=2", "/x?b=2&c=3");
     check("/x", "/a", "/x");
 }
@@ -57,7 +57,7 @@ fn shares() {
 }
 
 #[test]
-fn what_frames_a_message_is_not_copied() {
+fn framing_fields_are_not_copied() {
     let conf = json!({"host": "http://a", "headers": {"X-Mirror": "of $host", "X-A": "new"}});
     let conf = crate::testing::merged(
         conf,

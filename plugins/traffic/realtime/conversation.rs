@@ -16,17 +16,17 @@ use super::service::Caller;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::websocket::{Heard, Socket};
 
-/// Events of ended connections that are told at once, for a worker; more are dropped.
+/// Events of ended connections that are being sent at once, for a worker; more are dropped.
 const ENDINGS: usize = 1000;
 
-/// The service refuses what the client sends; it cannot say what it makes of it (RFC 6455 §7.4.1).
+/// The service rejects the client's message; WebSocket has no status for the reason (RFC 6455 §7.4.1).
 const POLICY: u16 = 1008;
 const BROKEN: u16 = 1011;
 
 /// The client has left without a word (RFC 6455 §7.1.5).
 const NO_WORD: u16 = 1006;
 
-/// Endings of connections that the service is being told, for a worker.
+/// Endings of connections that are being sent to the service, for a worker.
 #[derive(Default)]
 pub(super) struct Endings(Cell<usize>);
 
@@ -34,9 +34,9 @@ pub(super) struct Endings(Cell<usize>);
 pub(super) struct Conversation {
     socket: Socket,
     seat: Seat,
-    /// None once the end was told.
+    /// None once the end was sent.
     caller: Option<Caller>,
-    /// The message that the service is being told.
+    /// The call with the message that is being sent to the service.
     asked: Option<Calling>,
     endings: Rc<Endings>,
     pulse: Deadline,
@@ -62,12 +62,12 @@ impl Conversation {
         }
     }
 
-    /// What the client gets first.
+    /// Sets the first message for the client.
     pub(super) fn begin_with(&mut self, answer: &Answer) {
         self.say(answer);
     }
 
-    /// Reads on as far as the service is not being told a message.
+    /// Reads on as long as no message is being sent to the service.
     fn go_on(&mut self) {
         while self.asked.is_none()
             && let Some(heard) = self.socket.receive()
@@ -80,7 +80,7 @@ impl Conversation {
     }
 
     fn answered(&mut self, answer: Result<Answer, CallError>) {
-        // Whatever took long was not the client.
+        // The delay was not the client's fault.
         self.is_heard = true;
         match answer {
             Ok(answer) if (200..300).contains(&answer.status) => {
@@ -102,7 +102,7 @@ impl Conversation {
         }
     }
 
-    /// Sends the body of an answer, if it has one: as text, unless its type or its bytes are none.
+    /// Sends the body of an answer, if it has one: as text, unless its type or its bytes are binary.
     fn say(&mut self, answer: &Answer) {
         if answer.body.is_empty() {
             return;
@@ -197,7 +197,7 @@ impl Drop for Conversation {
         let calling = caller.disconnect(code);
         endings.0.set(endings.0.get() + 1);
         tokio::task::spawn_local(async move {
-            // Nobody is there to be told that it failed.
+            // The connection is gone, so a failure cannot be reported.
             let _ = calling.await;
             endings.0.set(endings.0.get() - 1);
         });

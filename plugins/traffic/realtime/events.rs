@@ -15,7 +15,7 @@ const COMMENT: &[u8] = b":\n\n";
 /// The body of the answer.
 pub(super) struct Events {
     seat: Seat,
-    /// What is being sent, and how much of it has left.
+    /// The bytes being sent, and how many of them have left.
     sending: Vec<u8>,
     taken: usize,
     pulse: Deadline,

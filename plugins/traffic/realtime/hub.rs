@@ -12,7 +12,7 @@ use super::room::{Bounds, Room};
 /// Pushes that wait for a worker; more are refused.
 const WAITING: usize = 64;
 
-/// Items on their way to a worker, and who is told how many connections each of them has reached.
+/// Items on their way to a worker, and the receiver of how many connections each of them has reached.
 struct Delivery {
     items: Arc<[Item]>,
     reached: oneshot::Sender<Vec<u32>>,
@@ -36,13 +36,13 @@ impl Hub {
             let room = Rc::new(Room::new(bounds));
             let (sender, mut inbox) = mpsc::channel::<Delivery>(WAITING);
             let mut workers = lock(&self.0);
-            // Those that have ended are gone.
+            // Ended workers are removed.
             workers.retain(|(_, sender)| !sender.is_closed());
             workers.push((env.local.worker(), sender));
             let members = Rc::clone(&room);
             tokio::task::spawn_local(async move {
                 while let Some(Delivery { items, reached }) = inbox.recv().await {
-                    // Whoever has pushed may have left.
+                    // The pusher may have left.
                     let _ = reached.send(items.iter().map(|item| members.push(item)).collect());
                 }
             });
@@ -51,7 +51,7 @@ impl Hub {
         Rc::clone(&own.0)
     }
 
-    /// Delivers items to all workers. What is returned says how many connections each has reached.
+    /// Delivers items to all workers. The result has how many connections each has reached.
     ///
     /// # Errors
     /// Returns an error if too much waits for a worker; others may have it then.

@@ -142,7 +142,7 @@ impl Config {
     }
 }
 
-/// What the connections of each worker may take, over all configurations.
+/// The limits of connections for each worker, over all configurations.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Attributes {
@@ -279,7 +279,7 @@ impl Plugin for Realtime {
     }
 }
 
-/// What a client gets of an answer of the service that opens nothing.
+/// Returns the client's response for an answer of the service that opens no connection.
 fn passed_on(answer: Result<Answer, CallError>) -> Step {
     match answer {
         // A success that was not asked for would be no answer to an upgrade.
@@ -310,8 +310,8 @@ fn with_fields(reply: Reply, fields: &Headers) -> Reply {
     })
 }
 
-/// The answer that opens a WebSocket, with what the service says in it; None if it agrees to a subprotocol that the
-/// client does not offer (RFC 6455 §4.1).
+/// Returns the answer that opens a WebSocket, with the fields of the service's answer; None if it agrees to a
+/// subprotocol that the client does not offer (RFC 6455 §4.1).
 fn agreed(reply: Reply, answer: &Headers, request: &Headers) -> Option<Reply> {
     const PROTOCOL: &[u8] = b"sec-websocket-protocol";
     let mut reply = answer
@@ -329,7 +329,7 @@ fn agreed(reply: Reply, answer: &Headers, request: &Headers) -> Option<Reply> {
     Some(reply)
 }
 
-/// Whether a page may open a WebSocket. Who sends no origin is no page.
+/// Whether a page may open a WebSocket. A client without an origin is not a page.
 fn is_allowed(allowed: Option<&[Origin]>, fields: &Headers, authority: &[u8]) -> bool {
     let mut origins = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"origin"));
     let (Some((_, origin)), None) = (origins.next(), origins.next()) else {

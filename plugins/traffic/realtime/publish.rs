@@ -45,7 +45,7 @@ $ curl -s http://127.0.0.1:9080/publish -H 'Authorization: Bearer publishers-key
 ```
 "#;
 
-/// Fewest characters of a key: one that can be guessed is none.
+/// Fewest characters of a key, so that it cannot be guessed.
 const KEY_CHARACTERS: usize = 16;
 
 /// Most items of a push; each is looked for on every worker.
@@ -230,7 +230,7 @@ impl Posted {
 }
 
 impl Format {
-    /// What is sent, and whether it is text.
+    /// Returns the content, and whether it is text.
     fn content(self) -> Result<(Kind, Vec<u8>), String> {
         if self.code.is_some() || self.reason.is_some() {
             return Err("`code` and `reason` are for `close`".to_owned());
@@ -250,7 +250,7 @@ impl Format {
         if self.content.is_some() || self.content_bin.is_some() {
             return Err("a connection that is closed gets no content".to_owned());
         }
-        // Those that a server may send (RFC 6455 §7.4).
+        // The codes that a server may send (RFC 6455 §7.4).
         if !matches!(code, 1000 | 1001 | 1008 | 1011 | 1012 | 1013 | 3000..=4999) {
             return Err(format!("code: {code} is not for you to send"));
         }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_pushes_without_a_key() {
+    fn pushes_without_a_key_are_refused() {
         let entry =
             entry("realtime-publish", json!({"keys": ["0123456789abcdef", "fedcba9876543210"]})).unwrap();
         let check = |fields: &str, expected: &str| {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_push_is_refused() {
+    fn invalid_pushes_are_refused() {
         let check = |item: Value, expected: &str| {
             let got = items(json!({ "items": [item] }).to_string().as_bytes()).unwrap_err();
             assert!(got.contains(expected), "{item}: {got}");

@@ -1,4 +1,4 @@
-//! What is pushed, and to whom.
+//! Pushed items, and their receivers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub(super) enum Target {
     Channel(Box<str>),
 }
 
-/// What a connection gets.
+/// An item for a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pushed {
     Message(Kind, Arc<[u8]>),

@@ -10,10 +10,10 @@ use sigma_http::websocket::messages::Kind;
 
 use super::push::{Item, Pushed, Target};
 
-/// What a message in a queue takes beside its bytes.
+/// The overhead of a message in a queue.
 const MESSAGE_BYTES: usize = 100;
 
-/// What all connections of a worker may take.
+/// The limits of all connections of a worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     /// How many there are at once.
@@ -22,7 +22,7 @@ pub(super) struct Bounds {
     pub(super) bytes: usize,
 }
 
-/// What a connection may take.
+/// The limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     pub(super) channels: usize,
@@ -36,7 +36,7 @@ pub(super) enum Medium {
     Events,
 }
 
-/// What a connection has to do next.
+/// The next action of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// To send this.
@@ -120,7 +120,7 @@ impl Room {
                 let more = MESSAGE_BYTES + bytes.len();
                 let fits = state.bytes + more <= line.share.queue_bytes;
                 if !fits || self.queued.get() + more > self.bounds.bytes {
-                    // It would miss a message without knowing: it is better off beginning anew.
+                    // It would miss a message without knowing it; it has to connect again.
                     self.queued.set(self.queued.get() - std::mem::take(&mut state.bytes));
                     state.queue.clear();
                     state.end = Some((POLICY, "too slow".into()));
@@ -154,7 +154,7 @@ impl State {
 }
 
 impl Seat {
-    /// What it has to do next; None, and `task` is told, if that is nothing.
+    /// Returns its next action; None, and `task` is registered to be woken, if it has nothing to do.
     pub(super) fn next(&self, task: &Task<'_>) -> Option<Next> {
         let mut state = self.line.state.borrow_mut();
         if let Some((kind, bytes)) = state.queue.pop_front() {
@@ -239,7 +239,7 @@ mod tests {
             assert!(seat.subscribe("all") && seat.subscribe("all"));
         }
         assert!(a.subscribe("own") && !a.subscribe("third"));
-        // Those of another medium get nothing of it.
+        // Connections of another medium do not receive it.
         assert_eq!(room.push(&item(channel("all"), "1")), 2);
         assert_eq!(room.push(&item(channel("own"), "2")), 1);
         assert_eq!(room.push(&item(Target::Connection("b".into()), "3")), 1);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_follows_what_was_pushed_before() {
+    fn an_end_follows_earlier_pushes() {
         let room = room(1, 100);
         let seat = room.enter("a", Medium::WebSocket, SHARE).unwrap();
         let to_a = || Target::Connection("a".into());

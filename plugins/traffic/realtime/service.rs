@@ -1,4 +1,4 @@
-//! What the service is asked, and what its answers say beside their bodies.
+//! Requests to the service, and the fields of its answers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const CHANNEL_BYTES: usize = 128;
 const META_FIELDS: usize = 16;
 const META_BYTES: usize = 4096;
 
-/// What the service names in its answers, and what it is told in turn.
+/// Fields of the service's answers, and of requests to it.
 const CHANNEL: &[u8] = b"grip-channel";
 const UNSUBSCRIBE: &[u8] = b"grip-unsubscribe";
 const HOLD: &[u8] = b"grip-hold";
 const SET_META: &[u8] = b"set-meta-";
 
-/// Fields that only the gateway may write, whatever a client sends: whole names, and what names begin with.
+/// Fields that only the gateway may write, and which clients cannot set: whole names, and prefixes of names.
 const OWN_FIELDS: [&[u8]; 3] = [b"connection-id", b"connection-event", b"connection-close-code"];
 const OWN_BEGINNINGS: [&[u8]; 3] = [b"grip-", b"meta-", b"set-meta-"];
 
@@ -40,7 +40,7 @@ const KEPT_FIELDS: [&[u8]; 7] = [
     b"x-consumer-custom-id",
 ];
 
-/// What happens to a WebSocket.
+/// An event of a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Connect,
@@ -65,9 +65,9 @@ pub(super) struct Caller {
     outbound: Rc<dyn Outbound>,
     id: Box<str>,
     passes: Vec<u8>,
-    /// What goes with each event.
+    /// Fields that go with each event.
     kept: Headers,
-    /// What the service wants to be told with each event.
+    /// Metadata that the service gets with each event.
     meta: Vec<(Box<str>, Vec<u8>)>,
 }
 
@@ -98,7 +98,7 @@ impl Caller {
     /// The fields of the client's request, as the service gets them with the first event.
     fn client_fields(&self, ctx: &Context) -> Headers {
         let mut fields = ctx.request.headers.clone();
-        // CDN-Loop is told by the call itself, and what is pushed later is not encoded.
+        // The call itself adds CDN-Loop, and later pushes are not encoded.
         for id in [
             HeaderId::Host,
             HeaderId::ContentLength,
@@ -162,19 +162,19 @@ impl Caller {
         self.event(Event::Message, headers, bytes)
     }
 
-    /// Tells that the connection has ended.
+    /// Reports that the connection has ended.
     pub(super) fn disconnect(&self, code: u16) -> Calling {
         let mut headers = self.kept.clone();
         headers.replace("Connection-Close-Code", code.to_string().as_bytes());
         self.event(Event::Disconnect, headers, Vec::new())
     }
 
-    /// Asks what a client gets that may be a stream of events.
+    /// Sends a client's request for a possible event stream to the service.
     pub(super) fn get(&self, ctx: &Context) -> Calling {
         self.outbound.call(self.call(Method::Get, self.client_fields(ctx), None))
     }
 
-    /// Follows what an answer says about channels and about what is to be remembered.
+    /// Applies the fields of an answer about channels and metadata.
     pub(super) fn learn(&mut self, answer: &Answer, seat: &Seat) {
         for name in names(&answer.headers, UNSUBSCRIBE) {
             seat.unsubscribe(&name);
@@ -204,7 +204,7 @@ impl Caller {
 
 /// Whether an answer is to be held open as a stream of events.
 pub(super) fn is_held(headers: &Headers) -> bool {
-    // What is pushed would be no part of what is encoded.
+    // A push would be no part of an encoded body.
     let is_plain = headers.find(b"content-encoding").is_none();
     is_plain && headers.find(HOLD).is_some_and(|mode| mode.trim_ascii().eq_ignore_ascii_case(b"stream"))
 }
@@ -233,7 +233,7 @@ fn names(headers: &Headers, field: &[u8]) -> Vec<String> {
     found
 }
 
-/// Tells that something the service has said is ignored.
+/// Logs that something in the service's answer is ignored.
 fn warn(what: &str) {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {

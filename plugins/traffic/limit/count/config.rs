@@ -1,4 +1,4 @@
-//! What an operator may write.
+//! The configuration.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub(super) struct ListedLimit {
     pub(super) header_prefix: Option<String>,
 }
 
-/// What may stand in the name of a header field (RFC 9110 §5.6.2).
+/// The characters of the name of a header field (RFC 9110 §5.6.2).
 const FIELD_NAME_PART: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$";
 const FIELD_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
 

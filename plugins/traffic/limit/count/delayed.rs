@@ -1,5 +1,5 @@
-//! Counting here first, and telling Redis from time to time: an answer costs no round trip, at the
-//! price of an overrun by what other gateways let pass between two messages.
+//! Local counting with periodic synchronisation to Redis: an answer costs no round trip, at the price of an
+//! overrun by the requests that other gateways accept between two messages.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +15,21 @@ use sigma_plugin_kit::clock;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::redis::{Connections, SharedConnection, Target};
 
-/// Keys that wait to be told; what is beyond is told when its window is over.
+/// Keys that wait for synchronisation; further keys are synchronised when their window is over.
 const MOST_WAITING: usize = 10_000;
 
-/// What is known here of one key.
+/// Local state of one key.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// What Redis said was left, and until when that holds; None before it was asked.
+    /// The rest that Redis reported, and until when that is valid; None before it was asked.
     remote: Option<(u64, u64)>,
     /// Requests that passed since.
     delta: u64,
-    /// Those of them that Redis is just being told of.
+    /// The part of them that is being sent to Redis.
     told: u64,
 }
 
-/// What is known here of all keys, of all configurations: one table, so that its limit is one.
+/// Local state of all keys, of all configurations: one table, so that its limit is one.
 #[derive(Default)]
 struct States(Shared<State>);
 
@@ -64,14 +64,14 @@ impl Delayed {
         })
     }
 
-    /// Whether windows are long enough to be told of in between.
+    /// Whether windows are long enough for synchronisation in between.
     pub(super) fn suits(&self, quota: Quota) -> bool {
         Duration::from_secs(quota.window_s) > self.interval
     }
 
     /// Starts telling Redis, on the control thread, until the configuration is gone.
     pub(super) fn keep_telling(self: &Arc<Self>, node: &Arc<Node>) {
-        // Read first: workers must not write to what others read with every request.
+        // Read first: workers must not write to memory that others read with every request.
         if self.telling.load(Ordering::Relaxed) || self.telling.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -80,7 +80,7 @@ impl Delayed {
         node.spawn(tell_until_gone(me, interval, connection));
     }
 
-    /// Counts a request by what is known here; None if Redis has to be asked.
+    /// Counts a request by local state; None if Redis has to be asked.
     pub(super) fn count_here(&self, key: &[u8], quota: Quota, cost: u64) -> Option<Verdict> {
         let now_ms = clock::process_ms();
         let verdict = self.states.0.with(key, now_ms, |slot| {
@@ -99,7 +99,7 @@ impl Delayed {
         Some(verdict)
     }
 
-    /// Counts what turned out later; Redis is told with the rest.
+    /// Counts a cost that is known later; Redis gets it with the next message.
     pub(super) fn add(&self, key: &[u8], quota: Quota, cost: u64) {
         self.states.0.with(key, clock::process_ms(), |slot| {
             slot.expires_ms = clock::process_ms().saturating_add(quota.window_ms().saturating_mul(2));
@@ -141,7 +141,7 @@ impl Delayed {
         }
     }
 
-    /// Tells Redis of the requests of one key, and learns what is left.
+    /// Sends the requests of one key to Redis, and reads the remaining quota.
     async fn tell(&self, connection: &SharedConnection, key: &[u8], quota: Quota) {
         let untold = self.states.0.with(key, clock::process_ms(), |slot| {
             let state = &mut slot.value;
@@ -158,7 +158,7 @@ impl Delayed {
         let until_ms = now_ms.saturating_add((verdict.reset_s * 1000.0) as u64);
         self.states.0.with(key, now_ms, |slot| {
             let state = &mut slot.value;
-            // Somebody else may have told of the same requests at the same time, or forgotten them.
+            // Another task may have sent the same requests at the same time, or removed them.
             state.delta = state.delta.saturating_sub(untold);
             state.told = state.told.saturating_sub(untold);
             state.remote = Some((verdict.remaining.unwrap_or(0), until_ms));

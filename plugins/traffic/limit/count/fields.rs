@@ -1,4 +1,4 @@
-//! What the client and the access log are told of a quota.
+//! Fields of a quota for the client and the access log.
 
 use sigma_http::Headers;
 
@@ -12,12 +12,12 @@ pub(super) struct FieldNames {
     limit: String,
     remaining: String,
     reset: String,
-    /// What the policy is called in the fields of the draft: a token.
+    /// The name of the policy in the fields of the draft: a token.
     policy: String,
 }
 
 impl FieldNames {
-    /// Names by the plugin's metadata. A prefix stands before `RateLimit-`.
+    /// Names by the plugin's metadata. A prefix comes before `RateLimit-`.
     pub(super) fn new(metadata: &Metadata, prefix: Option<&str>) -> FieldNames {
         let name = |name: &str| match (prefix, name.find("RateLimit-")) {
             (Some(prefix), Some(at)) => format!("{}{prefix}-{}", &name[..at], &name[at..]),
@@ -31,8 +31,8 @@ impl FieldNames {
         }
     }
 
-    /// Adds the policy and what is left to the fields of draft-ietf-httpapi-ratelimit-headers-10, which are lists:
-    /// other limits, and nodes, have policies of their own.
+    /// Adds the policy and the remaining quota to the fields of draft-ietf-httpapi-ratelimit-headers-10,
+    /// which are lists: other limits, and nodes, have policies of their own.
     pub(super) fn append_standard(&self, headers: &mut Headers, quota: Quota, verdict: Verdict) {
         let Quota { limit, window_s } = quota;
         let (policy, left, reset_s) = (&self.policy, verdict.remaining.unwrap_or(0), verdict.reset_s.ceil());
@@ -40,7 +40,7 @@ impl FieldNames {
         headers.append("RateLimit", format!("\"{policy}\";r={left};t={reset_s}").as_bytes());
     }
 
-    /// Tells a client of its quota, in the place of fields of the same names.
+    /// Writes the quota to a response, and replaces fields of the same names.
     pub(super) fn set(&self, headers: &mut Headers, quota: Quota, verdict: Verdict, form: ResetForm) {
         let mut digits = itoa::Buffer::new();
         let mut set = |name: &str, value: &str| {

@@ -2,11 +2,11 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config` | what an operator may write |
+//! | `config` | the configuration |
 //! | `window` | how requests are counted, in memory |
 //! | `remote` | the same in Redis |
 //! | `delayed` | counting here first, and telling Redis from time to time |
-//! | `fields` | what the client is told of its quota |
+//! | `fields` | the quota in response fields |
 
 mod config;
 mod delayed;
@@ -65,7 +65,7 @@ pub(super) const VARIABLES: &[VariablePlace] = &[
     VariablePlace::guard("rules.*.time_window", VariableForm::Template),
 ];
 
-/// What should be known of a configuration that is in order.
+/// Returns warnings about a valid configuration.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let idle = OF_COST_HEADER
         .iter()
@@ -147,8 +147,8 @@ impl Membership {
     }
 }
 
-/// What a group is called among those of all plugins. That of `limit-count` has the name that is written, which is
-/// that of its counters in Redis.
+/// Returns the name of a group among the groups of all plugins. A group of `limit-count` keeps its written
+/// name, which is also the name of its counters in Redis.
 fn group_name(group: String, build: &Build<'_>) -> String {
     if build.plugin == LIMIT_COUNT.name { group } else { format!("{}:{group}", build.plugin) }
 }
@@ -210,7 +210,7 @@ struct Applied {
     quota: Quota,
 }
 
-/// What the client is to be told. Most configurations have one rule.
+/// The quotas to report to the client. Most configurations have one rule.
 struct Told {
     first: Counted,
     others: Vec<Counted>,
@@ -221,11 +221,11 @@ struct Counted {
     rule: usize,
     quota: Quota,
     verdict: Verdict,
-    /// Under which key, if what it costs turns out later.
+    /// The key, if the cost is known later.
     key: Option<Vec<u8>>,
 }
 
-/// What a request costs, as its answer says.
+/// The cost of a request, as its answer reports it.
 struct Learning {
     header: Box<str>,
     default: u64,
@@ -239,7 +239,7 @@ impl Learning {
         config.cost_header.take().map(|header| Learning { header, default, most, hides })
     }
 
-    /// What is to be counted beside what was counted when the request came.
+    /// Returns the cost that is still to be counted after the cost at the start.
     fn rest(&self, headers: &mut Headers) -> u64 {
         let cost = self.told(headers);
         if self.hides {
@@ -385,7 +385,7 @@ impl LimitCount {
         Ok(verdicts)
     }
 
-    /// What may be answered without Redis, because all of it is known here.
+    /// Returns verdicts that need no Redis, because all of the state is local.
     fn known(&self, applied: &[Applied], cost: u64) -> Option<Vec<Verdict>> {
         let Store::Redis { delayed: Some(delayed), .. } = &self.store else { return None };
         // One after the other would count the first ones twice if a later one is not known.
@@ -403,7 +403,7 @@ impl LimitCount {
         Ok(self.conclude(ctx, env, [(Applied { rule: 0, key, quota }, verdict)]))
     }
 
-    /// Tells the client and the access log, and refuses what is over.
+    /// Reports the quota to the client and the access log, and refuses requests over it.
     fn conclude(
         &self,
         ctx: &mut Context,
@@ -447,7 +447,7 @@ impl LimitCount {
             delayed.keep_telling(env.node);
         }
         let connection = env.local.part(Connections::default).to(target);
-        // Whoever calls a hook holds the instance.
+        // The caller of a hook holds the instance.
         let Some(this) = self.me.upgrade() else { return Step::Next };
         let counted = async move {
             let verdicts = this.ask(&connection, &applied, cost).await;
@@ -459,7 +459,7 @@ impl LimitCount {
         })
     }
 
-    /// Counts a request that costs so much, and refuses what is over.
+    /// Counts a request with this cost, and refuses it if it is over the limit.
     pub(super) fn charge(&self, ctx: &mut Context, env: &Env<'_>, cost: u64) -> Step {
         let counted = match (&self.store, &self.rules[..]) {
             (Store::Local, [rule]) => self.only(rule, ctx, env, cost),
@@ -487,7 +487,7 @@ impl LimitCount {
         }
     }
 
-    /// Counts what a request has cost beside what was counted when it came.
+    /// Counts the rest of a request's cost after its answer.
     fn learn(&self, mut told: Vec<Counted>, rest: u64, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
         let Store::Redis { target, delayed } = &self.store else {
             for one in &mut told {
@@ -510,7 +510,7 @@ impl LimitCount {
                 }
                 match remote::count(&connection, (kind, Counting::Always), key, one.quota, rest).await {
                     Ok(verdict) => one.verdict = verdict,
-                    // It was served; there is nobody to refuse any more.
+                    // It was served: it is too late to refuse it.
                     Err(error) => drop(this.refusal.undetermined(error)),
                 }
             }
@@ -527,7 +527,7 @@ impl LimitCount {
         &self.refusal
     }
 
-    /// Whether clients are told of their quota.
+    /// Whether responses show the quota.
     pub(super) fn is_shown(&self) -> bool {
         self.shown
     }

@@ -1,4 +1,4 @@
-//! How requests are counted in Redis. Keys are those of APISIX.
+//! How requests are counted in Redis. Keys are APISIX's.
 
 use redis::RedisResult;
 
@@ -9,7 +9,7 @@ use sigma_plugin_kit::redis::{Script, SharedConnection};
 /// Longest expiry of a key in seconds: Redis takes none that does not fit its clock.
 const LONGEST_S: u64 = 1_000_000_000_000;
 
-/// Counts in a window that the first request begins; answers what is left, and its milliseconds.
+/// Counts in a window that the first request begins; returns the remaining quota, and its milliseconds.
 const FIXED: &str = "
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl < 0 then
@@ -19,8 +19,8 @@ end
 return {ARGV[1] - redis.call('INCRBY', KEYS[1], ARGV[3]), ttl}
 ";
 
-/// Counts in a window that is aligned to the clock, if there is room beside the weight of the one
-/// before; answers whether there was, and the count.
+/// Counts in a window that is aligned to the clock, if there is room next to the weight of the previous one;
+/// returns whether there was, and the count.
 const SLIDING: &str = "
 local current = tonumber(redis.call('GET', KEYS[1]) or '0')
 local limit = tonumber(ARGV[1])
@@ -39,7 +39,7 @@ static SLIDING_SCRIPT: Script = Script::new(SLIDING, || Script::digest_of(SLIDIN
 /// Which requests are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counting {
-    /// Those that there is room for.
+    /// Only requests that there is room for.
     IfRoom,
     /// All: they were let pass already. The verdict is on the next one.
     Always,
@@ -62,8 +62,8 @@ pub(super) async fn count(
     }
 }
 
-/// What is added for a request: what is beyond the limit uses up all of it as well, and no sum of such ever leaves
-/// the numbers that Redis has.
+/// Returns the cost that is added for a request: a cost over the limit uses up all of it as well, and no sum
+/// of such costs ever leaves the numbers that Redis has.
 fn bounded(cost: u64, quota: Quota) -> u64 {
     cost.min(quota.limit.saturating_add(1))
 }

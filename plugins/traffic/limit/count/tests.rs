@@ -76,7 +76,7 @@ fn configurations() {
 }
 
 #[test]
-fn nobody_spends_the_quota_of_an_address_or_of_another_rule() {
+fn quotas_of_addresses_and_other_rules_stay_apart() {
     let conf = json!({"count": 1, "time_window": 60, "key": "http_x"});
     let own = entry("limit-count", conf).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX: 127.0.0.1\n");
@@ -170,7 +170,7 @@ fn rules_count_each_for_itself() {
     check("/?p=a&user=x", 503, &format!("{one}=1 {two}"));
     check("/?p=b&user=x", 200, &format!("{one}=0 {two}"));
     check("/?p=c&user=x", 503, &format!("{one}=0"));
-    // Neither an amount that is none, nor no rule at all.
+    // Neither an invalid amount, nor no rule at all.
     check("/?p=c&user=y&most=0", 400, "");
     check("/?p=c&user=y&most=1.5", 400, "");
     check("/", 500, "");
@@ -467,7 +467,7 @@ fn sentinels_have_passwords_and_name_replicas() {
     check(json!({"sentinel_password": "wrong"}), 500, [0, 0]);
     check(json!({}), 500, [0, 0]);
     check(json!({"sentinel_password": "word", "redis_role": "slave"}), 200, [0, 1]);
-    // What the master counts, its replica hears of.
+    // The counts of the master reach its replica.
     check(json!({"sentinel_password": "word"}), 200, [1, 2]);
 }
 
@@ -553,7 +553,7 @@ fn standard_fields_tell_of_each_rule() {
 }
 
 #[test]
-fn a_dry_run_counts_and_refuses_nobody() {
+fn a_dry_run_counts_and_refuses_no_request() {
     let dry = |conf: Value| crate::testing::merged(conf, &json!({"dry_run": true}));
     let key = json!({"key": "remote_addr", "default_conn_delay": 60, "conn": 1, "burst": 1});
     for (name, conf) in [
@@ -579,7 +579,7 @@ fn a_dry_run_counts_and_refuses_nobody() {
     }
 }
 
-/// What is left after each answer; each request is refused or answered with these fields.
+/// Returns the remaining quota after each answer; each request is refused or answered with these fields.
 fn learnt(more: &Value, answers: &[&str]) -> Vec<String> {
     let base = json!({"count": 10, "time_window": 600, "rejected_code": 429, "cost_header": "X-Cost"});
     let plugin = entry("limit-count", crate::testing::merged(base, more)).unwrap();
@@ -605,7 +605,7 @@ fn answers_say_what_requests_have_cost() {
             assert_eq!(seen, expected, "{kind} {more}");
         };
         check(json!({}), &["X-Cost: 3", "", "X-Cost: 0"], &["200 7 3", "200 6", "200 5 0"]);
-        // What is left cannot be less than nothing, but the window can.
+        // The remaining quota cannot be negative, but the window can.
         check(json!({}), &["X-Cost: 25", "X-Cost: 1"], &["200 0 25", "429 0"]);
         check(
             json!({"cost_default": 2, "cost_most": 4, "hide_cost_header": true}),

@@ -31,7 +31,7 @@ impl Quota {
     }
 }
 
-/// What counting a request told.
+/// The result of counting a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Verdict {
     /// Requests that may follow; None if this one is refused.
@@ -42,7 +42,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn new(remaining: Option<u64>, reset_s: f64) -> Verdict {
-        // What is a hundredth but for the last bit is that hundredth.
+        // A value that is a hundredth but for the last bit is that hundredth.
         Verdict { remaining, reset_s: (reset_s.max(0.0) * 100.0 + 1e-6).floor() / 100.0 }
     }
 
@@ -101,7 +101,7 @@ impl Counters {
         }
     }
 
-    /// What is left for a key, and in how many seconds the quota is whole again; nothing is counted.
+    /// Returns the remaining quota of a key, and in how many seconds it is whole again; nothing is counted.
     pub(super) fn left(&self, kind: WindowType, key: &[u8], quota: Quota) -> (u64, f64) {
         match kind {
             WindowType::Fixed => self.left_fixed(key, quota, clock::process_ms()),
@@ -188,7 +188,7 @@ impl Moment {
         }
     }
 
-    /// What the window before, with `last` requests, still weighs.
+    /// Returns the remaining weight of the previous window, which had `last` requests.
     pub(super) fn estimate(self, quota: Quota, last: u64) -> Estimate {
         let rate = last.min(quota.limit) as f64 / quota.window_s as f64;
         let left_s = self.left_ms as f64 / 1000.0;
@@ -197,7 +197,7 @@ impl Moment {
     }
 }
 
-/// What the window before still weighs in a sliding one.
+/// The remaining weight of the previous window in a sliding one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Estimate {
     /// Its requests per second.
@@ -211,8 +211,9 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// The refusal of a request that costs so much, if there is no room for it beside what `current` says of the
-    /// present window. The last one that is let pass may be over by what the window before has lost of a request.
+    /// Returns the refusal of a request with this cost, if there is no room for it next to `current` in the
+    /// present window. The last accepted request may be over by the part of a request that the previous
+    /// window has lost.
     pub(super) fn refusal(self, quota: Quota, current: u64, cost: u64) -> Option<Verdict> {
         let taken = current.saturating_add(cost.saturating_sub(1));
         if taken >= quota.limit {
@@ -301,7 +302,7 @@ mod tests {
         check(35_000, Some(3), 5.0);
     }
 
-    /// Whatever requests cost and whenever they come, no window lets more pass than its limit.
+    /// With any costs and times of requests, no window accepts more than its limit.
     #[test]
     fn no_window_is_overdrawn() {
         let seeds = 0..200u64;
@@ -328,7 +329,7 @@ mod tests {
                 }
                 let in_one = |window: u64| -> u64 {
                     let near = |other: &&(u64, u64)| match kind {
-                        // The end is told in hundredths of a second.
+                        // The end is reported in hundredths of a second.
                         WindowType::Fixed => other.0.abs_diff(window) < 20,
                         WindowType::Sliding => other.0 == window,
                     };

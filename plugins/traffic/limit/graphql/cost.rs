@@ -1,8 +1,8 @@
-//! What a query costs.
+//! The cost of a query.
 //!
-//! Fragments are what makes this dear: a few hundred bytes spread to more selections than anybody could count. Depth
-//! is found fragment by fragment, each of them once; for the other costs, which depend on where a fragment is spread,
-//! it is spread, up to a number of selections.
+//! Fragments make this expensive: a few hundred bytes spread to more selections than can be counted. Depth is
+//! found fragment by fragment, each of them once; for the other costs, which depend on where a fragment is
+//! spread, it is spread, up to a number of selections.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub(super) struct Judge<'j> {
     pub(super) strategy: Strategy,
     pub(super) score_factor: f64,
     pub(super) resolve_variables: bool,
-    /// What fields cost, and the schema that says which fields they are; None if all cost the same.
+    /// The costs of fields, and the schema that names the fields; None if all cost the same.
     pub(super) decorated: Option<(&'j Decorations, &'j Schema)>,
 }
 
@@ -58,7 +58,7 @@ impl Judge<'_> {
     /// The cost of a query: of the operation that is named if it is there, else of the dearest one.
     ///
     /// # Errors
-    /// Returns an error if it has none.
+    /// Returns an error if it has no cost.
     pub(super) fn cost(&self, document: &Document<'_>, message: &Message) -> Result<u64, NoCost> {
         let all = document.operations();
         if all.is_empty() {
@@ -91,7 +91,7 @@ impl Judge<'_> {
             }
         };
         let cost = (raw * self.score_factor).ceil();
-        // What is beyond all numbers is the largest one.
+        // A number beyond all limits is the largest one.
         Ok(if cost.is_finite() { (cost as u64).clamp(1, LARGEST) } else { LARGEST })
     }
 }
@@ -116,7 +116,7 @@ impl Size {
 /// The sizes of fragments, each looked at once.
 struct Sizes<'d, 't> {
     document: &'d Document<'t>,
-    /// None while what is within the fragment is being looked at.
+    /// None while the content of the fragment is being visited.
     known: HashMap<&'t str, Option<Size>>,
 }
 
@@ -124,8 +124,8 @@ impl<'d, 't> Sizes<'d, 't> {
     fn of(&mut self, operation: &'d Defined<'t>) -> Result<Size, NoCost> {
         let document = self.document;
         for root in document.spreads(operation.selections.clone()) {
-            // Those that are being looked at, each within the one before: not on the stack of the thread, since a
-            // document may have as many as it likes.
+            // The fragments being visited, each within the one before: not on the stack of the thread, since
+            // a document may have any number of them.
             let mut within = Vec::new();
             let mut next = Some(root);
             loop {
@@ -178,7 +178,7 @@ struct Walk<'w, 'd, 't> {
     judge: &'w Judge<'w>,
     document: &'d Document<'t>,
     variables: &'w Map<String, Value>,
-    /// What variables are unless they are set.
+    /// The defaults of variables.
     defaults: HashMap<&'t str, Option<f64>>,
     operation: &'d Defined<'t>,
     /// Selections, and arguments that were looked at, of this operation and of those before.
@@ -192,20 +192,20 @@ struct Walk<'w, 'd, 't> {
 
 /// A set of selections that is being looked at.
 struct Set<'w, 't> {
-    /// What has not been looked at yet.
+    /// The selections that are not visited yet.
     rest: Range<u32>,
     /// The type whose fields they are.
     on: Option<&'w str>,
-    /// What the others cost.
+    /// The cost of the others.
     sum: f64,
-    /// What is made of that.
+    /// The weight that applies to that sum.
     weight: Weight,
     /// By what costs within it are multiplied.
     times: f64,
     owner: Owner<'t>,
 }
 
-/// Whose selections they are.
+/// The owner of the selections.
 enum Owner<'t> {
     /// A field's, or the operation's.
     Field,
@@ -213,7 +213,7 @@ enum Owner<'t> {
     Fragment(&'t str),
 }
 
-/// How a node costs: what is within it, multiplied and added to.
+/// The weight of a node: multiplies the cost of its content and adds to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Weight {
     mul: f64,
@@ -301,8 +301,8 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
         Ok(())
     }
 
-    /// What a node's weight comes to by the strategy: what is made of what is within it, what it costs beside that,
-    /// and how often what is within it counts.
+    /// Returns the weight of a node by the strategy: the weight of its content, its own cost, and how often
+    /// its content counts.
     fn counted(&self, weight: Weight, times: f64) -> (Weight, f64, f64) {
         if self.judge.strategy == Strategy::Complexity {
             return (weight, 0.0, times);
@@ -356,7 +356,7 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
         let last = self.path.last().map_or("", |(_, name)| *name);
         let of_field = decorations.ending_in(last).filter(|one| self.leads(one));
         let (mut add, mut mul) = (&[][..], &[][..]);
-        // Longer paths come later, and what they say holds.
+        // Longer paths come later, and override shorter ones.
         for one in of_type.chain(of_field) {
             weight.add = one.add_value.unwrap_or(weight.add);
             weight.mul = one.mul_value.unwrap_or(weight.mul);
@@ -386,7 +386,7 @@ impl<'w, 'd, 't> Walk<'w, 'd, 't> {
             && way.iter().zip(fields).all(|((_, name), field)| **name == **field)
     }
 
-    /// The number that an argument is; None if it is none from 0 on.
+    /// The number that an argument is; None if it is not a number from 0 on.
     fn value(&self, selection: &Selection<'t>, name: &str, field: Option<&Field>) -> Option<f64> {
         let (mut largest, mut is_absent) = (None::<f64>, true);
         for given in self.document.arguments(selection, name) {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_query_spreads_to_is_found_in_linear_time() {
+    fn spreading_fragments_takes_linear_time() {
         // Each fragment spreads the next one twice: 2^64 selections of a few kilobytes.
         let twice = |at: usize| format!("fragment F{at} on T {{...F{} ...F{}}}", at + 1, at + 1);
         let bomb = format!("{{...F0}} {} fragment F64 on T {{a}}", (0..64).map(twice).collect::<String>());
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_all_numbers_is_the_largest() {
+    fn a_cost_beyond_all_numbers_is_the_largest() {
         let decorated = json!([{"field_path": "User", "mul_arguments": ["first"]}]);
         let deep = "friends(first: 1e300){".repeat(4);
         let text = format!("{{me{{friends(first: 0){{{deep}name{}}}}}}}", "}".repeat(4));

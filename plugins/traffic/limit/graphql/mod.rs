@@ -1,4 +1,4 @@
-//! `graphql-limit-count`: `limit-count`, with queries of GraphQL counted as what they cost.
+//! `graphql-limit-count`: `limit-count`, where each GraphQL query counts by its cost.
 //!
 //! | file | question |
 //! |---|---|
@@ -177,7 +177,7 @@ impl JsonSchema for OwnFields {
     }
 }
 
-/// What `plugin_attr` may say for the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
@@ -230,7 +230,7 @@ struct Inner {
     space: String,
 }
 
-/// What the query of an exchange costs, for its client.
+/// The cost of the query of an exchange, for its client.
 struct Cost(u64);
 
 impl GraphqlLimitCount {
@@ -270,7 +270,7 @@ impl Plugin for GraphqlLimitCount {
     }
 
     fn foresee(&self, ctx: &mut Context) -> Option<Value> {
-        // What it costs depends on the body.
+        // The cost depends on the body.
         self.0.limit.foresee(ctx)
     }
 }
@@ -341,7 +341,7 @@ impl Inner {
         decorated.filter(|_| self.config.cost_strategy != Strategy::Depth).cloned()
     }
 
-    /// Who is asked for the schema: the key of the upstream, the target and the host.
+    /// The server of the schema: the key of the upstream, the target and the host.
     fn server(&self, ctx: &Context) -> Option<(String, Vec<u8>, String)> {
         if let Some(endpoint) = &self.config.introspection_endpoint {
             return Some((
@@ -403,7 +403,8 @@ impl Inner {
     }
 }
 
-/// The upstream of a route's service, or else its own: the key, and itself if it stands in one of them.
+/// Returns the upstream of a route's service, or else its own: the key, and the upstream itself if it is
+/// inline.
 fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>)> {
     if let Some(service) = &of.service {
         if let Some(id) = &service.upstream_id {
@@ -424,7 +425,7 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
 /// The schema in the answer of a server.
 ///
 /// # Errors
-/// Returns an error, which is the reason, if there is none.
+/// Returns an error, which is the reason, if there is no schema.
 fn read_schema(answer: Result<Answer, CallError>) -> Result<Schema, String> {
     match answer {
         Ok(Answer { status: 200, body, .. }) => {

@@ -1,12 +1,12 @@
-//! What a GraphQL server says of its types: which field returns which, and what arguments are by default.
+//! The types of a GraphQL server: which field returns which, and the defaults of arguments.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use sigma_plugin::graphql::Operation;
 
-/// What a server is asked: the types of its fields, as far as they may be wrapped (the specification of October 2021,
-/// §4).
+/// The introspection query: the types of its fields, as far as they may be wrapped (the specification of
+/// October 2021, §4).
 pub(super) const QUESTION: &str = "query IntrospectionQuery{__schema{queryType{name}mutationType{name}\
     subscriptionType{name}types{name fields(includeDeprecated:true){name type{...T}args{name defaultValue}}}}}\
     fragment T on __Type{name ofType{name ofType{name ofType{name ofType{name ofType{name ofType{name}}}}}}}";
@@ -21,7 +21,7 @@ pub(super) struct Schema {
 /// A field of a type.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// The type of what it returns, without lists around it.
+    /// The type of its value, without lists around it.
     pub(super) returns: Box<str>,
     /// Arguments that are numbers unless something is said.
     defaults: Vec<(Box<str>, f64)>,
@@ -35,7 +35,7 @@ impl Field {
 }
 
 impl Schema {
-    /// Reads an answer to [`QUESTION`]; None if it is none.
+    /// Reads an answer to [`QUESTION`]; None if it is invalid.
     pub(super) fn read(answer: &[u8]) -> Option<Schema> {
         let Told { data: Data { schema } } = serde_json::from_slice(answer).ok()?;
         let name = |named: Option<Named>| named.and_then(|named| named.name);
@@ -62,7 +62,7 @@ impl Schema {
         self.roots[operation as usize].as_deref()
     }
 
-    /// The name of a type as it stands here, if there is one.
+    /// Returns the name of a type as it is stored here, if there is one.
     pub(super) fn known(&self, name: &str) -> Option<&str> {
         self.types.get_key_value(name).map(|(name, _)| &**name)
     }
@@ -119,7 +119,7 @@ struct ToldArgument {
     default_value: Option<Box<str>>,
 }
 
-/// A type with what it is a list of.
+/// A type with the type of its elements.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wrapped {
@@ -129,7 +129,7 @@ struct Wrapped {
 
 impl Wrapped {
     fn innermost(self) -> Option<Box<str>> {
-        // The parser of JSON has a limit to what is within each other.
+        // The parser of JSON limits the depth of values.
         match (self.name, self.of_type) {
             (_, Some(within)) => within.innermost(),
             (name, None) => name,

@@ -9,8 +9,8 @@ fn conf(more: &Value) -> Value {
     merged(json!({"count": 10, "time_window": 600, "rejected_code": 429}), more)
 }
 
-/// What becomes of requests one after the other, each a body of `application/graphql`: the answer, or what the client
-/// is told of cost and quota.
+/// Returns the results of requests one after the other, each a body of `application/graphql`: the answer, or
+/// the cost and quota that the client sees.
 fn outcomes(conf: &Value, bodies: &[&str]) -> Vec<String> {
     let plugin = entry(NAME, conf.clone()).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
@@ -28,7 +28,7 @@ fn outcomes(conf: &Value, bodies: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn queries_count_as_what_they_cost() {
+fn queries_count_by_their_cost() {
     let check = |more: Value, bodies: &[&str], expected: &[&str]| {
         assert_eq!(outcomes(&conf(&more), bodies), expected, "{more}");
     };
@@ -47,7 +47,7 @@ fn queries_count_as_what_they_cost() {
     check(json!({"cost_strategy": "node_quantifier"}), &["{a(first: 9) b}"], &["passed 1/9"]);
     check(json!({"show_limit_quota_header": false}), &["{a}"], &["passed /"]);
     let over = "403 {\"message\":\"Invalid graphql request: query cost 3 exceeds max_cost 2\"} 3";
-    // It was counted all the same, and the refusal wins over that of the limit.
+    // It was counted nevertheless, and the refusal wins over the limit's.
     let seen = [
         "passed 1/9",
         &format!("{over}/6"),
@@ -60,7 +60,7 @@ fn queries_count_as_what_they_cost() {
 }
 
 #[test]
-fn a_limit_that_is_not_known_is_not_that_of_a_query() {
+fn an_unknown_limit_is_not_an_invalid_query() {
     let unknown = json!({"count": "$consumer_name"});
     let failed = "500 {\"error_msg\":\"failed to limit count\"} 2/";
     for more in [json!({"max_cost": 1}), json!({"max_cost": 1, "rejected_code": 500})] {
@@ -74,7 +74,7 @@ fn a_limit_that_is_not_known_is_not_that_of_a_query() {
 }
 
 #[test]
-fn what_is_no_query_is_refused() {
+fn invalid_queries_are_refused() {
     let check = |head: &str, body: &str, expected: &str| {
         let mut case = Case::new(head);
         case.body = body.into();
@@ -107,7 +107,7 @@ fn what_is_no_query_is_refused() {
     check("HEAD /?query={a} HTTP/1.1\nHost: h", "", "405");
 }
 
-/// What decorations say is not left out because one of them cannot be read.
+/// A decoration that cannot be read does not disable the others.
 #[test]
 fn costs_that_are_not_known_are_no_small_ones() {
     let check = |strategy: &str, expected: &str| {
@@ -128,7 +128,7 @@ fn costs_that_are_not_known_are_no_small_ones() {
 }
 
 #[test]
-fn groups_are_those_of_the_plugin() {
+fn groups_belong_to_the_plugin() {
     let group = conf(&json!({"group": "g"}));
     assert_eq!(outcomes(&group, &["{a}"]), ["passed 1/9"]);
     let metadata = json!({"limit_header": "L"});
@@ -141,7 +141,7 @@ fn groups_are_those_of_the_plugin() {
 }
 
 #[test]
-fn whose_upstream_is_asked() {
+fn the_upstream_of_the_service_is_queried() {
     let check = |service: Option<Value>, route: Value, expected: Option<&str>| {
         let of = RouteResources {
             route: Some(Arc::new(serde_json::from_value(route.clone()).unwrap())),
