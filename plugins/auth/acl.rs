@@ -1,4 +1,4 @@
-//! `acl`: who may pass, by labels.
+//! `acl`: access control by labels.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ impl Reading {
         found.into_iter().flat_map(|value| self.list(value)).collect()
     }
 
-    /// What one value holds; nothing if it is none that the parser takes.
+    /// Returns the items of one value; nothing if the parser does not accept it.
     fn list(&self, value: &Value) -> Vec<String> {
         let texts =
             |items: &[Value]| items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
@@ -169,7 +169,7 @@ struct Acl {
     reading: Reading,
 }
 
-/// The variables in which plugins leave what they know of a user that is no consumer, as JSON.
+/// The variables in which plugins store the data of a user that is not a consumer, as JSON.
 const USERS: [&str; 2] = [super::code_login::USER_VARIABLE, "jwt_auth_payload"];
 
 impl Acl {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_to_say_who_it_is() {
+    fn requests_without_a_consumer_get_no_challenge() {
         let conf = json!({"deny_labels": {"team": ["sales"]}});
         let told = run(&conf, &mut Case::new("GET / HTTP/1.1\nHost: h"));
         assert_eq!(told, r#"401 {"message":"Missing authentication."}"#);

@@ -1,4 +1,4 @@
-//! What services answer in JSON.
+//! JSON answers of services.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `attach-consumer-label`: nodes learn what a consumer's labels say.
+//! `attach-consumer-label`: sends the labels of a consumer to nodes.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;

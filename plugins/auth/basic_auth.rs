@@ -86,7 +86,7 @@ impl Configuration for Consumer {
     }
 }
 
-/// What a client says it is.
+/// The credentials of a client.
 #[derive(Debug, PartialEq)]
 struct Credentials {
     user: Vec<u8>,

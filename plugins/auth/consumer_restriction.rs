@@ -1,4 +1,4 @@
-//! `consumer-restriction`: who may pass, and with which methods.
+//! `consumer-restriction`: allowed consumers, and their methods.
 
 use std::borrow::Cow;
 
@@ -72,7 +72,7 @@ struct ConsumerRestriction {
 
 impl Configuration for ConsumerRestriction {}
 
-/// The warning that `allowed_by_methods` limits nobody: beside a whitelist it is not looked at.
+/// Returns the warning that `allowed_by_methods` limits no consumer: with a whitelist it is not used.
 fn idle_methods(conf: &Value) -> Vec<Problem> {
     let is_idle = conf.get("whitelist").is_some() && conf.get("allowed_by_methods").is_some();
     let message =
@@ -124,7 +124,7 @@ impl ConsumerRestriction {
             return false;
         }
         if let Some(whitelist) = &self.whitelist {
-            // Who is listed may use every method; who is not may use none.
+            // A listed consumer may use every method; others may use none.
             return holds(whitelist);
         }
         let mut rules = self.allowed_by_methods.iter().flatten();

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_forms_are_read_again() {
         let form = Form::default().with("a b", "&=#%+/ü").with("c", "").with("~", [0, 255]);
         assert_eq!(form.0, "a%20b=%26%3D%23%25%2B%2F%C3%BC&c=&~=%00%FF");
         let form = Form::default().with("a b", "&=#%+/ü\n\0").with("c", "");

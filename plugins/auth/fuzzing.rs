@@ -1,4 +1,4 @@
-//! What must hold of credentials, whatever a client sends.
+//! Invariants of credentials, for any input of a client.
 
 use serde_json::json;
 use sigma_http::Headers;
@@ -18,7 +18,8 @@ fn halves(input: &[u8]) -> (&[u8], &[u8]) {
     (&input[..at], input.get(at + 1..).unwrap_or_default())
 }
 
-/// A token, and behind a zero byte the keys of its issuer: both are read or refused, and nobody's signature is none.
+/// A token, and after a zero byte the keys of its issuer: both are read or refused, and no other key verifies
+/// a signature.
 pub fn tokens(input: &[u8]) {
     let (text, set) = halves(input);
     let set = KeySet::parse(set.to_vec());
@@ -44,8 +45,8 @@ pub fn tokens(input: &[u8]) {
     }
 }
 
-/// A dictionary, and behind a zero byte another: what is read is written so that it reads the same; and no text
-/// that is signed has a line that comes from within a value.
+/// A dictionary, and after a zero byte another: after writing, it reads the same; and no text that is signed
+/// has a line that comes from within a value.
 pub fn structured_fields(input: &[u8]) {
     let (first, second) = halves(input);
     for text in [first, second] {
@@ -79,8 +80,7 @@ pub fn structured_fields(input: &[u8]) {
     }
 }
 
-/// A value of `Authorization`: it is read or refused, and an answer of Digest is read the same once it is written
-/// anew.
+/// A value of `Authorization`: it is read or refused, and an answer of Digest reads the same after writing.
 pub fn authorization(input: &[u8]) {
     if let Ok(signed) = Signed::parse(Some(input)) {
         for value in signed.key_id.iter().chain(&signed.signature).chain(&signed.headers) {

@@ -188,7 +188,7 @@ impl Configuration for Consumer {
     }
 }
 
-/// What a consumer's signatures are verified with.
+/// The keys that verify a consumer's signatures.
 struct Signatory {
     secret: Option<Confidential>,
     public_key: Option<PublicKey>,
@@ -201,14 +201,14 @@ impl Signatory {
         Ok(Signatory { secret: consumer.secret_key, public_key })
     }
 
-    /// For message signatures. One key, whatever the message says.
+    /// For message signatures. One key, for any content of the message.
     fn verifier(&self) -> Option<Verifier<'_>> {
         let secret = || self.secret.as_ref().map(|secret| Verifier::Secret(secret.reveal().as_bytes()));
         self.public_key.as_ref().map(Verifier::Public).or_else(secret)
     }
 }
 
-/// What a configuration leaves unsigned.
+/// Returns warnings about parts that a configuration leaves unsigned.
 fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope != PluginScope::Http {
         return Vec::new();
@@ -256,12 +256,12 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
-/// What is left to do waits for the body, and shares this.
+/// The remaining checks wait for the body, and share this.
 struct HmacAuth(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    /// Where it stands: a nonce is used once there.
+    /// The resource with the configuration: a nonce is used once there.
     place: Box<str>,
     nonces: Arc<Nonces>,
 }
@@ -273,14 +273,14 @@ impl HmacAuth {
     }
 }
 
-/// What the client is told of every fault but those of the header's form.
+/// The client's message for every fault but faults of the header's form.
 const REFUSED: &str = "client request can't be validated";
 
 const fn hidden(detail: &'static str) -> Refusal {
     Refusal::new(REFUSED, detail)
 }
 
-/// The name in `headers` that stands for the method and the URI.
+/// The name in `headers` for the method and the URI.
 const REQUEST_TARGET: &[u8] = b"@request-target";
 
 /// The parameters of the header.
@@ -289,7 +289,7 @@ pub(super) struct Signed {
     pub(super) key_id: Option<Vec<u8>>,
     algorithm: Option<Vec<u8>>,
     pub(super) signature: Option<Vec<u8>>,
-    /// Names of what is signed, in order.
+    /// Names of the signed parts, in order.
     pub(super) headers: Vec<Vec<u8>>,
 }
 
@@ -338,7 +338,7 @@ impl Signed {
     }
 }
 
-/// The first `name="value"` of a list, and what follows it.
+/// Returns the first `name="value"` of a list, and the rest.
 fn parameter(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let at = list.windows(2).position(|pair| pair == b"=\"")?;
     let name = list[..at].rsplit(|b| *b == b',').next().unwrap_or_default().trim_ascii();
@@ -363,8 +363,8 @@ impl Config {
         if !self.signed_headers.iter().all(lists) {
             return Err(hidden("an expected header is missing in signing"));
         }
-        // The lines of what is signed end in line feeds. One inside the decoded path would let
-        // whoever saw a signature write lines of another field there.
+        // The signed lines end in line feeds. One inside the decoded path would let an attacker who saw a
+        // signature write lines of another field there.
         if ctx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
             return Err(hidden("the path holds a line feed"));
         }
@@ -418,7 +418,7 @@ impl Config {
 }
 
 impl Shared {
-    /// Whose message signature it is; everything but the body and the nonce.
+    /// Returns the owner of the message signature, after all checks but the checks of the body and the nonce.
     fn signer<'e>(
         &self,
         rules: &Rules,
@@ -459,8 +459,8 @@ impl Shared {
         Step::ReadBody { limit: self.config.body_limit(), then: Box::new(then) }
     }
 
-    /// The last question, as it is the one that changes something: whoever fails another one must not use up
-    /// the nonce of the one who signed.
+    /// The last check, as it is the one that changes something: a client that fails another one must not use
+    /// up the nonce of the signer.
     fn accept(&self, identity: &Arc<Identity>, claim: &Claim, ctx: &mut Context, env: &Env<'_>) -> Step {
         let is_first = claim.is_first(&self.nonces, &self.place, self.config.clock_skew);
         let outcome = if is_first { Ok(identity) } else { Err(hidden("the nonce was used before")) };

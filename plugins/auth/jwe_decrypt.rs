@@ -193,7 +193,7 @@ impl JweDecrypt {
         let secret = identity.and_then(|identity| identity.data::<Secret>());
         let secret = secret.ok_or("invalid kid in JWE token")?;
         let opened = secret.open(&token);
-        // What no field can hold would be another request to the node.
+        // Bytes that no field can hold would be another request to the node.
         let opened = opened.filter(|text| !text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)));
         opened.ok_or("failed to decrypt JWE token")
     }

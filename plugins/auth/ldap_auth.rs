@@ -132,7 +132,7 @@ const fn invalid_user(detail: &'static str) -> Refusal {
     Refusal::new(INVALID_USER, detail)
 }
 
-/// What is left to do waits for the directory, and shares this.
+/// The remaining checks wait for the directory, and share this.
 struct LdapAuth(Arc<Shared>);
 
 struct Shared {
@@ -140,7 +140,7 @@ struct Shared {
     directory: Arc<Directory>,
 }
 
-/// What a client says it is.
+/// The credentials of a client.
 #[derive(Debug, PartialEq)]
 struct Credentials {
     user: String,
@@ -175,7 +175,7 @@ impl Credentials {
         let user = String::from_utf8(user).map_err(|_| invalid_user("the user's name is no text"))?;
         match (user.is_empty(), password.is_empty()) {
             (true, _) => Err(invalid_user("the user's name is empty")),
-            // A directory binds it as nobody, and says that all is well (RFC 4513 §5.1.2).
+            // A directory takes it for an anonymous bind, and reports success (RFC 4513 §5.1.2).
             (_, true) => Err(invalid_user("the password is empty")),
             _ => Ok(Credentials { user, password }),
         }
@@ -193,7 +193,7 @@ impl LdapAuth {
 }
 
 impl Shared {
-    /// What a directory's answer comes to.
+    /// Returns the step for a directory's answer.
     fn settle(&self, user_dn: &str, answered: Answered<u32>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let outcome = match answered {
             Ok((SUCCESS, connection)) => {

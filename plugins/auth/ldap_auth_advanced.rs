@@ -221,17 +221,17 @@ const GROUPS: &str = "X-Authenticated-Groups";
 /// Most bytes of the field with the groups; nodes take no more than this in one line.
 const GROUPS_BYTES: usize = 8 << 10;
 
-/// Who somebody is, as a directory sees it.
+/// The identity of a user, as a directory sees it.
 enum Verdict {
     /// The user of this entry, who is in these groups.
     Known { name: String, groups: Vec<String> },
-    /// Nobody, for this reason.
+    /// Unknown user, for this reason.
     Unknown(&'static str),
     /// The directory fails, for this reason.
     Broken(String),
 }
 
-/// What is left to do waits for the directory, and shares this.
+/// The remaining checks wait for the directory, and share this.
 struct LdapAuthAdvanced(Arc<Shared>);
 
 struct Shared {
@@ -268,7 +268,7 @@ impl Shared {
         password: &[u8],
     ) -> Result<Verdict, Failure> {
         let config = &self.config;
-        // A kept connection may be bound as somebody else.
+        // An idle connection may be bound as another user.
         let searcher = config.bind_dn.as_deref().unwrap_or_default();
         let secret = config.ldap_password.as_ref().filter(|_| config.bind_dn.is_some());
         let secret = secret.map_or("", Confidential::reveal);
@@ -404,7 +404,7 @@ fn credentials(value: &[u8], word: &str) -> Option<(String, Vec<u8>)> {
     let colon = decoded.iter().position(|byte| *byte == b':')?;
     let (user, password) = (&decoded[..colon], &decoded[colon + 1..]);
     let user = std::str::from_utf8(user).ok().filter(|user| !user.is_empty())?;
-    // A directory binds an empty password as nobody, and says that all is well (RFC 4513 §5.1.2).
+    // A directory takes an empty password for an anonymous bind, and reports success (RFC 4513 §5.1.2).
     (!password.is_empty()).then(|| (user.to_owned(), password.to_vec()))
 }
 

@@ -113,7 +113,7 @@ impl MultiAuth {
     }
 }
 
-/// What a plugin may have changed before it failed.
+/// The state that a plugin may have changed before it failed.
 struct Before {
     headers: Headers,
     target: Vec<u8>,
@@ -145,7 +145,7 @@ struct Failure {
     reason: &'static str,
 }
 
-/// The plugin that has recognised somebody, and has something to do with the answer.
+/// The plugin that has authenticated the request, and also processes the response.
 struct Recognised(Arc<Entry>);
 
 /// A request on its way from one plugin to the next.
@@ -169,7 +169,7 @@ impl Attempt {
                 }
                 Step::Next
             }
-            // Whoever does not let a request pass has not recognised anybody.
+            // A plugin that refuses a request has not authenticated it.
             End::Reply(reply) | End::Stream(reply, _) | End::Takeover(reply, _) => {
                 self.before.restore(ctx);
                 self.failed(*reply);
@@ -189,7 +189,7 @@ impl Attempt {
         self.failures.push(Failure { status, reason });
     }
 
-    /// Nobody was recognised; every way to authenticate is named (RFC 9110 §11.6.1).
+    /// Authentication failed; every way to authenticate is named (RFC 9110 §11.6.1).
     fn refuse(self) -> Step {
         static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
@@ -245,7 +245,7 @@ mod tests {
         format!("Authorization: Basic {}", STANDARD.encode(user))
     }
 
-    /// Who the node is told the request is from, or the answer.
+    /// Returns the consumer that the node sees, or the answer.
     fn told(case: &mut Case, conf: &Value, head: &str) -> String {
         case.request(head);
         let reply = case.run(&entry("multi-auth", conf.clone()).unwrap(), Phase::Rewrite);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_admitted_by_no_method() {
+    fn without_a_method_requests_are_refused() {
         let conf = json!({"auth_plugins": [{}, {}]});
         assert_eq!(told(&mut case(), &conf, "GET / HTTP/1.1\nHost: h\napikey: jacks"), FAILED);
     }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_leaves_the_request_to_the_next() {
+    fn a_failed_plugin_leaves_the_request_to_the_next() {
         let hides = json!({"hide_credentials": true});
         let conf = json!({"auth_plugins": [
             {"key-auth": {"header": "Authorization", "hide_credentials": true}}, {"jwt-auth": hides}, {"basic-auth": hides}
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_stands_for_everybody() {
+    fn an_anonymous_consumer_ends_the_list() {
         let with = |name: &str| json!({"auth_plugins": [{"key-auth": {}}, {"basic-auth": {"anonymous_consumer": name}}]});
         let check = |name: &str, fields: &str, expected: &str| {
             let head = format!("GET / HTTP/1.1\nHost: h\n{fields}");
@@ -358,7 +358,7 @@ mod tests {
         assert!(!refusal("multi-auth", &json!({})).is_empty());
     }
 
-    /// It recognises nobody by itself, so it is nothing that a consumer could have.
+    /// It authenticates no consumer by itself, so consumers cannot have it.
     #[test]
     fn no_consumer_has_it() {
         let conf = json!({"auth_plugins": [{"key-auth": {}}, {"jwt-auth": {}}]});
@@ -370,7 +370,7 @@ mod tests {
         assert!(roster().identity("multi-auth", &conf).is_none());
     }
 
-    /// What one of them needs is known no longer: the whole is not built, so that its route is closed.
+    /// A secret of one of them is missing: the whole is not built, so that its route is closed.
     #[test]
     fn with_a_part_that_is_broken_there_is_no_whole() {
         let roster = roster();

@@ -10,7 +10,7 @@ pub(super) fn is_secure(ctx: &Context) -> bool {
 }
 
 fn scheme(ctx: &Context) -> &'static str {
-    // The gateway has replaced what was not said by a trusted proxy.
+    // The gateway has replaced values that did not come from a trusted proxy.
     match ctx.request.headers.get(HeaderId::XForwardedProto) {
         Some(value) if value.eq_ignore_ascii_case(b"https") => "https",
         Some(value) if value.eq_ignore_ascii_case(b"http") => "http",
@@ -42,7 +42,7 @@ pub(super) fn is_foreign(ctx: &Context, provider: Option<&str>) -> bool {
     is_cross && !field(b"Referer").is_some_and(|page| is_provider(&page))
 }
 
-/// The scheme and host of a URL; None if it has none.
+/// The scheme and host of a URL; None if it does not have them.
 fn origin_of(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next().filter(|host| !host.is_empty())?;

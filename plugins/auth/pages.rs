@@ -18,5 +18,5 @@ impl TryFrom<String> for PagePath {
     }
 }
 
-/// What is warned of where browsers log in, or come back from it, without TLS.
+/// The warning about logins over cleartext.
 pub(super) const STOLEN_LOGIN: &str = "an attacker on the network path can log in as the user";

@@ -1,5 +1,5 @@
-//! What all authenticating plugins do once a credential was read: let its owner in, take the one
-//! who stands for everybody, or refuse with a challenge (RFC 9110 §11.6.1).
+//! The last steps of all authenticating plugins after a credential was read: accept its owner, use the
+//! anonymous consumer, or refuse with a challenge (RFC 9110 §11.6.1).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) trait Scheme {
     const REALM: &'static str;
 }
 
-/// What an authenticating plugin does with a request, whatever its credential is: the fields that the
-/// configurations of all of them have.
+/// The policy of an authenticating plugin, for any credential: the fields that the configurations of all of
+/// them have.
 #[derive(Deserialize, JsonSchema)]
 #[serde(bound = "S: Scheme")]
 #[schemars(bound = "S: Scheme")]
@@ -43,12 +43,12 @@ pub(super) struct AuthPolicy<S> {
     scheme: PhantomData<fn() -> S>,
 }
 
-/// Why a request is not let in.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// What the client is told.
+    /// The message for the client.
     pub(super) message: &'static str,
-    /// What the log is told. Never holds anything that the client sent.
+    /// The message for the log. Never holds anything that the client sent.
     pub(super) detail: &'static str,
     /// The cause in terms of the credential.
     pub(super) cause: Cause,
@@ -88,15 +88,15 @@ impl Refusal {
 }
 
 impl<S: Scheme> AuthPolicy<S> {
-    /// Who is recognised by `key`; the text for the log if nobody is. An empty key is nobody's,
-    /// whatever a consumer's configuration came to.
+    /// Returns the consumer with this `key`; the text for the log if it does not exist. An empty key matches
+    /// no consumer, whatever its configuration.
     pub(super) fn find<'e>(
         &self,
         env: &Env<'e>,
         key: &[u8],
         unknown: &'static str,
     ) -> Result<&'e Arc<Identity>, &'static str> {
-        // Keys are text: bytes that are not belong to nobody.
+        // Keys are text: other bytes match no consumer.
         let key = std::str::from_utf8(key).ok().filter(|key| !key.is_empty());
         match key.and_then(|key| env.consumers.find(S::PLUGIN, key)) {
             Some(identity) => Ok(identity),
@@ -153,8 +153,8 @@ impl<S: Scheme> AuthPolicy<S> {
     }
 }
 
-/// A field of the request that a configuration names. As in APISIX an underscore in the name also
-/// stands for a hyphen; a field that is spelt as the name is goes first.
+/// A field of the request that a configuration names. As in APISIX an underscore in the name also matches a
+/// hyphen; a field that is spelt as the name goes first.
 #[derive(Deserialize, JsonSchema)]
 #[serde(from = "String")]
 pub(super) struct FieldName {
@@ -181,8 +181,8 @@ impl FieldName {
     }
 }
 
-/// The only argument of this name in the query; empty if it is repeated or has no value, so that
-/// it is found and is nobody's.
+/// Returns the only argument of this name in the query; empty if it is repeated or has no value, so that it
+/// is found and matches no consumer.
 pub(super) fn only_argument(ctx: &Context, name: &str) -> Option<Vec<u8>> {
     let mut values = pairs(ctx.outgoing_query()?).filter(|(key, _)| **key == *name.as_bytes());
     Some(match (values.next()?, values.next()) {

@@ -1,5 +1,5 @@
-//! What browsers keep for the gateway and cannot read: sealed with AES-256-GCM under a key of its own for each
-//! text, and split into cookies.
+//! Data that browsers keep for the gateway and cannot read: sealed with AES-256-GCM under a key of its own
+//! for each text, and split into cookies.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -17,10 +17,11 @@ const CHUNK: usize = 3800;
 /// Most cookies of one value. Nodes and proxies before the gateway have limits for a request's head too.
 const MOST_CHUNKS: usize = 8;
 
-/// Seals and opens texts. What another secret, another provider or another purpose has sealed does not open.
+/// Seals and opens texts. A text that was sealed with another secret, for another provider or purpose does
+/// not open.
 pub(crate) struct Seal {
     secret: Vec<u8>,
-    /// Whose texts these are.
+    /// The owner of these texts.
     context: Vec<u8>,
 }
 
@@ -56,7 +57,7 @@ impl Seal {
         Ok(sealed)
     }
 
-    /// Opens what was sealed for this purpose.
+    /// Opens a text that was sealed for this purpose.
     pub(crate) fn open(&self, purpose: &str, sealed: &[u8]) -> Option<Vec<u8>> {
         let (salt, text) = sealed.split_at_checked(SALT_BYTES)?;
         let mut text = text.to_vec();
@@ -72,7 +73,8 @@ fn part(name: &str, number: usize) -> String {
     if number == 1 { name.to_owned() } else { format!("{name}{number}") }
 }
 
-/// The only value of a cookie; None if there is none, or if there are several, of which anybody may have set one.
+/// The only value of a cookie; None if it is missing, or if there are several, of which an attacker may have
+/// set one.
 pub(crate) fn only_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     let mut values = cookies(headers).filter(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value);
     let value = values.next()?;
@@ -88,7 +90,7 @@ pub(crate) fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])>
     })
 }
 
-/// What was sealed and split, put together again.
+/// Returns a sealed text, joined from its parts.
 pub(crate) fn joined(headers: &Headers, name: &str) -> Option<Vec<u8>> {
     let mut text = only_cookie(headers, name)?.to_vec();
     for number in 2..=MOST_CHUNKS {
@@ -190,7 +192,7 @@ mod tests {
             assert!(parts.iter().all(|(_, value)| value.len() <= CHUNK));
         }
         assert!(split("s", &vec![0; 40_000], &Headers::default()).is_none());
-        // What a larger value left behind is to be forgotten.
+        // The surplus parts of a larger value are removed.
         let left = split("s", b"x", &headers("s=a; s2=b; s3=c; s9=d; t2=e")).unwrap();
         assert_eq!(left[1..], [("s2".to_owned(), String::new()), ("s3".to_owned(), String::new())]);
     }

@@ -30,8 +30,8 @@ struct Kept<T> {
 }
 
 impl SessionCookie {
-    /// The cookie of this name. What an older secret has sealed is read as well. `context` tells those apart who
-    /// share a secret.
+    /// The cookie of this name. Values that were sealed with an older secret are read as well. `context`
+    /// tells those apart who share a secret.
     pub(super) fn new<'s>(
         name: String,
         secret: &'s str,
@@ -47,7 +47,7 @@ impl SessionCookie {
         SessionCookie { attributes: ACROSS_SITES, ..self }
     }
 
-    /// The session of a request; None if it has none that holds.
+    /// The session of a request; None if it has no valid one.
     pub(super) fn read<T: DeserializeOwned>(&self, ctx: &Context, env: &Env<'_>) -> Option<T> {
         let sealed = joined(&ctx.request.headers, &self.name)?;
         let text = self.seals.iter().find_map(|seal| seal.open(&self.name, &sealed))?;
@@ -55,7 +55,7 @@ impl SessionCookie {
         (env.unix_time().as_secs() < kept.until).then_some(kept.value)
     }
 
-    /// Values of `Set-Cookie` that begin a session of so many seconds, in place of the one of the request.
+    /// Returns values of `Set-Cookie` that begin a session of so many seconds, instead of the request's.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it is too large, or the system has no random bytes.
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn expired_sessions_are_forgotten() {
         let case = Case::new("GET / HTTP/1.1\nHost: h\nCookie: s=a; s2=b; t=c");
         let ended = [
             "s=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0",

@@ -12,7 +12,7 @@ use sigma_plugin::{Consumer, Consumers, Identity, Phase};
 
 use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};
 
-/// What a plugin answers and what the node is told, for a request with these fields.
+/// Returns the answer of a plugin and the fields for the node, for a request with these fields.
 fn told(case: &mut Case, plugin: &str, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry(plugin, conf.clone()).unwrap();
@@ -63,7 +63,7 @@ fn key_auth_finds_the_key() {
     assert_eq!(seen, ("/a?x=%31&y".into(), None));
     let seen = check(&hidden, "/a?apikey=own HTTP/1.1", "jack - c1");
     assert_eq!(seen.0, "/a");
-    // What the plugin would have read elsewhere is a key as well.
+    // Values in the other places of keys are keys as well.
     let seen = check(&hidden, "/a?apikey=own&b HTTP/1.1\napikey: own\napikey: other key", "jack - c1");
     assert_eq!(seen, ("/a?b".into(), None));
     let anyone = json!({"hide_credentials": true, "anonymous_consumer": "anyone"});
@@ -75,7 +75,7 @@ fn key_auth_finds_the_key() {
 }
 
 #[test]
-fn an_underscore_in_a_configured_name_stands_for_a_hyphen() {
+fn an_underscore_in_a_configured_name_matches_a_hyphen() {
     let mut case = jack("key-auth", &json!({"key": "own"}), &json!({"key": "other"}));
     let mut check = |header: &str, fields: &str, expected: &str| {
         let conf = json!({"header": header, "hide_credentials": true});
@@ -92,7 +92,7 @@ fn an_underscore_in_a_configured_name_stands_for_a_hyphen() {
 
 #[test]
 fn nothing_is_nobodys_credential() {
-    // What such a consumer's secrets came to once they were looked up.
+    // The values of such a consumer's secrets after look-up.
     for (plugin, conf) in [
         ("key-auth", json!({"key": ""})),
         ("basic-auth", json!({"username": "", "password": "p"})),
@@ -158,7 +158,7 @@ fn basic_auth_compares_passwords() {
     assert!(check(json!({}), &basic("j2:pw"), "jack cred c1").is_some());
 }
 
-/// What a client of `hmac-auth` sends.
+/// The request of a client of `hmac-auth`.
 struct Signing<'s> {
     algorithm: &'s str,
     headers: &'s str,
@@ -258,7 +258,7 @@ fn hmac_auth_checks_signatures() {
 }
 
 #[test]
-fn a_path_writes_no_line_of_what_is_signed() {
+fn a_path_adds_no_line_to_the_signed_text() {
     let other = json!({"key_id": "id2", "secret_key": "x"});
     let mut case = jack("hmac-auth", &json!({"key_id": "id", "secret_key": "secret"}), &other);
     let mut check = |target: &str, fields: &str, expected: &str| {
@@ -428,7 +428,7 @@ fn bad_configurations_are_refused() {
 }
 
 #[test]
-fn what_is_left_open_or_idle_is_told() {
+fn open_or_idle_settings_have_warnings() {
     let check = |plugin: &str, scope: PluginScope, conf: Value, expected: &[&str]| {
         assert_eq!(warned(plugin, scope, &conf), expected, "{conf}");
     };

@@ -1,4 +1,4 @@
-//! What may be used once, such as the state of a login: remembered until nobody would take it anyway. For the
+//! Values that may be used once, such as the state of a login: remembered until they expire anyway. For the
 //! whole gateway, not for others.
 
 use std::sync::Arc;

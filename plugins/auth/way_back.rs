@@ -1,4 +1,4 @@
-//! Where a browser goes back to after it has logged in: to this host, whatever a request says.
+//! The return URL of a browser after a login: always on this host.
 
 use sigma_plugin::Context;
 use sigma_plugin::variables::percent_encode_path;
@@ -10,7 +10,7 @@ pub(super) fn path(ctx: &Context) -> String {
     let is_slash = |byte: &&u8| matches!(**byte, b'/' | b'\\');
     let slashes = ctx.uri.iter().take_while(is_slash).count();
     percent_encode_path(&ctx.uri[slashes..], &mut target);
-    // What is encoded so is ASCII.
+    // The encoded text is ASCII.
     String::from_utf8_lossy(&target).into_owned()
 }
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_stays_here() {
+    fn return_urls_stay_on_this_host() {
         for own in ["/", "/a", "/a?b=//c", "/a//b"] {
             assert!(is_own(own.as_bytes()), "{own}");
         }

@@ -1,4 +1,4 @@
-//! What an operator may say of a CAS server.
+//! The configuration of a CAS server.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -108,7 +108,7 @@ impl TryFrom<String> for ServerUrl {
 }
 
 impl ServerUrl {
-    /// What its pages begin with.
+    /// Returns the beginning of the URLs of its pages.
     pub(super) fn base(&self) -> &str {
         self.text.trim_end_matches('/')
     }
@@ -141,7 +141,7 @@ impl TryFrom<String> for Callback {
     }
 }
 
-/// What `plugin_attr` may tell the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {

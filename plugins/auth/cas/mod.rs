@@ -2,8 +2,8 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config` | what an operator may say |
-//! | `protocol` | what the server says of a ticket, and that one is over |
+//! | `config` | the configuration |
+//! | `protocol` | the server's answers about a ticket, and the end of one |
 //! | `sessions` | who has logged in |
 
 mod config;
@@ -99,7 +99,7 @@ struct CasAuth(Arc<Party>);
 struct Party {
     config: Config,
     upstream: Box<str>,
-    /// What tells the sessions of this configuration from those of others.
+    /// A fingerprint that separates the sessions of this configuration from others.
     fingerprint: String,
     session_cookie: String,
     key: hmac::Key,

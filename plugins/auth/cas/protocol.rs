@@ -1,8 +1,8 @@
 //! The texts of the CAS protocol.
 //!
-//! Two facts are read of two documents whose form is fixed: the user of a good ticket, and the ticket of a session that
-//! is over. What could say anything else about them (declarations, comments, CDATA, a second such element) is
-//! refused, so that no reader of XML is needed, nor its entities.
+//! Two facts are read of two documents whose form is fixed: the user of a good ticket, and the ticket of a
+//! session that is over. Parts that could contradict them (declarations, comments, CDATA, a second such
+//! element) are refused, so that no XML parser is needed, nor its entities.
 
 use super::super::form::fields;
 
@@ -24,7 +24,7 @@ fn only_element<'t>(document: &'t str, name: &str) -> Option<&'t str> {
     (!text.contains('<') && !rest.contains(&open)).then_some(text.trim())
 }
 
-/// Whether a document has parts in which elements are none.
+/// Whether a document has parts whose content is not parsed as elements.
 fn hides_something(document: &str) -> bool {
     document.contains("<!")
 }
@@ -43,7 +43,7 @@ pub(super) fn user(answer: &[u8]) -> Option<&str> {
     is_sound.then_some(user)
 }
 
-/// The ticket whose session is over, of what the server posts: the document, or a form with it.
+/// Returns the ticket whose session is over, from the server's POST: the document, or a form with it.
 pub(super) fn ended_session(body: &[u8]) -> Option<String> {
     let form = fields(body).and_then(|fields| Some(fields.get("logoutRequest")?.as_str()?.to_owned()));
     let document = match &form {

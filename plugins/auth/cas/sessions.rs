@@ -1,4 +1,4 @@
-//! Who has logged in: tickets that hold, for the whole gateway.
+//! Sessions: valid tickets, for the whole gateway.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn now_ms(env: &Env<'_>) -> u64 {
 }
 
 impl Sessions {
-    /// Those of the gateway that an instance is built for.
+    /// Returns the sessions of the gateway that an instance is built for.
     pub(super) fn of(build: &Build<'_>) -> Result<Arc<Sessions>, String> {
         let told = Option::<Attributes>::deserialize(build.node.attribute(build.plugin));
         let told =
@@ -54,7 +54,7 @@ impl Sessions {
         })
     }
 
-    /// Notes a request of a session; false if there is none.
+    /// Notes a request of a session; false if the session does not exist.
     pub(super) fn renew(&self, fingerprint: &str, ticket: &str, env: &Env<'_>) -> bool {
         let now_ms = now_ms(env);
         let renewed = self.0.peek(&key(fingerprint, ticket), now_ms, |slot| {

@@ -1,4 +1,4 @@
-//! What cas-auth takes, and whom it lets pass.
+//! Tests of cas-auth: valid configurations, and requests that are accepted.
 
 use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;

@@ -33,7 +33,7 @@ pub(super) enum Value {
 /// The forms of patterns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Form {
-    /// `*` stands for the rest.
+    /// `*` matches the rest.
     Key,
     /// `:name` for a segment, `/*` for the rest.
     Key2,
@@ -68,7 +68,7 @@ impl Form {
     /// A pattern of this form.
     ///
     /// # Errors
-    /// Returns an error, which names it, if it is none.
+    /// Returns an error, which names it, if it is not a pattern.
     pub(super) fn pattern(self, text: &str) -> Result<Pattern, String> {
         let anchored = |segment: &str| {
             let names = match self {
@@ -76,7 +76,7 @@ impl Form {
                 _ => r"\{[^/]+?\}",
             };
             let names = Regex::new(names).map_err(|error| error.to_string())?;
-            // All but the names and the stars stands for itself.
+            // All but the names and the stars is literal.
             let mut whole = String::from("^");
             let mut from = 0;
             for name in names.find_iter(text) {
@@ -103,7 +103,7 @@ impl Form {
     }
 }
 
-/// A part of a path as a regular expression, in which `/*` stands for the rest.
+/// Returns a part of a path as a regular expression, in which `/*` matches the rest.
 fn literal(text: &str) -> String {
     regex::escape(text).replace(r"/\*", "/.*")
 }
@@ -135,7 +135,7 @@ impl Matcher {
     /// Reads a matcher.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if it is none that is understood.
+    /// Returns an error, which is a sentence, if it cannot be parsed.
     pub(super) fn parse(text: &str, names: &Names) -> Result<Matcher, String> {
         let mut reader = Reader { rest: text, names, depth: 0 };
         let matcher = reader.any()?;
@@ -145,7 +145,8 @@ impl Matcher {
         }
     }
 
-    /// Whether it holds for a request and a line. `patterns` are those of the line and of the matcher itself.
+    /// Whether it holds for a request and a line. `patterns` are the patterns of the line and of the matcher
+    /// itself.
     pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
         match self {
             Matcher::All(all) => all.iter().all(|one| one.holds(facts)),
@@ -176,12 +177,12 @@ impl Matcher {
     }
 }
 
-/// What a matcher looks at.
+/// The input of a matcher.
 pub(super) struct Facts<'f> {
     pub(super) request: &'f [&'f str],
     pub(super) line: &'f [String],
     pub(super) roles: &'f [Roles],
-    /// Those of the line, by form and value.
+    /// The patterns of the line, by form and value.
     pub(super) patterns: &'f [((Form, Value), Pattern)],
 }
 
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unsupported_matchers_are_refused() {
         let deep = format!("{}r.sub == p.sub{}", "(".repeat(40), ")".repeat(40));
         for (text, expected) in [
             ("", "a value is missing"),

@@ -1,7 +1,7 @@
 //! `authz-casbin`: who may do what, by a model and a policy of Casbin.
 //!
 //! The common part of Casbin's language is read here. Its library for Rust compiles regular expressions for
-//! each line and request, and panics on wrong ones; and what it cannot read of a policy it leaves out.
+//! each line and request, panics on invalid ones, and skips parts of a policy that it cannot parse.
 
 mod matcher;
 mod model;
@@ -138,7 +138,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 
 struct AuthzCasbin {
     username: String,
-    /// None where neither the configuration nor the metadata has one: nobody passes.
+    /// None where neither the configuration nor the metadata has one: every request is denied.
     enforcer: Option<Enforcer>,
 }
 
@@ -225,7 +225,7 @@ mod tests {
         let metadata = json!({"model": MODEL, "policy": POLICY});
         let plugin = entry_with("authz-casbin", bare.clone(), Some(metadata)).unwrap();
         assert_eq!(ask(&plugin, "PUT /res HTTP/1.1\nHost: h\nUser: alice"), "passed");
-        // Without any nobody passes.
+        // Without a model every request is denied.
         assert_eq!(ask(&entry("authz-casbin", bare).unwrap(), "GET / HTTP/1.1\nHost: h"), "503");
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

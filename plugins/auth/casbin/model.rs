@@ -20,7 +20,7 @@ struct Rule {
     patterns: Vec<((Form, Value), Pattern)>,
 }
 
-/// What the lines that are about a request come to.
+/// The result of the lines that match a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
     /// One allows it.
@@ -179,7 +179,7 @@ impl Rule {
             let text = match value {
                 Value::Line(at) => values.get(*at).map(String::as_str).unwrap_or_default(),
                 Value::Text(text) => text,
-                // The matcher has none.
+                // The matcher does not use it.
                 Value::Request(_) => continue,
             };
             let pattern = form.pattern(text).map_err(|error| format!("line {number}: {error}"))?;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unsupported_models_are_refused() {
         let allow = "some(where (p.eft == allow))";
         let fine = model("sub, obj, act", allow, "r.sub == p.sub");
         let check = |model: &str, policy: &str, expected: &str| {

@@ -53,7 +53,7 @@ impl Policy {
         }
     }
 
-    /// Makes sure that nothing is left: a line that nobody reads may be one that denies.
+    /// Makes sure that nothing is left: an ignored line may be one that denies.
     ///
     /// # Errors
     /// Returns an error, which names the line, if there is one.
@@ -87,7 +87,7 @@ fn values(line: &str) -> Option<Vec<String>> {
     (!quoted).then_some(values)
 }
 
-/// Who has which roles, in which domain.
+/// Roles of users, by domain.
 #[derive(Debug, Default)]
 pub(super) struct Roles(HashMap<String, HashMap<String, HashSet<String>>>);
 

@@ -151,7 +151,7 @@ struct Party {
     used: Arc<Used>,
 }
 
-/// What a browser keeps.
+/// The session in a browser's cookie.
 #[derive(Serialize, Deserialize)]
 enum Session {
     /// It is on its way to Casdoor.
@@ -160,7 +160,7 @@ enum Session {
     LoggedIn,
 }
 
-/// What Casdoor gives for a code.
+/// Casdoor's answer to a code.
 #[derive(Deserialize)]
 struct Granted {
     access_token: String,
@@ -187,7 +187,7 @@ impl AuthzCasdoor {
     }
 }
 
-/// 503 without a body; the log is told why.
+/// Returns 503 without a body; the reason is logged.
 fn unavailable(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
@@ -200,7 +200,7 @@ fn refuse(message: &'static str) -> Step {
     Reply::new(400).text(message).because(message).into()
 }
 
-/// Nobody can guess it.
+/// It cannot be guessed.
 fn new_state(env: &Env<'_>) -> Result<String, String> {
     let mut bytes = [0; 16];
     env.machine.fill_random(&mut bytes)?;

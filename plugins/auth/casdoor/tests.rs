@@ -1,4 +1,4 @@
-//! What authz-casdoor takes, and who it lets pass.
+//! Tests of authz-casdoor: valid configurations, and requests that are accepted.
 
 use serde_json::json;
 use sigma_config::plugins::PluginScope;
@@ -86,7 +86,7 @@ fn browsers_are_sent_and_come_back_once() {
     assert_eq!(back("code=a", &cookie), invalid);
     assert_eq!(back(&format!("code=a&code=b&state={state}"), &cookie), invalid);
     assert_eq!(back("code=a&state=1", &cookie), "400 invalid state");
-    // Nobody can be asked here.
+    // There is no provider here.
     assert_eq!(back(&format!("code=a&state={state}"), &cookie), "503");
     assert_eq!(back(&format!("code=a&state={state}"), &cookie), "400 invalid state", "the state was used");
     // A browser on its way has not logged in.

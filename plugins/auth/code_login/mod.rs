@@ -2,8 +2,8 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `dingtalk`, `feishu` | what an operator may say, and what the platform is asked |
-//! | here | the code of a request, the session in a cookie, and what the node is told |
+//! | `dingtalk`, `feishu` | the configuration, and the requests to the platform |
+//! | here | the code of a request, the session in a cookie, and the user for the node |
 
 mod dingtalk;
 mod feishu;
@@ -31,7 +31,7 @@ use sigma_plugin_kit::fields::is_name;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::service::{cleartext, unverified};
 
-/// The field in which the node is told the user.
+/// The field with the user for the node.
 const USER_FIELD: &str = "X-Userinfo";
 
 /// The variable in which `acl` finds the user, as JSON.
@@ -43,7 +43,7 @@ const LIVES_S: u64 = 900;
 /// Most bytes of a user, as JSON: a cookie and a field hold it.
 const USER_BYTES: usize = 8 << 10;
 
-/// What both plugins need of a configuration.
+/// The settings that both plugins need.
 struct Party {
     /// The plugin.
     name: &'static str,
@@ -66,7 +66,8 @@ impl Party {
     /// Recognises a session.
     ///
     /// # Errors
-    /// Returns an error, which is what is left to do, if there is none: the code of the request, or the answer.
+    /// Returns an error, which is the next step, if there is no session: the code of the request, or the
+    /// answer.
     fn recognise(&self, ctx: &mut Context, env: &Env<'_>) -> Result<(), Result<String, Step>> {
         if let Some(user) = self.cookie.read::<User>(ctx, env) {
             self.cookie.hide(ctx);
@@ -143,7 +144,7 @@ fn post(service: &Service, upstream: &str, body: &Value, timeout_ms: u64, ctx: &
     call
 }
 
-/// Names of the fields with a URL, which are those of the upstreams as well.
+/// Names of the fields with a URL, which are also the names of the upstreams.
 const TOKEN_URL: &str = "access_token_url";
 const USER_URL: &str = "userinfo_url";
 

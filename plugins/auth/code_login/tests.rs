@@ -1,4 +1,4 @@
-//! What dingtalk-auth and feishu-auth take, and what they do without a platform.
+//! Tests of dingtalk-auth and feishu-auth: valid configurations, and behaviour without a platform.
 
 use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;
@@ -63,7 +63,7 @@ fn without_a_code_a_browser_is_sent_elsewhere() {
         let invalid = "401 {\"message\":\"Invalid authorization code\"} ";
         assert_eq!(ask("GET /?code= HTTP/1.1\nHost: h"), invalid);
         assert_eq!(ask("GET /?code=a&code=b HTTP/1.1\nHost: h"), invalid);
-        // Nobody can be asked here.
+        // There is no platform here.
         let away = if plugin == "feishu-auth" {
             invalid
         } else {

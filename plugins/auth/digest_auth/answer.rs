@@ -1,4 +1,4 @@
-//! What a client answers to a challenge, and what it should answer.
+//! A client's answer to a challenge, and the expected answer.
 
 use aws_lc_rs::digest;
 use md5::{Digest as _, Md5};
@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::variables::percent_decoded;
 
-/// Digests by their names in the registry of RFC 7616. Those with `-sess` bind what a client derives from its
-/// password to one nonce.
+/// Digests by their names in the registry of RFC 7616. The algorithms with `-sess` bind the client's hash of
+/// its password to one nonce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(super) enum Algorithm {
     #[serde(rename = "SHA-256")]
@@ -72,7 +72,7 @@ impl Hash {
     }
 }
 
-/// What a digest is of.
+/// The input of a digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Qop {
@@ -93,7 +93,7 @@ impl Qop {
     }
 }
 
-/// What a client answers to a challenge.
+/// A client's answer to a challenge.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) username: Vec<u8>,
@@ -167,11 +167,11 @@ impl Answer {
         })
     }
 
-    /// The response of somebody with this name who knows the password (RFC 7616 §3.4.1), to a request with this
-    /// method and body.
+    /// Returns the response of a client with this name and the password (RFC 7616 §3.4.1), to a request with
+    /// this method and body.
     ///
-    /// The nonce and the client's of a session are those of the request: clients keep both while they may, and a
-    /// nonce that is used anew begins a session.
+    /// The nonces of a session, the gateway's and the client's, are the request's: clients keep both while
+    /// they may, and a nonce that is used again begins a session.
     pub(super) fn expected(
         &self,
         algorithm: Algorithm,
@@ -201,8 +201,8 @@ fn extended(value: &[u8]) -> Option<Vec<u8>> {
     Some(percent_decoded(&rest[at + 1..]).into_owned())
 }
 
-/// Parameters by their names in small letters (RFC 9110 §11.2). None if it is no list of them, or if one stands
-/// twice.
+/// Parameters by their names in small letters (RFC 9110 §11.2). None if it is not a list of them, or if one
+/// appears twice.
 fn params(mut rest: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let mut params: Vec<(String, Vec<u8>)> = Vec::new();
@@ -240,7 +240,7 @@ fn params(mut rest: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     }
 }
 
-/// What stands before the closing quote, and what follows it.
+/// Returns the text before the closing quote, and the rest.
 fn unquoted(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();
     let mut bytes = quoted.iter();

@@ -9,8 +9,8 @@ use super::Consumer;
 use super::answer::Hash;
 use sigma_plugin_kit::clock::process_ms;
 
-/// Milliseconds until the digests of all names are made anew for one that is not known: whoever makes digests up
-/// must not have a worker do nothing else.
+/// Milliseconds until the digests of all names are computed again for an unknown one: made-up digests must
+/// not keep a worker busy.
 const PAUSE_MS: u64 = 5_000;
 
 /// The digests of a worker's consumers, by realm and function.
@@ -24,7 +24,7 @@ struct Table {
 }
 
 impl HashedNames {
-    /// The name with this digest; None if nobody has it, or only since a few seconds.
+    /// The name with this digest; None if the name does not exist, or only since a few seconds.
     pub(super) fn find(&self, digest: &[u8], realm: &str, hash: Hash, env: &Env<'_>) -> Option<Box<str>> {
         let mut tables = self.0.borrow_mut();
         let table = tables.entry((realm.into(), hash)).or_default();

@@ -1,6 +1,6 @@
 //! `digest-auth`: name and password, of which only a digest is sent (RFC 7616).
 //!
-//! [`answer`] has what a client answers, [`hashed_names`] finds names that are sent as digests.
+//! [`answer`] has the client's answer, [`hashed_names`] finds names that are sent as digests.
 
 pub(super) mod answer;
 mod hashed_names;
@@ -129,9 +129,9 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     }
 }
 
-/// What every instance of this process has in common.
+/// State that all instances of this process share.
 struct Common {
-    /// The key of nonces where the configuration has none.
+    /// The key of nonces where the configuration does not set one.
     key: hmac::Key,
     /// How often nonces were used.
     uses: Shared<Uses>,
@@ -164,7 +164,7 @@ impl Uses {
     }
 }
 
-/// What is left to do may wait for the body, and shares this.
+/// The remaining checks may wait for the body, and share this.
 struct DigestAuth(Arc<Verifier>);
 
 struct Verifier {
@@ -173,7 +173,7 @@ struct Verifier {
     common: Arc<Common>,
 }
 
-/// Who a client says to be, before that is proven.
+/// The claimed identity of a client, before it is proven.
 struct Claim {
     answer: Answer,
     algorithm: Algorithm,
@@ -182,7 +182,7 @@ struct Claim {
 
 /// Why a client has to answer another challenge.
 enum Failure {
-    /// Name and password are right, and the nonce is none to be used any more.
+    /// Name and password are right, but the nonce is not valid any more.
     Stale,
     Refused(Refusal),
 }
@@ -256,7 +256,7 @@ impl Verifier {
         Some(left.saturating_mul(1000))
     }
 
-    /// Everything but what is proven.
+    /// Checks everything but the proof.
     fn claim(&self, ctx: &Context, env: &Env<'_>) -> Result<Claim, Failure> {
         let value = authorization(ctx).ok_or(Refusal::absent("Missing authorization in request"))?;
         let answer = Answer::parse(value).map_err(invalid_header)?;
@@ -332,7 +332,7 @@ impl Verifier {
         self.end(proven.map(|()| Arc::clone(&claim.identity)), ctx, env)
     }
 
-    /// Puts the whole challenge of RFC 7616 in place of the short one.
+    /// Replaces the short challenge by the whole one of RFC 7616.
     fn challenged(&self, step: Step, is_stale: bool, env: &Env<'_>) -> Step {
         let Step::Reply(mut reply) = step else { return step };
         const CHALLENGE: &str = "WWW-Authenticate";

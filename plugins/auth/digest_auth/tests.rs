@@ -24,7 +24,7 @@ fn the_example_of_the_rfc() {
 }
 
 #[test]
-fn answers_that_are_none() {
+fn invalid_answers_are_refused() {
     let good = MUFASA.replace("ALGORITHM", "MD5").replace("RESPONSE", "x");
     let check = |from: &str, to: &str, expected: Result<(), &str>| {
         let value = good.replace(from, to);
@@ -106,7 +106,7 @@ fn header(nonce: &str, nc: u32, uri: &str, (user, password): (&str, &str)) -> St
 
 const JACK: (&str, &str) = ("jack", "jacks-password");
 
-/// A world that knows jack; what the plugin says of an answer to a challenge, and the status.
+/// A gateway with the consumer jack; the plugin's verdict on an answer to a challenge, and the status.
 fn world() -> Case {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     case.consumer("jack", "digest-auth", &json!({"username": JACK.0, "password": JACK.1}));
@@ -151,7 +151,7 @@ fn attacks_on_an_answer() {
     check("GET /a?b", &header(&nonce, 3, "/a?b", JACK), "jack");
     check("GET /a?b", &header(&nonce, 2, "/a?b", JACK), "jack");
     check("GET /a?b", &header(&nonce, 2, "/a?b", JACK), "401 stale");
-    // Nonces that nobody gave out; only who knows the password is told that it is the nonce.
+    // Made-up nonces; only a client with the password learns that the nonce is the problem.
     let forged = nonce.replace(&nonce[..4], "AAAA");
     check("GET /a?b", &header(&forged, 1, "/a?b", JACK), "401 stale");
     check("GET /a?b", &header(&forged, 1, "/a?b", ("jack", "other")), "401");
@@ -304,7 +304,7 @@ fn sessions_bodies_and_hashed_names() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused() {
+fn algorithms_that_are_not_offered_are_refused() {
     let mut case = world();
     let entry = entry("digest-auth", json!({})).unwrap();
     let nonce = nonce_of(&mut case, &entry);

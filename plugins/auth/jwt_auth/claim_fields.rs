@@ -52,7 +52,7 @@ impl JsonSchema for ClaimFields {
 }
 
 impl ClaimFields {
-    /// Takes out what the client sent in these fields.
+    /// Removes the client's own fields of these names.
     pub(super) fn remove(&self, headers: &mut Headers) {
         self.0.iter().for_each(|(_, field)| headers.remove_name(field.as_bytes()));
     }

@@ -1,4 +1,4 @@
-//! What the tokens of a consumer are verified with.
+//! Keys that verify the tokens of a consumer.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub(super) struct Consumer {
 
 impl Configuration for Consumer {}
 
-/// What is to be said of a consumer's or credential's configuration as it is written.
+/// Returns warnings about the configuration of a consumer or credential.
 pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope != PluginScope::Consumer {
         return super::warnings(conf);
@@ -104,7 +104,7 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     found
 }
 
-/// What a consumer's tokens are verified with.
+/// The keys that verify a consumer's tokens.
 pub(super) struct Verifier {
     grace_s: f64,
     issuer: Option<String>,
@@ -114,9 +114,9 @@ pub(super) struct Verifier {
 enum Keys {
     /// The consumer's own secret.
     Secret(Key),
-    /// The consumer's own public key: what it has signed is remembered.
+    /// The consumer's own public key: its valid signatures are cached.
     Public(Arc<KeyRing>),
-    /// Those that an issuer publishes.
+    /// The keys that an issuer publishes.
     Published { algorithm: Algorithm, settings: Box<SourceSettings>, source: OnceLock<Arc<KeySource>> },
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `consumer` | what a consumer's tokens are verified with |
+//! | `consumer` | the keys that verify a consumer's tokens |
 //! | `claim_fields` | claims as fields that the node gets |
 
 mod claim_fields;
@@ -128,10 +128,10 @@ impl Scheme for Bearer {
     const REALM: &str = "jwt";
 }
 
-/// What the client is told of a token that was read and is not good.
+/// The client's message for a token that was parsed and is not valid.
 const FAILED: &str = "failed to verify jwt";
 
-/// What the client is told of a token that cannot be read.
+/// The client's message for a token that cannot be parsed.
 const INVALID: &str = "JWT token invalid";
 
 impl Config {
@@ -146,7 +146,7 @@ impl Config {
             .or_else(|| cookie(&ctx.request.headers, &self.cookie).map(<[u8]>::to_vec))
     }
 
-    /// Takes the token out of the request, and what stands in its other places.
+    /// Removes the token from the request, and the values in its other places.
     fn hide(&self, ctx: &mut Context) {
         self.header.remove(&mut ctx.request.headers);
         ctx.hide_argument(&self.query);
@@ -163,14 +163,14 @@ impl Config {
         Token::parse(text).map_err(|detail| Refusal::new(INVALID, detail))
     }
 
-    /// Who is named by the claim.
+    /// Returns the consumer that the claim names.
     fn find<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         let key = match token.claims.get(&self.key_claim_name) {
             None | Some(Value::Bool(false)) => return Err(Refusal::plain("missing user key in JWT token")),
             Some(key) => key.as_str(),
         };
         const UNKNOWN: &str = "Invalid user key in JWT token";
-        // A number is nobody's key, whatever its digits.
+        // A number is not a consumer's key, with any digits.
         let key = key.ok_or(Refusal::new(UNKNOWN, "the user key is no text"))?;
         let found = self.policy.find(env, key.as_bytes(), UNKNOWN);
         found.map_err(|detail| Refusal::new(UNKNOWN, detail))
@@ -209,7 +209,7 @@ impl Config {
         self.policy.conclude(ctx, env, Ok(identity))
     }
 
-    /// One consumer may be an issuer, and its tokens those of many users.
+    /// One consumer may be an issuer, whose tokens belong to many users.
     fn mark(&self, token: &Token, ctx: &mut Context) {
         match token.text_claim("sub") {
             Some(sub) => ctx.mark_personal("jwt-auth", Some(sub.as_bytes())),

@@ -43,7 +43,7 @@ fn hs256(mut claims: Value) -> String {
     token(&json!({"alg": "HS256"}), &claims, &|text| hs(hmac::HMAC_SHA256, b"secret", text))
 }
 
-/// A gateway that knows one consumer by this configuration, and somebody for everybody else.
+/// A gateway with one consumer of this configuration, and an anonymous consumer.
 fn knowing(conf: &Value) -> Case {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     case.consumer("jack", "jwt-auth", conf);
@@ -51,7 +51,7 @@ fn knowing(conf: &Value) -> Case {
     case
 }
 
-/// Who the request is from, or what is answered.
+/// Returns the consumer of the request, or the answer.
 fn told(case: &mut Case, conf: &Value, request: &str) -> String {
     case.request(request);
     let entry = entry("jwt-auth", conf.clone()).unwrap();
@@ -233,7 +233,7 @@ fn tokens_are_found_and_hidden() {
     assert_eq!(seen, "/ - a=\"b/c\"; d=e");
     let anyone = json!({"hide_credentials": true, "anonymous_consumer": "anyone"});
     assert_eq!(check(anyone, "GET / HTTP/1.1\nHost: h\nCookie: jwt=x", "anyone"), "/ - -");
-    // What the plugin would have read elsewhere is a token as well.
+    // Values in the other places of tokens are tokens as well.
     let all = "GET /?jwt=TOKEN&a HTTP/1.1\nHost: h\nAuthorization: TOKEN\nCookie: jwt=TOKEN; b=c";
     assert_eq!(check(hidden(), all, "jack"), "/?a - b=c");
 }
@@ -312,7 +312,7 @@ R0hvYWnQafJg06LyantjSTS44xwwXYZG/DXmGn26uQpVsVHBXWC00kX+ggqYgiGM
 Z4hhPjxTrUyR2YuGkQIDAQAB
 -----END PUBLIC KEY-----";
 
-/// What that key has signed: `{"alg":"RS256"}` and `{"key":"user"}`.
+/// Signed by that key: `{"alg":"RS256"}` and `{"key":"user"}`.
 const SHORT_TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJrZXkiOiJ1c2VyIn0.\
     j7fZyMeFWll6lSgzmKTLwrpeAyGytysSaaUZi-I9aavMJW97fxIgiSwWM4cIwEz4SLkQdjOHFhx8rgvPvZF8f1HdZH\
     URpQCetS-zcWjjC3AQzdA70VkmlkbaDPZS3MzDUnF_-Q_8BcQUrkr9nr6s1J0-gilLZ0zAD9dZWDbh8p0";
@@ -386,7 +386,7 @@ fn the_issuer_of_a_consumer_is_compared() {
 }
 
 #[test]
-fn what_an_issuer_cannot_be_is_refused() {
+fn invalid_issuers_are_refused() {
     let check = |more: Value, expected: &str| {
         let conf = merged(
             json!({"key": "a", "algorithm": "ES256", "jwks_uri": "https://login.example/keys"}),
@@ -425,7 +425,7 @@ fn what_an_issuer_cannot_be_is_refused() {
 
 /// Another method may succeed where this one fails: the fields that it sets are not the client's then either.
 #[test]
-fn fields_of_claims_are_nobody_elses() {
+fn fields_of_claims_are_written_by_the_gateway_only() {
     let mut case = knowing(&json!({"key": "user", "secret": "secret"}));
     case.consumer("jill", "key-auth", &json!({"key": "jills"}));
     let conf =

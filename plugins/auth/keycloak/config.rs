@@ -1,4 +1,4 @@
-//! What an operator may say of a Keycloak and of what it protects.
+//! The configuration of a Keycloak and of the resources that it protects.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -128,7 +128,7 @@ impl Configuration for Config {
     }
 }
 
-/// Names of the fields with a URL, which are those of the upstreams as well.
+/// Names of the fields with a URL, which are also the names of the upstreams.
 pub(super) const DISCOVERY: &str = "discovery";
 pub(super) const TOKEN_ENDPOINT: &str = "token_endpoint";
 pub(super) const RESOURCES_ENDPOINT: &str = "resource_registration_endpoint";

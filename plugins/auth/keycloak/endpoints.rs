@@ -44,13 +44,13 @@ pub(super) enum Endpoint {
     Resources,
 }
 
-/// What the document says; texts are told to clients.
+/// The parsed document; its texts are shown to clients.
 pub(super) struct Discovered {
     token: Result<Arc<Place>, String>,
     resources: Result<Arc<Place>, String>,
 }
 
-/// What is read of the document.
+/// The parts of the document that are read.
 #[derive(Deserialize)]
 struct Document {
     token_endpoint: Option<String>,

@@ -2,9 +2,9 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config` | what an operator may say |
+//! | `config` | the configuration |
 //! | `endpoints` | where Keycloak is asked |
-//! | `permissions` | what a request needs |
+//! | `permissions` | the permissions that a request needs |
 //! | `password_grant` | tokens for a name and a password |
 
 mod config;
@@ -81,7 +81,7 @@ struct AuthzKeycloak(Arc<Party>);
 struct Party {
     config: Config,
     places: Places,
-    /// What tells the answers to this party from those to others.
+    /// A key that separates the answers to this party from other parties' answers.
     key: Key,
 }
 
@@ -101,8 +101,8 @@ impl AuthzKeycloak {
 /// Goes on with something that could be had, or could not.
 type Then<T> = Box<dyn FnOnce(T, &mut Context, &Env<'_>) -> Step>;
 
-/// The credentials of a request, as they are sent on; None if there are none, or several of which the node might
-/// read others.
+/// The credentials of a request, as they are sent on; None if the request has no credentials, or several of
+/// which the node might read others.
 fn credentials(ctx: &Context) -> Option<Vec<u8>> {
     let mut values = ctx.request.headers.get_all(HeaderId::Authorization);
     let value = values.next().filter(|value| !value.is_empty())?;
@@ -113,7 +113,7 @@ fn credentials(ctx: &Context) -> Option<Vec<u8>> {
     Some(if has_scheme { value.to_vec() } else { [b"Bearer ", value].concat() })
 }
 
-/// 503 with what is wrong.
+/// Returns 503 with the problem.
 fn unavailable(reason: &str) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
@@ -176,7 +176,7 @@ impl Party {
         self.endpoint(Endpoint::Token, ctx, env, Box::new(then))
     }
 
-    /// What Keycloak's answer comes to.
+    /// Returns the step for Keycloak's answer.
     fn settle(&self, answer: Result<Answer, CallError>) -> Step {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let fault = match answer {
@@ -203,7 +203,7 @@ impl Party {
     }
 }
 
-/// Whether Keycloak grants what it was asked for, in so many words.
+/// Whether Keycloak explicitly grants the request.
 fn is_grant(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Decision {
@@ -222,7 +222,7 @@ impl Plugin for AuthzKeycloak {
             let message = "Missing JWT token in request";
             return Reply::new(401).json(&serde_json::json!({ "message": message })).because(message).into();
         };
-        // What a method with such a character asks for would be read in two ways.
+        // The scope of a method with such a character would be ambiguous.
         if party.config.http_method_as_scope && ctx.request.method_token().contains(&b'#') {
             return party.deny(Vec::new());
         }

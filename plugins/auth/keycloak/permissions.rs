@@ -1,5 +1,5 @@
-//! What a request needs: as written, or the resources whose URI fits its path, which Keycloak tells the gateway's
-//! own account.
+//! The permissions that a request needs: as written, or the resources whose URI fits its path, which Keycloak
+//! lists for the gateway's own account.
 
 use std::sync::Arc;
 

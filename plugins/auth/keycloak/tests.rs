@@ -1,4 +1,4 @@
-//! What authz-keycloak takes, and what Keycloak's answers come to.
+//! Tests of authz-keycloak: valid configurations, and results of Keycloak's answers.
 
 use serde_json::{Value, json};
 use sigma_config::plugins::PluginScope;
@@ -74,7 +74,7 @@ fn only_a_clear_grant_is_one() {
 }
 
 #[test]
-fn without_a_service_nobody_passes() {
+fn without_a_service_requests_are_denied() {
     let check = |more: Value, head: &str, expected: &str| {
         let mut conf =
             json!({"client_id": "shop", "token_endpoint": "https://kc/token", "permissions": ["a"]});

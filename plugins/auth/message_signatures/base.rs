@@ -1,4 +1,4 @@
-//! What is signed: the components of a request, line by line (RFC 9421 §2).
+//! The signature base: the components of a request, line by line (RFC 9421 §2).
 
 use std::borrow::Cow;
 
@@ -79,8 +79,8 @@ fn name(item: &Item) -> Option<&str> {
     }
 }
 
-/// Whether an item names something that a request has and this gateway can compute. Whatever it does
-/// not know makes the signature invalid (RFC 9421 §2.5).
+/// Whether an item names something that a request has and this gateway can compute. An unknown component
+/// makes the signature invalid (RFC 9421 §2.5).
 fn known(item: &Item) -> Result<(), &'static str> {
     let name = name(item).ok_or("it is no string")?;
     let keys: Vec<&str> = item.params.iter().map(|(key, _)| &**key).collect();
@@ -115,7 +115,7 @@ fn known(item: &Item) -> Result<(), &'static str> {
 }
 
 impl Component {
-    /// Whether what is signed settles this component, by itself or as part of another one.
+    /// Whether the signed components cover this one, by itself or as part of another one.
     pub(crate) fn is_covered(&self, signed: &[Item]) -> bool {
         let has = |name: &str| signed.iter().any(|item| *item == Item::text(name));
         let own = name(&self.0).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Component {
         }
     }
 
-    /// As it stands in what is signed.
+    /// Returns the item as it is written in the signature base.
     pub(crate) fn item(&self) -> &Item {
         &self.0
     }
@@ -174,7 +174,7 @@ fn same(a: &Item, b: &Item) -> bool {
 /// The text that is signed (RFC 9421 §2.5).
 ///
 /// # Errors
-/// Returns an error, which is a text for the log, if a component is unknown, stands twice, or is not in the
+/// Returns an error, which is a text for the log, if a component is unknown, appears twice, or is not in the
 /// request.
 pub(crate) fn signature_base(subject: &Subject<'_>, signed: &InnerList) -> Result<Vec<u8>, &'static str> {
     let mut base = Vec::new();
@@ -184,7 +184,7 @@ pub(crate) fn signature_base(subject: &Subject<'_>, signed: &InnerList) -> Resul
             return Err("a component is signed twice");
         }
         let value = subject.value(item)?;
-        // The lines of what is signed end in line feeds: none may come from within.
+        // The signed lines end in line feeds: a value must not contain any.
         if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
             return Err("a component holds a line end");
         }

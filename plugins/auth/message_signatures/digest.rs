@@ -1,4 +1,4 @@
-//! `Content-Digest` (RFC 9530): what a body has to be.
+//! `Content-Digest` (RFC 9530): the digest of a body.
 
 use aws_lc_rs::digest::{self, SHA256, SHA512};
 

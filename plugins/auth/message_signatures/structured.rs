@@ -1,7 +1,7 @@
 //! Structured fields (RFC 8941): dictionaries, and the lists and items within them.
 //!
-//! Stricter than the RFC in one point: where a key stands twice the RFC lets the last one count. What is
-//! signed must not depend on who reads it, so such a field is refused.
+//! Stricter than the RFC in one point: where a key appears twice, the RFC uses the last one. A signed text
+//! must not depend on its reader, so such a field is refused.
 
 use base64::Engine;
 use base64::alphabet;
@@ -20,7 +20,7 @@ pub(crate) enum Bare {
     Boolean(bool),
 }
 
-/// Parameters in order; no key stands twice.
+/// Parameters in order; no key appears twice.
 pub(crate) type Params = Vec<(String, Bare)>;
 
 /// A value with its parameters.
@@ -44,7 +44,7 @@ pub(crate) enum Member {
     List(InnerList),
 }
 
-/// A dictionary (RFC 8941 §3.2): its members in order; no key stands twice.
+/// A dictionary (RFC 8941 §3.2): its members in order; no key appears twice.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dictionary(pub(crate) Vec<(String, Member)>);
 
@@ -124,7 +124,7 @@ impl Item {
         Item { value: Bare::Text(text.to_owned()), params: Params::new() }
     }
 
-    /// Reads an item and nothing after it. None if it is none.
+    /// Reads an item and nothing after it. None if it is invalid.
     pub(crate) fn parse(text: &[u8]) -> Option<Item> {
         let mut reader = Reader { rest: text };
         let item = reader.item()?;
@@ -360,7 +360,7 @@ mod tests {
             "a=--1",
             "a;=1",
             "a=(1)x",
-            // What counts of two depends on who reads it.
+            // Readers differ in which of two they use.
             "a=1, a=2",
             "a=1;x=1;x=2",
         ] {

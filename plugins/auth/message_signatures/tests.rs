@@ -1,4 +1,4 @@
-//! The examples of RFC 9421 (appendix B), and what an attacker makes of a signed request.
+//! The examples of RFC 9421 (appendix B), and attacks on signed requests.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -130,7 +130,7 @@ fn the_examples_of_the_rfc() {
         "X5spyd6CFnAG5QnDyHfqoSNICd+BUP4LYMz2Q0JXlb//4Ijpzp+kve2w4NIyqeAuM7jTDX+sNalzA8ESSaHD3A==",
         "test-key-ecc-p256",
     );
-    // What covers no method is not enough by default.
+    // A signature without the method is not enough by default.
     let fields = "Signature-Input: sig-b21=();created=1618884473;keyid=\"test-key-rsa-pss\"\nSignature: sig-b21=:AAAA:";
     assert_eq!(from(&mut case, &json!({}), &json!({}), &example(fields)), "401");
 }
@@ -224,7 +224,7 @@ fn components() {
 }
 
 #[test]
-fn what_cannot_be_signed() {
+fn line_feeds_cannot_be_signed() {
     let check = |components: &str, expected: &str| {
         let fields = "X-A: one\nX-D: a=1, a=2\nX-Bad: \"";
         assert_eq!(lines("/p?a=1&a=2&%61b=3&ab=4", fields, components), Err(expected), "{components}");
@@ -283,7 +283,7 @@ fn attacks_on_a_signed_request() {
     let plain = || json!({});
     check(plain(), "GET /a?b", &good, "secret");
     check(plain(), "GET /a?b", &good.replace("Signature-Input", "SIGNATURE-INPUT"), "secret");
-    // Another request in its place.
+    // Another request with the same signature.
     check(plain(), "POST /a?b", &good, "401");
     check(plain(), "GET /a?c", &good, "401");
     check(plain(), "GET /a", &good, "401");
@@ -294,7 +294,7 @@ fn attacks_on_a_signed_request() {
         &good.replace("Signature-Input", "X-Forwarded-Proto: https\nSignature-Input"),
         "401",
     );
-    // No signature, half of one, or something else in its place.
+    // No signature, half of one, or another text instead.
     check(plain(), "GET /a?b", "", "401");
     let (input, signature) = good.split_once('\n').unwrap();
     check(plain(), "GET /a?b", input, "401");
@@ -329,7 +329,7 @@ fn attacks_on_a_signed_request() {
     );
     check(json!({"tag": "other"}), "GET /a?b", &tagged, "401");
     check(json!({"tag": "app"}), "GET /a?b", &good, "401");
-    // Components left out, or parts of what is wanted.
+    // Missing components, or parts of the required ones.
     check(plain(), "GET /a?b", &signed("\"@method\"", "\"@method\": GET", KEY), "401");
     let path = signed("\"@method\" \"@path\"", "\"@method\": GET\n\"@path\": /a", KEY);
     check(plain(), "GET /a?b", &path, "401");
@@ -364,7 +364,7 @@ fn attacks_on_a_signed_request() {
         signed(TARGET, TARGET_LINES, ";created=1618884473;keyid=\"test-key-ed25519\";alg=\"hmac-sha256\"");
     check(plain(), "GET /a?b", &confused, "401");
     check(plain(), "GET /a?b", &confused.replace(";alg=\"hmac-sha256\"", ""), "401");
-    // Nobody's key, and parameters of other types.
+    // An unknown key, and parameters of other types.
     for params in [
         ";created=1618884473",
         ";created=1618884473;keyid=\"\"",
@@ -448,7 +448,7 @@ fn bodies() {
 }
 
 #[test]
-fn one_scheme_beside_the_other() {
+fn two_schemes_side_by_side() {
     let mut case = world();
     let fields = signed(TARGET, TARGET_LINES, ";created=1618884473;keyid=\"test-shared-secret\"");
     let head = "GET /a?b HTTP/1.1\nHost: h\nDate: Tue, 15 Nov 1994 08:12:31 GMT\n";
@@ -473,6 +473,6 @@ fn one_scheme_beside_the_other() {
     check(either(), &fields, "secret");
     check(either(), &authorization, "secret");
     check(json!({}), &authorization, "401");
-    // Who says that it has a message signature needs one that holds.
+    // A client that sends a message signature needs a valid one.
     check(either(), &format!("{authorization}\nSignature: s=:AAAA:"), "401");
 }

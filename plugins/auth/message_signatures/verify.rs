@@ -15,7 +15,7 @@ use sigma_plugin_kit::key_pair::Verifier;
 const SIGNATURE_INPUT: &str = "Signature-Input";
 const SIGNATURE: &str = "Signature";
 
-/// What a signature has to be.
+/// The requirements of a signature.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
@@ -75,11 +75,11 @@ fn dictionary(headers: &Headers, name: &str) -> Result<Dictionary, &'static str>
 }
 
 impl Rules {
-    /// The signature that counts, before anybody knows whose it is.
+    /// Returns the signature that counts, before its owner is known.
     ///
     /// # Errors
-    /// Returns an error, which is a text for the log, if there is none, if there are several, or if it leaves
-    /// unsigned what must be signed.
+    /// Returns an error, which is a text for the log, if there is no signature, if there are several, or if
+    /// it does not cover a required component.
     pub(crate) fn claim(&self, headers: &Headers) -> Result<Claim, &'static str> {
         let inputs = dictionary(headers, SIGNATURE_INPUT)?;
         let mut chosen = inputs.0.iter().filter(|(label, member)| self.is_meant(label, member));

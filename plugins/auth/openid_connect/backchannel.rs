@@ -13,10 +13,10 @@ use super::super::tokens::{Lookup, Metadata, Token, is_for};
 use super::Party;
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
-/// Most bytes of a logout token with what is around it.
+/// Most bytes of a body with a logout token.
 const BODY_BYTES: usize = 64 << 10;
 
-/// What a logout token claims to be.
+/// The event claim of a logout token.
 const EVENT: &str = "http://schemas.openid.net/event/backchannel-logout";
 
 /// The only `logout_token` of a form.
@@ -107,7 +107,7 @@ impl Party {
         if !is_for(&token.claims, std::slice::from_ref(&self.config.client_id)) {
             return Err("the logout token is for another client");
         }
-        // An ID token is none (Back-Channel Logout 1.0 §2.4).
+        // An ID token is not a logout token (Back-Channel Logout 1.0 §2.4).
         if !is_logout || token.claims.contains_key("nonce") {
             return Err("the token is no logout token");
         }

@@ -15,13 +15,13 @@ use super::identity::{Told, challenge, refuse_audience, refuse_schema, refuse_sc
 use super::questions::{Flights, seconds};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 
-/// Most bytes of what is known of tokens by introspection, without the claims themselves: some 50,000 tokens.
+/// Most bytes of the cache of introspected tokens, without the claims themselves: some 50,000 tokens.
 const KNOWN_BYTES: usize = 10 << 20;
 
-/// What a provider said of a token, or why it said nothing.
+/// A provider's answer about a token, or the reason for its absence.
 type Said = Result<Arc<Map<String, Value>>, Arc<str>>;
 
-/// What providers said of tokens: for the whole gateway.
+/// Results of introspection: for the whole gateway.
 pub(super) struct Introspected {
     good: Shared<Option<Arc<Map<String, Value>>>>,
     asked: Arc<Flights<Said>>,
@@ -42,15 +42,15 @@ struct Inquiry {
     along: Vec<(String, Vec<u8>)>,
 }
 
-/// Who may have issued a token.
+/// The possible issuers of a token.
 enum Issuers<'a> {
     Named(&'a [String]),
     Provider(&'a Metadata),
-    /// Who has the private key of `public_key`: nothing else is known of the provider.
+    /// The owner of the private key of `public_key`: nothing else is known of the provider.
     OfKey,
 }
 
-/// What a request brings.
+/// The credentials in a request.
 pub(super) enum Brought {
     Nothing,
     Token(Vec<u8>),
@@ -164,7 +164,7 @@ impl Party {
         }
     }
 
-    /// What else there is to ask of a token whose signature holds.
+    /// Checks a token after its signature.
     fn judge_token(&self, token: &Token, issuers: &Issuers<'_>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let slack = self.config.iat_slack as f64;
         let now = env.unix_time().as_secs_f64();
@@ -202,7 +202,7 @@ impl Party {
     }
 
     fn by_question(self: &Arc<Self>, token: Vec<u8>, ctx: &mut Context, env: &Env<'_>) -> Step {
-        // What no token can be is asked of nobody (RFC 6750 §2.1).
+        // A malformed token is not sent to the provider (RFC 6750 §2.1).
         let is_token = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         let Some(token) = String::from_utf8(token).ok().filter(|text| is_token(text)) else {
             return self.invalid("invalid token");
@@ -257,7 +257,8 @@ impl Party {
         })
     }
 
-    /// Remembers what the provider said of a good token, as long as it says, and the operator.
+    /// Caches the provider's answer about a good token, for the time that the provider and the operator
+    /// allow.
     fn remember(&self, key: &[u8; 32], claims: &Arc<Map<String, Value>>, env: &Env<'_>) {
         let config = &self.config;
         let Some(mut left) = claims.get(&config.introspection_expiry_claim).and_then(seconds) else { return };
@@ -287,7 +288,7 @@ impl Party {
         fields.collect()
     }
 
-    /// What stands for a question of this client to this provider.
+    /// Returns the cache key of a question of this client to this provider.
     fn digest_of(&self, token: &str, along: &[(String, Vec<u8>)]) -> [u8; 32] {
         let endpoint = self.config.introspection_endpoint.as_ref().map_or("", Address::as_str);
         let mut parts = vec![endpoint.as_bytes(), token.as_bytes()];
@@ -296,7 +297,7 @@ impl Party {
     }
 }
 
-/// 400 for what are no credentials.
+/// Returns 400 for invalid credentials.
 pub(super) fn broken() -> Step {
     Reply::new(400).because("Authorization holds no credentials").into()
 }

@@ -49,7 +49,7 @@ impl Default for Returned {
     }
 }
 
-/// What a provider sends a browser back with.
+/// The parameters with which a provider sends a browser back.
 #[derive(Default)]
 struct Returning {
     code: Option<String>,
@@ -82,7 +82,7 @@ impl Returning {
 }
 
 impl Party {
-    /// Takes a login to its end, or says why it has none in the log.
+    /// Completes a login, or logs why it failed.
     pub(super) fn call_back(self: &Arc<Self>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if ctx.request.method != Method::Get {
             return refuse("the callback was not asked for by GET");
@@ -134,7 +134,7 @@ impl Party {
         if is_second { Err("the login has come back before") } else { Ok(pending) }
     }
 
-    /// What becomes of a login that the provider did not let happen.
+    /// Returns the step for a login that the provider denied.
     fn provider_failed(
         self: &Arc<Self>,
         error: &str,
@@ -245,7 +245,7 @@ impl Party {
             );
         let party = Arc::clone(self);
         Step::wait(user, move |user, ctx, env| match user {
-            // Of somebody else it says nothing of this user (OpenID Connect Core §5.3.2).
+            // Data of another user does not apply to this one (OpenID Connect Core §5.3.2).
             Some(Ok(user)) if user.get("sub") == claims.get("sub") => {
                 party.begin(claims, Some(user), (tokens, pending), ctx, env)
             }
@@ -269,7 +269,7 @@ impl Party {
                 Err(reason) => Lookup::Refused(reason),
             };
         }
-        // What came from the provider over TLS needs no signature to be the provider's.
+        // A token that came from the provider over TLS needs no signature to be the provider's.
         let is_direct = config.ssl_verify
             && expected.is_none()
             && metadata.token_endpoint.as_ref().is_some_and(|endpoint| endpoint.is_encrypted());
@@ -307,7 +307,7 @@ impl Party {
         token.in_time_of_issuer(env.unix_time().as_secs_f64(), config.iat_slack as f64)
     }
 
-    /// Begins a session, and sends the browser to what it asked for.
+    /// Begins a session, and redirects the browser to its target.
     fn begin(
         self: &Arc<Self>,
         claims: Map<String, Value>,
@@ -350,11 +350,11 @@ impl Party {
     }
 }
 
-/// Sends a browser to what it asked for.
+/// Redirects a browser to its target.
 fn sent_on(target: &str, same_site: SameSite) -> Reply {
     let reply = match same_site {
-        // Browsers send such a cookie only with requests of the gateway's own pages, and a redirection that began at
-        // the provider is none.
+        // Browsers send such a cookie only with requests of the gateway's own pages; a redirection that began
+        // at the provider does not count as one.
         SameSite::Strict => {
             let escaped = target.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
             let page = format!("<meta http-equiv=\"refresh\" content=\"0;url={escaped}\">");
@@ -374,7 +374,7 @@ fn refuse(reason: &'static str) -> Step {
     Reply::new(400).header("Cache-Control", "no-store").because(reason).into()
 }
 
-/// 403 for a user whom the provider did not let in, or who did not want to.
+/// Returns 403 for a user whom the provider denied, or who cancelled.
 fn deny(reason: &'static str) -> Step {
     Reply::new(403).header("Cache-Control", "no-store").because(reason).into()
 }

@@ -1,4 +1,4 @@
-//! Who the gateway is to a provider.
+//! The gateway's identity for a provider.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -18,7 +18,7 @@ use super::random::unguessable;
 /// The type of an assertion (RFC 7523 §2.2).
 const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// Who the gateway is to an endpoint.
+/// The gateway's identity for an endpoint.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) id: String,
@@ -33,9 +33,9 @@ pub(super) struct Client {
 /// How the gateway signs who it is (RFC 7523 §3).
 pub(super) struct Assertion {
     pub(super) key: SigningKey,
-    /// What the provider calls the key.
+    /// The provider's id of the key.
     pub(super) key_id: Option<String>,
-    /// For whom it is; for the endpoint itself, if nobody is named.
+    /// The audience; the endpoint itself, if it is not set.
     pub(super) audience: Option<String>,
     /// Seconds that it is good for.
     pub(super) lives_s: u64,

@@ -1,4 +1,4 @@
-//! What an operator may say of who the gateway is to a provider, and of the way there.
+//! Settings of the gateway's identity for a provider, and of the connection to it.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -34,7 +34,7 @@ impl AuthMethod {
     }
 }
 
-/// What tokens are signed with that say who the gateway is.
+/// Signature algorithms of the client assertions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum AssertionAlgorithm {
@@ -59,8 +59,8 @@ impl From<AssertionAlgorithm> for Algorithm {
     }
 }
 
-/// The question with which a browser is sent to log in is left with the provider before (RFC 9126), so that nobody
-/// between can read or change it.
+/// The authorization request is pushed to the provider first (RFC 9126), so that it cannot be read or changed
+/// on the way.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct ParConfig {
@@ -169,7 +169,7 @@ impl ProxyConfig {
     }
 }
 
-/// Settings that do nothing beside others.
+/// Returns warnings about settings without effect.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let text = |field: &str| conf.get(field).and_then(Value::as_str);
     let is_bearer_only = conf.get("bearer_only") == Some(&Value::Bool(true));

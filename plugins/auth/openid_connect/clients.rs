@@ -28,7 +28,8 @@ impl Config {
     /// As who the gateway asks.
     ///
     /// # Errors
-    /// Returns an error, which names the field, if what a method needs is missing, or does not fit it.
+    /// Returns an error, which names the field, if a setting that a method needs is missing or does not fit
+    /// it.
     pub(super) fn clients(&self) -> Result<Clients, String> {
         let logs_in = !self.bearer_only;
         let asks = self.takes_tokens() && !self.verifies_signatures();
@@ -51,7 +52,8 @@ impl Config {
         })
     }
 
-    /// What a method, which `field` names, signs with; None if it does not sign. Errors are in APISIX's words.
+    /// Returns the signer of a method, which `field` names; None if it does not sign. Errors are in APISIX's
+    /// words.
     fn assertion(&self, method: AuthMethod, field: &str) -> Result<Option<Arc<Assertion>>, String> {
         let algorithm = self.client_jwt_assertion_alg.map(Algorithm::from);
         let unfit = |algorithm: Algorithm| {
@@ -121,7 +123,7 @@ fn bound_key(config: &DpopConfig) -> Result<Dpop, String> {
     Dpop::new(config.signing_alg.into(), private_key.reveal(), jwk)
 }
 
-/// Names that the library of APISIX has, and APISIX refuses: what it has in their place.
+/// Names that the library of APISIX has, and APISIX refuses: the fields that replace them.
 const FLAT: [(&str, &str); 7] = [
     ("use_par", "par.enabled"),
     ("pushed_authorization_request_endpoint", "par.endpoint"),

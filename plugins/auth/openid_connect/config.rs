@@ -1,4 +1,4 @@
-//! What an operator may say of a provider and its clients.
+//! The configuration of a provider and its clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -262,7 +262,7 @@ pub(super) struct AudienceValidator {
     pub(super) match_with_client_id: bool,
 }
 
-/// An address; an empty text is none.
+/// Deserializes an address; an empty text counts as unset.
 fn address_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
     text.map(Address::try_from).transpose().map_err(serde::de::Error::custom)
@@ -436,7 +436,7 @@ const RESERVED: [&str; 11] = [
     "request_uri",
 ];
 
-/// What is to be said of a configuration as it is written.
+/// Returns warnings about a configuration.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
     let message =

@@ -1,4 +1,4 @@
-//! Who somebody is, once it is known: what they must claim, and what the node is told.
+//! The identity of an authenticated user: its required claims, and the fields for the node.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -21,7 +21,7 @@ pub(super) fn owned_fields(conf: &Value) -> Vec<OwnedField> {
     FIELDS.map(OwnedField::sole).into_iter().chain(authorization).collect()
 }
 
-/// Tokens on their way to the node, and what a browser brings back from the provider.
+/// Returns the fields with tokens for the node, and the cookies of logins.
 pub(super) fn credentials() -> Vec<Credential> {
     let arguments = ["code", "access_token", "id_token", "logout_token"].map(Credential::argument);
     FIELDS.map(Credential::field).into_iter().chain(arguments).collect()
@@ -32,7 +32,7 @@ pub(super) fn has_offered_token(headers: &Headers) -> bool {
     headers.was_received(FIELDS[0].as_bytes())
 }
 
-/// What is told of somebody.
+/// The user data for the node.
 #[derive(Default)]
 pub(super) struct Told<'a> {
     pub(super) access_token: Option<&'a str>,
@@ -48,7 +48,7 @@ impl Told<'_> {
         let encoded =
             |claims: &Map<String, Value>| STANDARD.encode(Value::Object(claims.clone()).to_string());
         let mut set = |name: &str, value: Option<String>| {
-            // A token that no field can hold is none.
+            // A token that no field can hold is invalid.
             if let Some(value) = value.filter(|value| value.bytes().all(|byte| byte.is_ascii_graphic())) {
                 headers.append(name, value.as_bytes());
             }
@@ -74,7 +74,7 @@ impl Told<'_> {
 pub(super) fn challenge(config: &Config, error: Option<&str>) -> Step {
     let mut value = format!("Bearer realm=\"{}\"", config.realm);
     if let Some(description) = error {
-        // Nothing in it may end the text that it stands in.
+        // Nothing in it may end the text around it.
         let plain = |c: char| if matches!(c, ' '..='~') && !matches!(c, '"' | '\\') { c } else { '\'' };
         let description: String = description.chars().map(plain).collect();
         value.push_str(&format!(", error=\"invalid_token\", error_description=\"{description}\""));
@@ -87,7 +87,7 @@ fn forbid(error: String) -> Step {
     Reply::new(403).text(json!({ "error": error }).to_string()).because("the token does not allow it").into()
 }
 
-/// What claims say of the scopes of a token: `scope` (RFC 9068 §2.2.3), or `scp` of Entra ID and Okta.
+/// Returns the scopes of a token from its claims: `scope` (RFC 9068 §2.2.3), or `scp` of Entra ID and Okta.
 pub(super) fn scopes(claims: &Map<String, Value>) -> Option<&Value> {
     claims.get("scope").or_else(|| claims.get("scp"))
 }
@@ -133,7 +133,7 @@ pub(super) fn refuse_schema(
     schema: Option<&wording::Schema>,
     claims: Value,
 ) -> Option<Step> {
-    // Some of what a provider says of a user was written by the user.
+    // Some of the provider's user data was written by the user.
     let fault = schema?.filled_of_stranger(&claims, MOST_STEPS).err()?;
     Some(challenge(config, Some(&fault)))
 }

@@ -25,10 +25,10 @@ pub(super) const LOGIN_S: u64 = 600;
 /// Logins of one browser that may be under way: beyond that the oldest are forgotten, so that cookies do not pile up.
 const MOST_LOGINS: usize = 5;
 
-/// What the redirect URI ends with that nobody configured.
+/// The end of the default redirect URI.
 const CALLBACK: &str = "/.apisix/redirect";
 
-/// Why somebody is sent to log in.
+/// The reason for a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reason {
     /// There is no session.
@@ -53,11 +53,11 @@ pub(super) struct Pending {
     pub(super) began: u64,
     /// How often the provider asked to try again.
     pub(super) retries: u8,
-    /// Whether the provider was told not to ask the user.
+    /// Whether the provider was asked not to prompt the user.
     pub(super) silent: bool,
 }
 
-/// Path and query to come back to. It never leads to another host, whatever the client asked for.
+/// Path and query to come back to. It never leads to another host, for any request of the client.
 fn target(ctx: &Context) -> String {
     let target = String::from_utf8_lossy(ctx.request.path_and_query()).into_owned();
     let path = target.trim_start_matches(['/', '\\']);
@@ -75,8 +75,8 @@ fn page_of(ctx: &Context) -> String {
     }
 }
 
-/// Whether a query is what a provider sends a browser back with (RFC 6749 §4.1.2). The page of the callback may be one
-/// that users ask for, with arguments of its own.
+/// Whether a query is the provider's redirect to the callback (RFC 6749 §4.1.2). The page of the callback may
+/// be one that users ask for, with arguments of its own.
 fn is_returning(query: &[u8]) -> bool {
     let has = |wanted: &[u8]| pairs(query).any(|(name, _)| *name == *wanted);
     has(b"error") || has(b"code") && has(b"state")
@@ -162,7 +162,8 @@ impl Party {
         })
     }
 
-    /// Leaves the question with the provider, and sends the browser with what stands for it (RFC 9126).
+    /// Pushes the authorization request to the provider, and redirects the browser with its reference (RFC
+    /// 9126).
     fn push(&self, pusher: Client, departure: Departure, metadata: &Metadata, env: &Env<'_>) -> Step {
         let written = self.config.par.as_ref().and_then(|par| par.endpoint.clone());
         let endpoint = written.or_else(|| metadata.pushed_authorization_request_endpoint.clone());
@@ -195,7 +196,7 @@ impl Party {
         let now = env.unix_time().as_secs();
         let (target, retries) = match reason {
             Reason::Retry(target, retries) => (target.clone(), *retries),
-            // A bookmark of the callback stands for the page that it belongs to.
+            // A bookmark of the callback leads to the page that it belongs to.
             _ if self.config.redirect_uri.is_none() && self.is_callback_path(ctx) => (page_of(ctx), 0),
             _ => (target(ctx), 0),
         };
@@ -226,7 +227,7 @@ impl Party {
         Ok(Departure { endpoint: endpoint.clone(), pairs: self.question(&pending), cookies })
     }
 
-    /// What the provider is asked (OpenID Connect Core §3.1.2.1).
+    /// Returns the parameters of the authorization request (OpenID Connect Core §3.1.2.1).
     fn question(&self, pending: &Pending) -> Vec<(String, String)> {
         let config = &self.config;
         let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, pending.verifier.as_bytes()));
@@ -259,7 +260,7 @@ impl Party {
 /// A browser that is sent to log in.
 struct Departure {
     endpoint: Address,
-    /// What it brings to the provider.
+    /// Its parameters for the provider.
     pairs: Vec<(String, String)>,
     /// What it keeps.
     cookies: Vec<String>,

@@ -59,7 +59,7 @@ impl Party {
         })
     }
 
-    /// Gives tokens back beside the traffic: the browser need not wait for that.
+    /// Revokes tokens on the control thread: the browser need not wait for that.
     fn revoke(&self, session: &Session, metadata: &Metadata, env: &Env<'_>) {
         let Some(endpoint) = metadata.revocation_endpoint.clone() else { return };
         let (client, provider) = (self.client.clone(), Arc::clone(&self.provider));

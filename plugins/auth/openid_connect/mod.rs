@@ -2,14 +2,14 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config`, `client_config`, `session_config` | what an operator may say |
+//! | `config`, `client_config`, `session_config` | the configuration |
 //! | `bearer` | requests that bring a token |
-//! | `identity` | what somebody must claim, and what the node is told of them |
+//! | `identity` | the required claims of a user, and the fields for the node |
 //! | `client`, `clients` | who the gateway is to the provider |
 //! | `dpop` | how it proves that it holds the key to which tokens are bound |
-//! | `questions`, `put` | what the provider is asked, and how it gets there |
-//! | `random` | what nobody can guess |
-//! | `session` | what is known of who has logged in, and for how long |
+//! | `questions`, `put` | requests to the provider, and their transport |
+//! | `random` | random values |
+//! | `session` | the data and the lifetime of a login |
 //! | `store` | where sessions are |
 //! | `resume` | requests of those who have logged in |
 //! | `login` | how a browser is sent to the provider |
@@ -121,7 +121,7 @@ struct Party {
     config: Config,
     /// The key of `public_key`.
     ring: Option<Arc<KeyRing>>,
-    /// With what the provider's tokens may be signed.
+    /// The accepted signature algorithms of the provider's tokens.
     algorithms: Vec<Algorithm>,
     schema: Option<wording::Schema>,
     provider: Arc<Provider>,
@@ -133,11 +133,11 @@ struct Party {
     pusher: Option<Client>,
     introspected: Arc<Introspected>,
     returned: Arc<Returned>,
-    /// None where nobody logs in.
+    /// None where there are no logins.
     sessions: Option<Sessions>,
     store: Store,
     renewals: Arc<Renewals>,
-    /// What tells it from others, for digests.
+    /// An identity of the configuration, for digests.
     context: Vec<u8>,
 }
 
@@ -177,7 +177,7 @@ impl OpenidConnect {
 }
 
 impl Party {
-    /// Goes on with what the provider says of itself; without, if it says nothing.
+    /// Continues with the provider's metadata; without it, if it cannot be fetched.
     fn with_metadata(
         self: &Arc<Self>,
         is_last: bool,
@@ -195,7 +195,7 @@ impl Party {
         }
     }
 
-    /// Marks a request as that of a user, or of a token whose user has no name.
+    /// Attaches the user to a request, or the token if its user has no name.
     fn mark(&self, sub: Option<&str>, token: &str, ctx: &mut Context) {
         let name = match sub.filter(|sub| !sub.is_empty()) {
             Some(sub) => self.digest("user", &[sub.as_bytes()]),
@@ -248,7 +248,7 @@ impl Plugin for OpenidConnect {
         }
         match &party.sessions {
             Some(_) => party.recognise(slot, ctx, env),
-            // Nobody can log in: the check says that there are sessions unless only tokens are taken.
+            // Logins are impossible: the check says that there are sessions unless only tokens are accepted.
             None => Reply::new(500).because("there are no sessions").into(),
         }
     }

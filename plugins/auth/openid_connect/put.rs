@@ -21,7 +21,7 @@ pub(super) async fn put(provider: &Provider, address: &Address, question: Questi
 /// The same, with the fields of the answer.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if there is none.
+/// Returns an error, which is a sentence, if there is no answer.
 pub(super) async fn put_with_fields(
     provider: &Provider,
     address: &Address,

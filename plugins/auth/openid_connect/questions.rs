@@ -1,4 +1,4 @@
-//! What the gateway asks a provider: on the control thread, while a request waits as a task.
+//! Requests of the gateway to a provider: on the control thread, while a request waits as a task.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,7 +13,7 @@ use super::client::Client;
 use super::dpop::{Dpop, Proven};
 use super::put::put;
 
-/// What a provider gave for a code or a refresh token.
+/// The provider's answer to a code or a refresh token.
 #[derive(Clone)]
 pub(super) struct Tokens {
     pub(super) access_token: String,
@@ -25,7 +25,7 @@ pub(super) struct Tokens {
 /// Why a provider gave no tokens.
 pub(super) struct NoTokens {
     pub(super) reason: String,
-    /// What the client brought is not good (`invalid_grant`, RFC 6749 §5.2).
+    /// The client's code or token is invalid (`invalid_grant`, RFC 6749 §5.2).
     pub(super) is_of_client: bool,
 }
 
@@ -73,7 +73,7 @@ impl Client {
         })
     }
 
-    /// Leaves the question with which a browser is to be sent to log in (RFC 9126 §2): what stands for it.
+    /// Pushes the authorization request of a browser (RFC 9126 §2), and returns the reference.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the provider does not take it.
@@ -95,10 +95,11 @@ impl Client {
         }
     }
 
-    /// Asks whether a token is good (RFC 7662); `fields` go along. The answer, whatever it says.
+    /// Asks whether a token is good (RFC 7662); `fields` go along. Returns the answer, whether the token is
+    /// good or not.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is none.
+    /// Returns an error, which is a sentence, if there is no answer.
     pub(super) async fn introspect(
         &self,
         provider: &Provider,
@@ -128,7 +129,7 @@ impl Client {
     }
 }
 
-/// What the provider says of the user of an access token.
+/// Returns the provider's data about the user of an access token.
 ///
 /// # Errors
 /// Returns an error, which is a sentence, if it says nothing.
@@ -163,7 +164,7 @@ pub(super) fn seconds(value: &Value) -> Option<u64> {
     value.as_f64().and_then(whole).or_else(|| value.as_str()?.parse().ok())
 }
 
-/// Work that is done once for all who need it at the same time, by a digest of what it is about.
+/// Single-flight work, by a digest of its input.
 pub(super) struct Flights<T>(Mutex<HashMap<[u8; 32], Arc<OnceCell<T>>>>);
 
 impl<T> Default for Flights<T> {
@@ -173,8 +174,8 @@ impl<T> Default for Flights<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Flights<T> {
-    /// The result of `work`, or that of the same work of somebody else. It is handed on to those who come within
-    /// `keep` after it as well. On the control thread.
+    /// Returns the result of `work`, or of the same work of another caller. It is handed on to those who come
+    /// within `keep` after it as well. On the control thread.
     pub(super) async fn one(
         self: &Arc<Self>,
         key: [u8; 32],
@@ -203,7 +204,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
     }
 
     fn locked<R>(&self, change: impl FnOnce(&mut HashMap<[u8; 32], Arc<OnceCell<T>>>) -> R) -> R {
-        // A panic elsewhere leaves at worst a result that is handed on for ever to nobody.
+        // A panic elsewhere leaves at worst a result that is never read.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,10 +1,10 @@
-//! What nobody can guess.
+//! Random values.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sigma_plugin::machine::Machine;
 
-/// 128 bits that nobody can guess, as text.
+/// Returns 128 random bits as text.
 pub(super) fn unguessable(machine: &dyn Machine) -> Result<String, String> {
     let mut bytes = [0; 24];
     machine.fill_random(&mut bytes)?;

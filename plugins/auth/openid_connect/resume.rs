@@ -40,7 +40,7 @@ impl Party {
         })
     }
 
-    /// What becomes of a request without a session.
+    /// Returns the step for a request without a session.
     pub(super) fn unknown(self: &Arc<Self>, reason: Reason, ctx: &mut Context, env: &Env<'_>) -> Step {
         match self.config.unauth_action {
             UnauthAction::Auth => self.log_in(reason, ctx, env),
@@ -144,7 +144,7 @@ impl Party {
         self.let_in(slot, session, true, ctx, env)
     }
 
-    /// Lets somebody in who has logged in, if they claim what they must.
+    /// Accepts a user with a session, if the claims are sufficient.
     fn let_in(
         self: &Arc<Self>,
         slot: Slot,

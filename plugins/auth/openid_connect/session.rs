@@ -1,4 +1,4 @@
-//! Who has logged in.
+//! Sessions of logged-in users.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::config::Config;
 use super::questions::Tokens;
 use super::session_config::SessionConfig;
 
-/// What is known of somebody who has logged in. Times are seconds since 1970.
+/// The data of a logged-in user. Times are seconds since 1970.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Session {
-    /// Nobody can guess it, and nobody chooses it.
+    /// It is random, and no client can choose it.
     pub(super) id: String,
     /// When the user logged in.
     pub(super) began: u64,
@@ -22,7 +22,7 @@ pub(super) struct Session {
     pub(super) renewed: u64,
     /// When it was last seen, give or take.
     pub(super) used: u64,
-    /// Who it is to the provider.
+    /// The provider's id of the user.
     pub(super) sub: String,
     /// The provider's own name of the session.
     pub(super) sid: Option<String>,
@@ -34,7 +34,7 @@ pub(super) struct Session {
     /// When the access token ends.
     pub(super) access_ends: Option<u64>,
     pub(super) refresh_token: Option<String>,
-    /// Whether a request was let in by it.
+    /// Whether a request was accepted by it.
     #[serde(default)]
     pub(super) has_served: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct Session {
 pub(super) struct Sessions {
     pub(super) config: SessionConfig,
     pub(super) seal: Arc<Seal>,
-    /// What tells these sessions from those of others.
+    /// A context that separates these sessions from others.
     context: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl Sessions {
         is_due
     }
 
-    /// Seconds that a session has left if nobody uses it; None for no end.
+    /// Returns the seconds that a session has left if it is not used; None for no end.
     pub(super) fn seconds_left(&self, session: &Session, now: u64) -> Option<u64> {
         let left = |since: u64, limit: u64| (limit > 0).then(|| (since + limit).saturating_sub(now).max(1));
         let config = &self.config;
@@ -112,7 +112,7 @@ impl Sessions {
 }
 
 impl Session {
-    /// What is kept of it.
+    /// Returns the part of it that is stored.
     pub(super) fn reduced(mut self, config: &Config) -> Session {
         if let Some(contents) = config.session_contents {
             let keeps_access = contents.access_token || config.required_scopes.is_some();
@@ -182,8 +182,7 @@ mod tests {
         assert_eq!(sessions.seconds_left(&session, 1_000_030), Some(70));
     }
 
-    /// Whoever uses a session keeps it until its absolute end, whatever the pauses, as long as they are shorter than the
-    /// time that a session may idle.
+    /// A session in use lasts until its absolute end, if all pauses are shorter than its idle time-out.
     #[test]
     fn a_session_that_is_used_lasts_until_its_end() {
         for pause in [1, 24, 25, 26, 60, 74] {

@@ -1,4 +1,4 @@
-//! What an operator may say of sessions.
+//! The configuration of sessions.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ impl SessionConfig {
 }
 
 impl RedisConfig {
-    /// What a connection leads to.
+    /// Returns the target of a connection.
     pub(super) fn target(&self) -> Target {
         let place = Place { host: self.host.clone(), port: self.port };
         let ms = Duration::from_millis;

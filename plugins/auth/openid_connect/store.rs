@@ -16,9 +16,9 @@ use super::session_config::{SameSite, SessionConfig, Storage};
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::redis::{Connections, Target};
 
-/// For what a cookie is sealed that holds a session.
+/// The sealing purpose of a cookie with a session.
 const WHOLE: &str = "session";
-/// For what a cookie is sealed that holds the name of one.
+/// The sealing purpose of a cookie with the name of a session.
 const NAME: &str = "name of a session";
 
 /// The longest time that Redis keeps a session, in seconds.
@@ -177,7 +177,7 @@ impl Store {
     }
 }
 
-/// What a cookie holds of a session in Redis.
+/// The content of the cookie for a session in Redis.
 #[derive(Serialize, Deserialize)]
 struct Name {
     id: String,
@@ -196,7 +196,7 @@ fn session_of(seal: &Seal, name: &Name, values: &[Option<Vec<u8>>]) -> Option<Se
     (!is_over).then_some(session)
 }
 
-/// For what a session in Redis is sealed: nobody who can write there passes one off as another.
+/// Returns the sealing purpose of a session in Redis: a writer of Redis cannot exchange one for another.
 fn of_session(id: &str) -> String {
     format!("session {id}")
 }

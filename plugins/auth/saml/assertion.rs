@@ -1,4 +1,5 @@
-//! What a provider says of somebody, and whether it says it to this gateway, now, and because it was asked.
+//! The assertion of a provider about a user, and the checks that it is for this gateway, for now, and an
+//! answer to its request.
 
 use roxmltree::{Document, Node};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// It is not understood, or nobody knows who has made it.
+    /// It cannot be parsed, or its author is unknown.
     pub(super) const fn broken(why: &'static str) -> Refusal {
         Refusal { status: 400, why }
     }
@@ -35,12 +36,12 @@ impl Refusal {
         Refusal { status: 401, why }
     }
 
-    /// What the provider says is of no use.
+    /// The provider's answer cannot be used.
     pub(super) const fn useless(why: &'static str) -> Refusal {
         Refusal { status: 500, why }
     }
 
-    /// The provider let nobody in.
+    /// The provider denied the login.
     pub(super) const fn denied(why: &'static str) -> Refusal {
         Refusal { status: 403, why }
     }
@@ -48,18 +49,18 @@ impl Refusal {
 
 /// An answer to a request for a login whose assertion the provider has signed.
 pub(super) struct Answer<'a, 'd> {
-    /// The element around the assertion. It may be anybody's: what stands there may refuse, and says nothing else.
+    /// The element around the assertion. It may be forged: its content may refuse, and proves nothing.
     response: Node<'a, 'd>,
     assertion: Signed<'a, 'd>,
 }
 
-/// Who and what an assertion has to be for.
+/// The expected parties and times of an assertion.
 pub(super) struct Expected<'e> {
     /// The gateway's name.
     pub(super) audience: &'e str,
     /// The provider's name, if it is known.
     pub(super) issuer: Option<&'e str>,
-    /// Where the browser was told to bring it.
+    /// The address of the callback.
     pub(super) recipient: &'e str,
     /// The ID of the request that it answers.
     pub(super) request: &'e str,
@@ -67,7 +68,7 @@ pub(super) struct Expected<'e> {
     pub(super) now: u64,
 }
 
-/// Somebody who has logged in.
+/// A logged-in user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct User {
     pub(super) name: NameId,
@@ -78,7 +79,7 @@ pub(super) struct User {
     pub(super) issuer: String,
 }
 
-/// What the provider calls somebody: it is told the same at the logout.
+/// The provider's name of a user: it is sent again at the logout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NameId {
     pub(super) text: String,
@@ -87,7 +88,7 @@ pub(super) struct NameId {
     pub(super) own_qualifier: Option<String>,
 }
 
-/// What an assertion comes to.
+/// The result of an assertion.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) user: User,
@@ -130,7 +131,8 @@ impl<'a, 'd> Answer<'a, 'd> {
     /// The answer in a document. `is_signed`: the provider has signed its text.
     ///
     /// # Errors
-    /// Returns an error if it is none, if the provider has not signed its assertion, or says that nobody logged in.
+    /// Returns an error if it is not a response, if the provider has not signed its assertion, or if it
+    /// denies the login.
     pub(super) fn read(
         document: &'a Document<'d>,
         is_signed: bool,
@@ -155,7 +157,7 @@ impl<'a, 'd> Answer<'a, 'd> {
         Ok(Answer { response, assertion })
     }
 
-    /// Who has logged in.
+    /// Returns the logged-in user.
     ///
     /// # Errors
     /// Returns an error if the assertion is not for this gateway and this login, or not now.
@@ -185,7 +187,7 @@ impl<'a, 'd> Answer<'a, 'd> {
         Ok(Accepted { user, ends, id: id.to_owned(), stale })
     }
 
-    /// Holds what stands around the assertion against it.
+    /// Checks the element around the assertion against it.
     fn check_response(&self, expected: &Expected<'_>) -> Result<(), Refusal> {
         let other = |name: &str, expected: &str| {
             attribute(self.response, name).is_some_and(|written| written != expected)
@@ -205,8 +207,8 @@ impl<'a, 'd> Answer<'a, 'd> {
     }
 }
 
-/// The assertion of a response. There is one in all of the message, at its place, and signatures stand nowhere but
-/// in it and in the response: what is read is what was verified.
+/// The assertion of a response. The message has exactly one, at its place, and signatures only in it and in
+/// the response: the parsed element is the verified one.
 fn only_assertion<'a, 'd>(response: Node<'a, 'd>) -> Result<Option<Node<'a, 'd>>, &'static str> {
     let mut found = None;
     for node in response.descendants() {
@@ -234,7 +236,7 @@ fn issuer<'a>(message: Node<'a, '_>) -> Result<Option<&'a str>, Refusal> {
     text(message, ASSERTION, "Issuer").map_err(Refusal::broken)
 }
 
-/// A time of an element; None if it has none.
+/// A time of an element; None if it does not have it.
 pub(super) fn time(node: Node<'_, '_>, name: &str) -> Result<Option<u64>, Refusal> {
     let Some(written) = attribute(node, name) else { return Ok(None) };
     seconds(written).map(Some).ok_or(Refusal::broken("a time of the message is not understood"))
@@ -274,7 +276,7 @@ fn check_conditions(assertion: Node<'_, '_>, expected: &Expected<'_>) -> Result<
     if is_restricted { Ok(()) } else { Err(Refusal::foreign("the assertion does not say whom it is for")) }
 }
 
-/// Until when somebody may bring the assertion (SAML Profiles §4.1.4.2).
+/// Returns the time until which the assertion may be presented (SAML Profiles §4.1.4.2).
 fn confirmed(subject: Node<'_, '_>, expected: &Expected<'_>) -> Result<u64, Refusal> {
     let mut fault = Refusal::foreign("the assertion has no valid subject confirmation");
     for confirmation in children(subject) {

@@ -14,7 +14,7 @@ use super::super::form::{Form, escaped, fields};
 use super::keys::{OwnKey, ProviderKeys, RSA_SHA512};
 use sigma_plugin_kit::inflate::{self, Failure};
 
-/// What a message is an answer to, or not.
+/// Whether a message is a request or a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,
@@ -40,7 +40,7 @@ pub(super) struct Message {
     pub(super) is_signed: bool,
 }
 
-/// What a form brings.
+/// The parameters of a form.
 const PARAMETERS: [&str; 6] =
     ["SAMLRequest", "SAMLResponse", "RelayState", "SigAlg", "Signature", "SAMLEncoding"];
 
@@ -49,7 +49,7 @@ const DEFLATE: &[u8] = b"urn:oasis:names:tc:SAML:2.0:bindings:URL-Encoding:DEFLA
 /// The message in the query of a redirect. Its signature is of the query as it is written.
 ///
 /// # Errors
-/// Returns an error, which is a text for the log, if there is none, or the provider has not signed it.
+/// Returns an error, which is a text for the log, if there is no message, or the provider has not signed it.
 pub(super) fn of_query(query: &[u8], keys: &ProviderKeys, limit: usize) -> Result<Message, &'static str> {
     let mut found: [Option<(&[u8], Vec<u8>)>; PARAMETERS.len()] = Default::default();
     for pair in query.split(|byte| *byte == b'&') {
@@ -84,10 +84,10 @@ pub(super) fn of_query(query: &[u8], keys: &ProviderKeys, limit: usize) -> Resul
     Ok(Message { kind, text: inflated(&decoded(&value)?, limit)?, relay_state, is_signed: true })
 }
 
-/// The message in a form, in which nothing is signed but what is signed within.
+/// Returns the message in a form, in which only signatures within the message count.
 ///
 /// # Errors
-/// Returns an error, which is a text for the log, if there is none.
+/// Returns an error, which is a text for the log, if there is no message.
 pub(super) fn of_form(form: &[u8], limit: usize) -> Result<Message, &'static str> {
     let fields = fields(form).ok_or("a field of the form is there twice, or is no text")?;
     let field = |name: &str| fields.get(name).and_then(|value| value.as_str());

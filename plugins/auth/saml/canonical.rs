@@ -75,8 +75,8 @@ impl Canonical<'_> {
         Ok(())
     }
 
-    /// What an element has to declare: the namespaces that it uses, and those of the list, unless an element around
-    /// it has declared them so.
+    /// Returns the namespaces that an element has to declare: the ones that it uses, and the ones of the
+    /// list, unless an element around it has declared them so.
     fn fresh<'a, 'p>(
         self,
         element: Node<'a, '_>,

@@ -1,4 +1,4 @@
-//! What an operator may say of a provider of SAML.
+//! The configuration of a provider of SAML.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -169,7 +169,7 @@ impl TryFrom<String> for Callback {
     }
 }
 
-/// What `plugin_attr` may tell the plugin.
+/// The attributes of the plugin in `plugin_attr`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {

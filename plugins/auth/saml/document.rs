@@ -1,8 +1,8 @@
 //! A text becomes a tree: of elements, attributes and characters, and of nothing else.
 //!
-//! Whoever sends it has not logged in yet. So what is rare is refused before the parser sees it: declarations of a
-//! type and of entities, comments, CDATA and processing instructions, none of which a message of SAML needs, and
-//! with which two readers of one text can be made to see two.
+//! The sender has not logged in yet. So rare constructs are refused before parsing: declarations of a type
+//! and of entities, comments, CDATA and processing instructions, which no message of SAML needs, and which
+//! make two readers see different texts.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -38,7 +38,7 @@ pub(super) fn text_of(message: &[u8]) -> Result<Cow<'_, str>, &'static str> {
 /// Reads a text.
 ///
 /// # Errors
-/// Returns an error, which is a text for the log, if it is no XML, or XML beyond what is understood here.
+/// Returns an error, which is a text for the log, if it is not XML, or XML beyond the supported part.
 pub(super) fn parse(text: &str) -> Result<Document<'_>, &'static str> {
     let body = without_declaration(text)?;
     scan(body)?;
@@ -79,8 +79,8 @@ struct Tag {
     namespaces: usize,
 }
 
-/// Holds a text to the limits, in one pass, so that what the parser does costs no more than the text is long.
-/// Whatever is well-formed is counted right, and the parser goes no further than that.
+/// Checks a text against the limits, in one pass, so that the cost of parsing is linear in its length.
+/// Well-formed text is counted right, and the parser goes no further than that.
 fn scan(text: &str) -> Result<(), &'static str> {
     let mut open: Vec<usize> = Vec::new();
     let mut rest = text.as_bytes();
@@ -111,7 +111,7 @@ fn scan(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What stands in a tag that begins here, and where it ends.
+/// Parses a tag that begins here, and returns its end.
 fn tag(text: &[u8]) -> Result<(Tag, usize), &'static str> {
     let (mut tag, mut quote, mut name) = (Tag::default(), None, 0);
     let mut has_default = false;
@@ -154,7 +154,7 @@ pub(super) fn children<'a, 'd>(node: Node<'a, 'd>) -> impl Iterator<Item = Node<
     node.children().filter(Node::is_element)
 }
 
-/// The child of this name; None if there is none.
+/// The child of this name; None if it does not exist.
 ///
 /// # Errors
 /// Returns an error if there are several.
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_message_needs_is_refused() {
+    fn constructs_that_no_message_needs_are_refused() {
         let hidden = "the message has declarations, comments, CDATA or instructions";
         let broken = "the message is no XML";
         for (text, expected) in [
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_costs_what_it_is_long() {
+    fn parsing_costs_are_linear() {
         let deep = |depth: usize| "<a>".repeat(depth) + &"</a>".repeat(depth);
         assert_eq!(fault(&deep(DEPTH)), "");
         assert_eq!(fault(&deep(DEPTH + 1)), "too many elements of the message are within each other");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_found() {
+    fn only_the_requested_child_is_found() {
         let text = "<r xmlns='n' xmlns:o='other'><a o:ID='1'>x</a><o:b/><c/><c/><d>x<e/></d></r>";
         let document = parse(text).unwrap();
         let root = document.root_element();

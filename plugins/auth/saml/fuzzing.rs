@@ -1,4 +1,4 @@
-//! What must hold of messages, whatever a browser brings.
+//! Invariants of messages, for any input of a browser.
 
 use std::sync::LazyLock;
 
@@ -20,8 +20,8 @@ static KEYS: LazyLock<ProviderKeys> = LazyLock::new(|| match ProviderKeys::of_pe
 /// Most bytes of a message.
 const LIMIT: usize = 1 << 16;
 
-/// A document, or the query or the body with one: it is read or refused; what is read of it has one canonical text,
-/// which reads the same; and nobody else has logged in than who the provider says.
+/// A document, or the query or the body with one: it is read or refused; its content has one canonical text,
+/// which reads the same; and the user is always the provider's.
 pub fn saml(input: &[u8]) {
     if let Ok(message) = binding::of_query(input, &KEYS, LIMIT) {
         assert!(message.text.len() <= LIMIT && message.is_signed);
@@ -34,7 +34,7 @@ pub fn saml(input: &[u8]) {
     let how = Canonical { without: None, inclusive: &[] };
     if let Ok(canonical) = how.of(document.root_element()) {
         let Ok(again) = std::str::from_utf8(&canonical) else { panic!("a canonical text is UTF-8") };
-        // It may be larger than what it was made of.
+        // It may be larger than its source.
         if let Ok(again) = document::parse(again) {
             assert_eq!(how.of(again.root_element()).as_ref(), Ok(&canonical));
         }
@@ -56,8 +56,8 @@ fn expected() -> Expected<'static> {
     }
 }
 
-/// Instructions for a document around what the provider has signed, or for one within its signature; the first byte says
-/// which. Nobody else has logged in than who is signed.
+/// Instructions for a document around the signed element, or for one within its signature; the first byte
+/// selects. The user is always the signed one.
 pub fn saml_signed(input: &[u8]) {
     match input.split_first() {
         Some((0, program)) => around(program),
@@ -161,7 +161,7 @@ fn signed(text: &str, key: &OwnKey) -> Option<String> {
     Some(text.replacen("</saml:Issuer>", &format!("</saml:Issuer>{seal}"), 1))
 }
 
-/// Canonical as it stands.
+/// It is canonical already.
 const INFO: &str = "<ds:SignedInfo xmlns:ds=\"http://www.w3.org/2000/09/xmldsig#\">\
     <ds:CanonicalizationMethod Algorithm=\"http://www.w3.org/2001/10/xml-exc-c14n#\"></ds:CanonicalizationMethod>\
     <ds:SignatureMethod Algorithm=\"http://www.w3.org/2001/04/xmldsig-more#rsa-sha512\"></ds:SignatureMethod>\

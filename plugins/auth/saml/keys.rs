@@ -1,5 +1,4 @@
-//! The keys of both sides: the provider's come from the configuration and from nowhere else, whatever a message
-//! says of keys.
+//! The keys of both sides: the provider's come from the configuration only; keys in messages are ignored.
 
 use aws_lc_rs::digest::{Algorithm as Digest, SHA256, SHA384, SHA512, digest};
 use aws_lc_rs::signature::{
@@ -36,15 +35,15 @@ pub(super) fn digest_of(algorithm: &str, text: &[u8]) -> Option<Vec<u8>> {
     Some(digest(known, text).as_ref().to_vec())
 }
 
-/// What the provider signs with.
+/// The provider's verification keys.
 pub(super) struct ProviderKeys(Vec<(&'static str, ParsedPublicKey)>);
 
 impl ProviderKeys {
-    /// Those of all certificates in a PEM text: one, or two while the provider changes its key. The certificates say
-    /// what the keys are and no more: nobody vouches for them but the configuration.
+    /// Returns the keys of all certificates in a PEM text: one, or two while the provider changes its key.
+    /// The certificates are only containers of keys: the configuration alone vouches for them.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is none, or one of them is not understood.
+    /// Returns an error, which is a sentence, if there is no certificate, or one of them cannot be parsed.
     pub(super) fn of_pem(pem: &str) -> Result<ProviderKeys, String> {
         let certificates = sections(pem, "CERTIFICATE").filter(|certificates| !certificates.is_empty());
         let certificates = certificates.ok_or("it holds no certificate in PEM")?;
@@ -77,7 +76,7 @@ impl ProviderKeys {
     }
 }
 
-/// What the gateway signs with.
+/// The gateway's signing key.
 pub(super) struct OwnKey(SigningKey);
 
 impl OwnKey {

@@ -26,11 +26,11 @@ const WAY_BACK_BYTES: usize = 2_500;
 /// A login that is under way.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Pending {
-    /// Nobody else knows it.
+    /// It is secret.
     state: String,
     /// The ID of the request.
     request: String,
-    /// Where the provider was told to send the answer.
+    /// The address for the provider's answer.
     answer_to: String,
     /// Path and query that were asked for.
     back: String,
@@ -84,7 +84,7 @@ impl Party {
         })
     }
 
-    /// Who has logged in, and where they wanted to go.
+    /// Returns the logged-in user, and the URL to go back to.
     fn accept(
         &self,
         message: &Message,
@@ -127,7 +127,7 @@ impl Party {
         Ok((accepted, pending.back.clone()))
     }
 
-    /// Begins the session of somebody.
+    /// Begins the session of a user.
     fn welcome(&self, accepted: Accepted, back: String, ctx: &Context, env: &Env<'_>) -> Step {
         let now = env.unix_time().as_secs();
         let Accepted { user, ends, .. } = accepted;

@@ -38,7 +38,7 @@ impl Party {
         }
     }
 
-    /// Takes what the provider says of the end of a session.
+    /// Processes the provider's message about the end of a session.
     pub(super) fn end(self: Arc<Self>, session: Option<Session>, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(login) = Party::login(session, env) else { return refuse(NOBODY) };
         self.with_message(ctx, env, move |party, message, ctx, env| {

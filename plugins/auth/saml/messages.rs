@@ -12,7 +12,7 @@ use super::document::{ASSERTION, PROTOCOL, SIGNATURE, attribute, is_named};
 use super::instant;
 use super::keys::ProviderKeys;
 
-/// What all messages of the gateway say.
+/// The common head of the gateway's messages.
 pub(super) struct Head<'h> {
     pub(super) id: &'h str,
     /// Seconds since 1970.
@@ -23,7 +23,7 @@ pub(super) struct Head<'h> {
     pub(super) issuer: &'h str,
 }
 
-/// An ID that nobody can guess, as XML wants IDs.
+/// Returns a random ID, in the form of XML IDs.
 pub(super) fn new_id(machine: &dyn Machine) -> Result<String, String> {
     let mut bytes = [0; 16];
     machine.fill_random(&mut bytes)?;
@@ -36,7 +36,7 @@ fn escaped(text: &str) -> String {
 }
 
 impl Head<'_> {
-    /// A message of this name, with these attributes and elements beside those that all have.
+    /// Returns a message of this name, with these attributes and elements in addition to the common ones.
     fn message(&self, name: &str, attributes: &[(&str, &str)], content: &str) -> String {
         let Head { id, now, destination, issuer } = self;
         let attributes: String =
@@ -85,7 +85,7 @@ impl Head<'_> {
     }
 }
 
-/// What the provider says of the end of a session.
+/// The provider's message about the end of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Logout<'a> {
     /// The session is to end.
@@ -98,7 +98,8 @@ impl<'a> Logout<'a> {
     /// A message that was signed as a whole: by its text (`is_signed`), or by a signature within.
     ///
     /// # Errors
-    /// Returns an error if it is none, if the provider has not signed it, or if it is for another place or time.
+    /// Returns an error if it is not a message, if the provider has not signed it, or if it is for another
+    /// place or time.
     pub(super) fn read(
         document: &'a Document<'_>,
         (kind, is_signed): (Kind, bool),

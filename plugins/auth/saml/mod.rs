@@ -2,15 +2,15 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config` | what an operator may say |
+//! | `config` | the configuration |
 //! | `document` | text to tree, within limits |
 //! | `canonical` | the text of an element that is signed |
 //! | `keys` | who signs, and with which algorithms |
 //! | `signature` | whether an element is signed, and which one |
 //! | `binding` | how messages travel |
 //! | `instant` | times in messages |
-//! | `assertion` | what the provider says of somebody, and whether to this gateway and now |
-//! | `messages` | what the gateway writes, and messages that end a session |
+//! | `assertion` | the provider's assertion about a user, and its checks |
+//! | `messages` | messages of the gateway, and messages that end a session |
 //! | `login` | how a browser goes and comes back |
 //! | `logout` | how a session ends |
 
@@ -91,10 +91,10 @@ struct Party {
     message_bytes: usize,
 }
 
-/// What a browser keeps, sealed.
+/// The sealed state in a browser's cookie.
 #[derive(Serialize, Deserialize)]
 enum Session {
-    /// It is on its way to the provider, with as many pages; the newest stands first.
+    /// Logins in progress, with as many pages; the newest is first.
     LoggingIn(Vec<Pending>),
     LoggedIn(Box<Login>),
 }
@@ -116,7 +116,7 @@ struct Login {
 /// Cookies for the answer to this request.
 struct Cookies(Vec<String>);
 
-/// The answer to a request that is refused; the log is told why.
+/// Returns the answer to a refused request; the reason is logged.
 fn refuse(refusal: Refusal) -> Step {
     static COMPLAINT: LogThrottle = LogThrottle::new();
     let Refusal { status, why } = refusal;
@@ -200,7 +200,7 @@ impl Party {
         }
     }
 
-    /// The session of somebody who has logged in, if it holds.
+    /// Returns the session of a logged-in user, if it is valid.
     fn login(session: Option<Session>, env: &Env<'_>) -> Option<Login> {
         let Some(Session::LoggedIn(login)) = session else { return None };
         let now = env.unix_time().as_secs();
@@ -209,7 +209,7 @@ impl Party {
         (!is_over).then_some(*login)
     }
 
-    /// Cookies with a session of somebody who has logged in.
+    /// Returns cookies with the session of a logged-in user.
     fn kept(&self, login: Login, ctx: &Context, env: &Env<'_>) -> Result<Vec<String>, String> {
         let now = env.unix_time().as_secs();
         let ends = login.began.saturating_add(ABSOLUTE_S).min(login.ends.unwrap_or(u64::MAX));
@@ -217,7 +217,7 @@ impl Party {
         self.cookie.begin(Session::LoggedIn(Box::new(login)), lives_s, ctx, env)
     }
 
-    /// Lets somebody pass who has logged in.
+    /// Lets a logged-in user pass.
     fn admit(&self, mut login: Login, slot: Slot, ctx: &mut Context, env: &Env<'_>) -> Step {
         let now = env.unix_time().as_secs();
         if now.saturating_sub(login.noted) >= NOTED_S {

@@ -1,9 +1,10 @@
 //! Signatures of XML, in the one form that SAML has (SAML Core §5.4): of the element that they stand in, by its ID,
 //! as a whole.
 //!
-//! XML Signature is a language in which a signature can be of anything; that what is signed is not what is read is
-//! the oldest attack on it. Here a signature is found from the element, not the element from the signature, and the
-//! only way to a [`Signed`] leads through [`verified`] or through the signature of the whole message.
+//! XML Signature is a language in which a signature can cover any element; that the parsed element is not the
+//! signed one is the oldest attack on it. Here a signature is found from the element, not the element from
+//! the signature, and the only way to a [`Signed`] leads through [`verified`] or through the signature of the
+//! whole message.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -40,7 +41,7 @@ impl<'a, 'd> Signed<'a, 'd> {
     }
 }
 
-/// An element whose own signature holds; None if it has none.
+/// An element whose own signature holds; None if it is not signed.
 ///
 /// # Errors
 /// Returns an error, which is a text for the log, if it has one that does not hold, is not of exactly this
@@ -70,7 +71,7 @@ pub(super) fn verified<'a, 'd>(
     Ok(Some(Signed(element)))
 }
 
-/// What a signature says.
+/// The parts of a signature.
 struct Parts<'a, 'd> {
     info: Node<'a, 'd>,
     /// How `info` is canonicalised.
@@ -84,14 +85,14 @@ struct Parts<'a, 'd> {
     digest: Vec<u8>,
 }
 
-/// What is said of a signature in another form.
+/// The message for a signature in another form.
 const FORM: &str = "the signature is not in the form that SAML has";
 
 impl<'a, 'd> Parts<'a, 'd> {
     fn of(signature: Node<'a, 'd>) -> Result<Parts<'a, 'd>, &'static str> {
         let (info, value) = match exactly(signature)?[..] {
             [info, value] => (info, value),
-            // Anybody can write a key there.
+            // An attacker can write a key there.
             [info, value, key] if is_named(key, SIGNATURE, "KeyInfo") => (info, value),
             _ => return Err(FORM),
         };
@@ -164,7 +165,7 @@ fn prefixes<'a>(node: Node<'a, '_>) -> Result<Vec<&'a str>, &'static str> {
     if prefixes.len() > PREFIXES { Err(FORM) } else { Ok(prefixes) }
 }
 
-/// What an element holds in Base64, which may have lines.
+/// Returns the Base64 content of an element, which may have lines.
 fn bytes(node: Node<'_, '_>) -> Result<Vec<u8>, &'static str> {
     let text: Vec<u8> = characters(node).ok_or(FORM)?.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     STANDARD.decode(text).map_err(|_| FORM)

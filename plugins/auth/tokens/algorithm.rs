@@ -40,7 +40,7 @@ pub(super) struct Curve {
 }
 
 impl Algorithm {
-    /// Those whose keys may be published.
+    /// The algorithms whose keys may be published.
     pub(crate) const PUBLIC: [Algorithm; 10] = [
         Algorithm::Rs256,
         Algorithm::Rs384,
@@ -132,7 +132,7 @@ impl Algorithm {
         }
     }
 
-    /// Shorter RSA keys are forgeable (NIST SP 800-131A), so somebody has to ask for them.
+    /// Shorter RSA keys are forgeable (NIST SP 800-131A), so they have to be allowed explicitly.
     pub(super) fn short_rsa(self) -> Option<&'static dyn VerificationAlgorithm> {
         match self {
             Algorithm::Rs256 => Some(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY),

@@ -1,4 +1,4 @@
-//! Whether a token claims what was asked for.
+//! Checks of the claims of a token.
 
 use serde_json::{Map, Value};
 

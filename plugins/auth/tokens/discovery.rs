@@ -1,4 +1,4 @@
-//! What an OpenID provider says of itself (OpenID Connect Discovery 1.0).
+//! The metadata of an OpenID provider (OpenID Connect Discovery 1.0).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use sigma_plugin_kit::fetched::{Document, Fetched, Turn};
 use sigma_plugin_kit::registry::Registry;
 use sigma_plugin_kit::web::{Address, Web, WebSettings, object_of};
 
-/// What stands behind an issuer in the address of its document.
+/// The suffix of an issuer in the address of its document.
 const SUFFIX: &str = "/.well-known/openid-configuration";
 
 /// How long a provider's document is used.
@@ -24,7 +24,7 @@ const MAX_AGE: Duration = Duration::from_secs(86_400);
 pub(crate) struct ProviderSettings {
     /// Where its document is; None if it is never asked.
     pub(crate) discovery: Option<Address>,
-    /// Who it says it is.
+    /// Its issuer.
     pub(crate) issuer: String,
     /// How it is reached.
     pub(crate) web: WebSettings,
@@ -53,9 +53,9 @@ pub(crate) struct Metadata {
     pub(crate) pushed_authorization_request_endpoint: Option<Address>,
     /// Where codes become tokens.
     pub(crate) token_endpoint: Option<Address>,
-    /// Where the user of a token is told.
+    /// The endpoint with the user of a token.
     pub(crate) userinfo_endpoint: Option<Address>,
-    /// Where it is told whether a token is good.
+    /// The endpoint of token introspection.
     pub(crate) introspection_endpoint: Option<Address>,
     /// Where tokens are given back.
     pub(crate) revocation_endpoint: Option<Address>,
@@ -63,13 +63,13 @@ pub(crate) struct Metadata {
     pub(crate) end_session_endpoint: Option<Address>,
 }
 
-/// What becomes of a request that needs to know the provider.
+/// The result of a look-up of the provider's metadata.
 pub(crate) enum Known {
     /// It does.
     Metadata(Arc<Metadata>),
     /// The document has to be fetched; then [`Provider::look`] is to be asked for the last time.
     Waits(Pin<Box<dyn Future<Output = ()>>>),
-    /// The provider cannot be reached, or is somebody else.
+    /// The provider cannot be reached, or has another issuer.
     Away,
 }
 
@@ -97,8 +97,8 @@ impl Metadata {
     fn parse(text: &[u8], settings: &ProviderSettings, sources: &Sources) -> Result<Metadata, String> {
         let document = object_of(text).ok_or("it is no JSON object")?;
         let issuer = document.get("issuer").and_then(Value::as_str).ok_or("it has no `issuer`")?;
-        // Who says to be another is not who was asked for (OpenID Connect Discovery 1.0 §4.3). The slash at the end is
-        // removed before the rest of the address is added (§4.1).
+        // A document with another issuer is refused (OpenID Connect Discovery 1.0 §4.3). The slash at the end
+        // is removed before the rest of the address is added (§4.1).
         if issuer.strip_suffix('/').unwrap_or(issuer)
             != settings.issuer.strip_suffix('/').unwrap_or(&settings.issuer)
         {
@@ -135,7 +135,7 @@ impl Metadata {
     }
 }
 
-/// What stands for the tenant of a token in the issuer of a provider with many.
+/// The placeholder for the tenant of a token in the issuer of a provider with many.
 const TENANT: &str = "{tenantid}";
 
 impl Metadata {
@@ -168,7 +168,7 @@ impl Provider {
         })
     }
 
-    /// What it says of itself.
+    /// Returns its metadata.
     pub(crate) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Known {
         if self.settings.discovery.is_none() {
             return Known::Away;

@@ -27,14 +27,14 @@ enum Material {
 /// A public key, for each of the algorithms that it may be used with.
 pub(crate) struct KeyRing(Vec<Key>);
 
-/// What is said of a text that holds no public key for the algorithm.
+/// The message for a text without a public key for the algorithm.
 const MISSING: &str = "missing valid public key";
 
 /// Bits of the modulus of an RSA key that is neither forgeable nor a burden.
 pub(super) const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 impl Key {
-    /// A secret that both sides know; None if the algorithm has none.
+    /// A secret that both sides know; None if the algorithm uses no secret.
     pub(crate) fn secret(algorithm: Algorithm, secret: &[u8]) -> Option<Key> {
         let material = Material::Secret(algorithm.shared()?, secret.into());
         Some(Key { algorithm, material })
@@ -49,7 +49,7 @@ impl Key {
     /// `allow_short` takes them from 1,024 bits.
     ///
     /// # Errors
-    /// Returns an error, worded as APISIX words it, if there is none that fits the algorithm.
+    /// Returns an error, worded as APISIX words it, if no key fits the algorithm.
     pub(crate) fn of_pem(pem: &str, algorithm: Algorithm, allow_short: bool) -> Result<Key, String> {
         let der = decoded_pem(pem).ok_or(MISSING)?;
         let verification = algorithm.public().ok_or(MISSING)?;
@@ -105,7 +105,7 @@ impl KeyRing {
     /// The first public key of a PEM text.
     ///
     /// # Errors
-    /// Returns an error, worded as APISIX words it, if there is none that fits one of the algorithms.
+    /// Returns an error, worded as APISIX words it, if no key fits one of the algorithms.
     pub(crate) fn of_pem(pem: &str, algorithms: &[Algorithm]) -> Result<KeyRing, String> {
         let mut fault = MISSING.to_owned();
         let mut keys = Vec::new();
@@ -158,14 +158,14 @@ fn modulus_bits(key: &ParsedPublicKey) -> Option<usize> {
     bits_of(modulus)
 }
 
-/// How long a number is whose highest byte stands first; None for 0.
+/// Returns the bits of a big-endian number; None for 0.
 pub(super) fn bits_of(number: &[u8]) -> Option<usize> {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let first = number.get(zeros)?;
     Some((number.len() - zeros) * 8 - first.leading_zeros() as usize)
 }
 
-/// The contents of the DER element of this type that `der` begins with, and what follows it.
+/// Returns the contents of the DER element of this type that `der` begins with, and the rest.
 pub(crate) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = der.strip_prefix(&[tag])?.split_first()?;
     let (length, rest) = match length {

@@ -30,18 +30,18 @@ struct Named {
     key: Key,
 }
 
-/// What a set says of the key of a token.
+/// The keys of a set that may have signed a token.
 pub(crate) enum Found<'s> {
-    /// One of these has signed it, or nobody has.
+    /// One of these has signed it, or no published key has.
     Keys(Vec<&'s Key>),
     /// None of them. A newer set may have it.
     None,
 }
 
 impl KeySet {
-    /// Reads a set. Keys that are for something else, that nobody should use, or that this gateway cannot use
-    /// are left out, as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are
-    /// too short, unknown types and curves.
+    /// Reads a set. Keys that are for something else, that are insecure, or that this gateway cannot use are
+    /// left out, as RFC 7517 §5 asks: encryption keys, symmetric and private ones, RSA keys that are too
+    /// short, unknown types and curves.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
@@ -69,8 +69,8 @@ impl KeySet {
     /// key is one of a set with a single one for its algorithm (OpenID Connect Core §10.1).
     ///
     /// # Errors
-    /// Returns an error, which is a text for the log, if no key may have signed it, whatever the issuer
-    /// publishes next.
+    /// Returns an error, which is a text for the log, if no key may have signed it, with any later set of the
+    /// issuer.
     pub(crate) fn find(&self, token: &Token, allowed: &[Algorithm]) -> Result<Found<'_>, &'static str> {
         let algorithm = token.algorithm(allowed)?;
         let fits = |named: &&Named| named.key.algorithm() == algorithm;
@@ -98,7 +98,7 @@ fn named_keys(jwk: &Map<String, Value>) -> Vec<Named> {
         None => true,
         Some(operations) => operations.as_array().is_some_and(|all| all.iter().any(|name| name == "verify")),
     };
-    // Whose private key is published is not who signs with it.
+    // A published private key proves nothing about the signer.
     if !is_for_signatures || !may_verify || PRIVATE.iter().any(|member| jwk.contains_key(*member)) {
         return Vec::new();
     }
@@ -112,7 +112,8 @@ fn named_keys(jwk: &Map<String, Value>) -> Vec<Named> {
 }
 
 impl Key {
-    /// A public key as an issuer publishes it, for this algorithm; None if it is none, or holds more than that.
+    /// A public key as an issuer publishes it, for this algorithm; None if it is invalid, or holds more than
+    /// that.
     pub(crate) fn of_jwk(jwk: &Map<String, Value>, algorithm: Algorithm) -> Option<Key> {
         let is_public = !PRIVATE.iter().any(|member| jwk.contains_key(*member));
         parsed(jwk, algorithm).filter(|_| is_public).map(|key| Key::public(algorithm, key))

@@ -4,16 +4,17 @@
 //! |---|---|
 //! | `algorithm` | which algorithms there are |
 //! | `token` | text to header, claims and signature; the claims that have a time |
-//! | `claims` | whether what a token claims is what was asked for |
+//! | `claims` | checks of the claims of a token |
 //! | `key` | a key that signatures are verified with, from a secret or PEM |
 //! | `signing_key` | a key that the gateway itself signs tokens with |
 //! | `key_set` | the keys of an issuer (RFC 7517) |
-//! | `discovery` | what an OpenID provider says of itself |
+//! | `discovery` | the metadata of an OpenID provider |
 //! | `source` | where the keys of an issuer come from, and who holds them |
 //! | `verdicts` | signatures that a worker has found good already |
 //!
-//! How documents are fetched beside the traffic is in [`sigma_plugin_kit::web`], for how long they are used in
-//! [`sigma_plugin_kit::fetched`], and what equal settings share in [`sigma_plugin_kit::registry`].
+//! How documents are fetched on the control thread is in [`sigma_plugin_kit::web`], for how long they are
+//! used in [`sigma_plugin_kit::fetched`], and how equal settings share state in
+//! [`sigma_plugin_kit::registry`].
 
 mod algorithm;
 mod claims;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::key::element;
 
-/// Somebody's private keys, in the forms that programs write: RSA (PKCS #1), P-256 (SEC 1) and P-521 (PKCS #8).
+/// Private keys in the forms that programs write: RSA (PKCS #1), P-256 (SEC 1) and P-521 (PKCS #8).
 pub(crate) const RSA: &str = "-----BEGIN RSA PRIVATE KEY-----
 MIIEowIBAAKCAQEA10DTN+qhQjiC6YbPcUaZUCYlNY64RQodcbfj0Omw9LGPrrmd
 h+cmTHTBRxch6lA1e5+GpglVT3uIy/D++PfDfMywohU+dH53I7HLMXwAMBfLlUbl
@@ -83,7 +83,7 @@ pub(crate) fn p256_jwk() -> Value {
 
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// Somebody with a key.
+/// A signer with a key.
 pub(crate) struct Signer {
     /// The public half, with a name and without `alg`.
     pub(crate) jwk: Value,
@@ -153,7 +153,7 @@ impl Signer {
         self.token_with(&json!({"alg": self.algorithm, "kid": self.jwk["kid"]}), claims)
     }
 
-    /// A token with this header, whatever it says.
+    /// Returns a token with this header, valid or not.
     pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
         signed(header, claims, &self.sign)
     }

@@ -29,7 +29,7 @@ enum Material {
 const LABELS: [&str; 3] = ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"];
 
 impl SigningKey {
-    /// A secret that both sides know; None if the algorithm has none.
+    /// A secret that both sides know; None if the algorithm uses no secret.
     pub(crate) fn secret(algorithm: Algorithm, secret: &[u8]) -> Option<SigningKey> {
         let key = hmac::Key::new(algorithm.shared()?, secret);
         Some(SigningKey { algorithm, material: Material::Secret(Box::new(key)) })
@@ -105,7 +105,7 @@ mod tests {
     use crate::tokens::{Key, Token};
 
     #[test]
-    fn what_is_signed_holds() {
+    fn signatures_are_verified() {
         let check = |name: &str, private: &str, public: &str| {
             let algorithm = Algorithm::of(name).unwrap();
             let signed =

@@ -17,10 +17,10 @@ use sigma_plugin_kit::freshness::Freshness;
 use sigma_plugin_kit::registry::Registry;
 use sigma_plugin_kit::web::{Address, Web, WebSettings};
 
-/// How long what an issuer publishes is used.
+/// How long published keys are used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Ages {
-    /// From this age on it is fetched anew.
+    /// From this age on it is fetched again.
     pub(crate) max_age: Duration,
     /// How much longer it is used where the issuer gives nothing new.
     pub(crate) stale_if_error: Duration,
@@ -61,7 +61,7 @@ pub(crate) struct KeySource {
     fresh_until_ms: AtomicU64,
 }
 
-/// What becomes of a token.
+/// The result of a look-up of a token's key.
 pub(crate) enum Lookup {
     /// The issuer has signed it.
     Verified,

@@ -53,7 +53,7 @@ fn keys_of_every_kind_verify() {
 }
 
 #[test]
-fn keys_that_nobody_should_use_are_left_out() {
+fn insecure_keys_are_left_out() {
     let signer = Signer::new("k", "ES256");
     let token = signer.token(&json!({}));
     let check = |more: Value, expected: &str| {
@@ -74,7 +74,7 @@ fn keys_that_nobody_should_use_are_left_out() {
     check(json!({"x": "AAAA"}), "no key");
     check(json!({"x": "A".repeat(43)}), "no key");
     check(json!({"x": "!"}), "no key");
-    // A private key that somebody published.
+    // A private key that was published.
     check(json!({"d": "AAAA"}), "no key");
     let short = json!({"kty": "RSA", "kid": "k", "e": "AQAB", "n": "-".repeat(171)});
     let named = signer.token_with(&json!({"alg": "RS256", "kid": "k"}), &json!({}));
@@ -87,7 +87,7 @@ fn a_secret_is_never_published() {
     let signer = Signer::new("k", "RS256");
     let set = set_of(&[&secret, &signer.jwk]);
     let header = json!({"alg": "HS256", "kid": "k"});
-    // The secret of the set; and whatever is known of the public key (RFC 8725 §2.1).
+    // The secret of the set; and any public data of the public key (RFC 8725 §2.1).
     let n = signer.jwk["n"].as_str().unwrap();
     for known in [&b"secret"[..], n.as_bytes(), signer.jwk.to_string().as_bytes(), set.as_bytes(), b""] {
         assert_eq!(verdict(&set, &hs256(known, &header, &json!({})), &ALL), "algorithm mismatch");
@@ -108,7 +108,7 @@ fn a_token_does_not_choose_who_verifies_it() {
     }
     check(json!({"kid": "k"}), "algorithm mismatch");
     check(json!({"alg": ["ES256"], "kid": "k"}), "algorithm mismatch");
-    // Keys that come along are not looked at, and what they are said to be is not fetched.
+    // Keys in the token are not used, and their URLs are not fetched.
     check(json!({"alg": "ES256", "kid": "k", "jwk": evil.jwk}), "signature mismatch");
     check(json!({"alg": "ES256", "kid": "k", "jku": "https://evil.example/keys"}), "signature mismatch");
     check(
@@ -142,7 +142,7 @@ fn a_token_without_a_name_is_of_a_set_with_one_key() {
 }
 
 #[test]
-fn what_is_no_set_is_refused() {
+fn invalid_sets_are_refused() {
     let signer = Signer::new("k", "ES256");
     let many = vec![&signer.jwk; 101];
     for (text, fault) in [
@@ -192,7 +192,7 @@ impl Worker {
     }
 }
 
-/// An issuer whose set is what stands in the cell; how often it was asked.
+/// Returns an issuer whose set is in the cell; and the number of its requests.
 fn issuer(set: &Arc<Mutex<Vec<u8>>>) -> (Origin, Arc<AtomicUsize>) {
     let (set, asked) = (Arc::clone(set), Arc::new(AtomicUsize::new(0)));
     let counter = Arc::clone(&asked);
@@ -238,7 +238,7 @@ fn keys_are_fetched_once_and_rotate() {
     *set.lock().unwrap() = ok(&set_of(&[&new.jwk]));
     assert_eq!(worker.ask(&source, &new_token), "good");
     assert_eq!(asked(), 3);
-    // What the old key has signed is good no longer, also where that was remembered.
+    // Tokens of the old key are refused now, also cached ones.
     assert_eq!(worker.ask(&source, &old_token), NO_KEY);
     // Equal settings are one source.
     assert!(Arc::ptr_eq(
@@ -310,7 +310,7 @@ fn old_keys_are_used_while_the_issuer_is_away() {
 }
 
 #[test]
-fn answers_that_lie_are_none() {
+fn invalid_answers_are_refused() {
     let signer = Signer::new("k", "ES256");
     let good = set_of(&[&signer.jwk]);
     let (elsewhere, _) = issuer(&Arc::new(Mutex::new(ok(&good))));
@@ -332,7 +332,7 @@ fn answers_that_lie_are_none() {
         let origin = Origin::answer(move |_| answer.clone()).unwrap();
         let worker = Worker::new();
         let mut settings = settings(origin.port(), HOUR, HOUR);
-        // Of the answer that never ends nobody waits for the end.
+        // The end of an endless answer is not awaited.
         settings.web.timeout = Duration::from_millis(500);
         let source = KeySource::of(settings, &worker.beside.node);
         assert_eq!(worker.ask(&source, &signer.token(&json!({}))), AWAY, "{shown}");

@@ -57,7 +57,7 @@ impl Token {
         &self.text
     }
 
-    /// What the signature is about.
+    /// Returns the signed part.
     pub(super) fn signed(&self) -> &[u8] {
         &self.text[..self.signed]
     }

@@ -12,11 +12,11 @@ const TOKENS: usize = 2048;
 /// The longest token that is remembered.
 const TOKEN_BYTES: usize = 8 << 10;
 
-/// The tokens of one worker whose signatures hold. What else there is to ask of a token, such as whether it is
-/// in time, is asked each time.
+/// The tokens of one worker whose signatures hold. Other checks of a token, such as its times, are done each
+/// time.
 ///
-/// Two tables, of which the older is dropped when the younger one is full: nobody has to look for what is
-/// to be forgotten.
+/// Two tables, of which the older is dropped when the younger one is full: no search for the oldest entries
+/// is needed.
 pub(crate) struct Verdicts<K>(RefCell<Tables<K>>);
 
 type Tables<K> = [HashMap<Box<[u8]>, Verdict<K>>; 2];
@@ -89,7 +89,7 @@ mod tests {
         verdicts.add(&kept, &by, 0);
         for number in 0..10 * TOKENS {
             verdicts.add(&token(&number.to_string()), &by, 0);
-            // What is in use stays.
+            // An entry in use stays.
             assert!(verdicts.holds(&kept, &by, 0), "{number}");
         }
         let held: usize = verdicts.0.borrow().iter().map(HashMap::len).sum();

@@ -17,20 +17,20 @@ pub(super) struct Times {
     pub(super) refresh_ms: Option<u64>,
     /// From then on it is not sent any more.
     pub(super) end_ms: u64,
-    /// Before then nobody tries to fetch.
+    /// Before then no fetch begins.
     pub(super) pause_until_ms: u64,
 }
 
-/// What becomes of a request.
+/// The advice for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Advice {
     /// It gets the token.
     Use,
-    /// The same, and the next one is fetched beside that.
+    /// Use the same one, and fetch the next one meanwhile.
     UseAndFetch,
     /// It waits for a token.
     Wait,
-    /// There is none, and it is too early to ask again.
+    /// There is no token, and it is too early to fetch again.
     Refuse,
 }
 
@@ -53,7 +53,7 @@ impl Lifetime {
 }
 
 impl Times {
-    /// What to do with a request at `now_ms`.
+    /// Returns the advice for a request at `now_ms`.
     pub(super) fn advise(&self, now_ms: u64) -> Advice {
         let may_fetch = now_ms >= self.pause_until_ms;
         match self.refresh_ms.filter(|_| now_ms < self.end_ms) {
@@ -97,9 +97,9 @@ mod tests {
         check(RULE.times(0, 0), 0, Advice::Wait);
     }
 
-    /// Whatever comes when: no token is sent after its end, and failures are spaced.
+    /// In any order of events no token is sent after its end, and failures are spaced.
     #[test]
-    fn whatever_comes_when() {
+    fn any_order_of_events_is_safe() {
         for seed in 1..500u64 {
             let mut next = seeded(seed);
             let (mut now, mut times, mut good_until, mut failed_at) = (0, Times::default(), 0, None);

@@ -250,7 +250,7 @@ struct Shared {
 
 /// How nodes are shown who asks.
 enum Way {
-    /// A field, and what it says.
+    /// A field, and its value.
     Fixed(FieldName, Confidential),
     Own(FieldName, Arc<TokenSource>),
     Exchanged(Arc<Exchange>),
@@ -269,7 +269,7 @@ struct Exchange {
     bound: Bound,
 }
 
-/// What a server made of a client's token.
+/// A server's answer to a client's token.
 enum Exchanged {
     Token(Token),
     Refused,
@@ -465,7 +465,8 @@ impl Exchange {
         self.server.grant(&fields).await
     }
 
-    /// What a server's answer comes to, for all who wait for it. Only a token is remembered.
+    /// Returns the result of a server's answer, for all requests that wait for it. Only a token is
+    /// remembered.
     fn remember(
         &self,
         granted: Option<Result<Granted, Denied>>,
@@ -538,7 +539,7 @@ impl UpstreamAuth {
     }
 }
 
-/// What the client has shown as its token.
+/// The client's token.
 struct Subject(Option<String>);
 
 /// Sends a token to the node.
@@ -547,7 +548,7 @@ fn bear(ctx: &mut Context, name: &FieldName, token: &str) -> Step {
     Step::Next
 }
 
-/// Sets a field, in place of whatever the client has sent there.
+/// Sets a field, and replaces the client's value.
 fn replace(ctx: &mut Context, FieldName(name): &FieldName, value: &[u8]) {
     ctx.request.headers.replace(name, value);
 }
@@ -564,7 +565,7 @@ fn subject_of(ctx: &Context, FieldName(name): &FieldName) -> Option<String> {
         None => value,
     };
     let token = token.trim_ascii();
-    // What is no token may be a password; the scheme alone is none either.
+    // Another value may be a password; the scheme alone is not a token either.
     (is_token(token) && !token.eq_ignore_ascii_case(b"Bearer"))
         .then(|| String::from_utf8_lossy(token).into_owned())
 }

@@ -14,7 +14,7 @@ use crate::message_signatures::structured::{Bare, Dictionary, InnerList, Item, M
 use crate::message_signatures::verify;
 use sigma_plugin_kit::key_pair::{PairAlgorithm, Signer};
 
-/// What is signed, and with which key.
+/// The signed components, and the key.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct MessageSignature {
     /// The name of the key: `keyid`.
@@ -48,7 +48,7 @@ pub(super) struct MessageSignature {
     max_req_body_size: usize,
 }
 
-/// What makes signatures as the configuration says.
+/// Signs requests by the configuration.
 pub(super) struct RequestSigner {
     settings: MessageSignature,
     signer: Signer,
@@ -95,7 +95,7 @@ impl RequestSigner {
         self.settings.content_digest.then_some(self.settings.max_req_body_size)
     }
 
-    /// Signs the request as it stands. What the client has signed was for the gateway, and is taken out.
+    /// Signs the request in its present form. The client's signature was for the gateway, and is removed.
     ///
     /// # Errors
     /// Returns an error, which is a text for the log, if that cannot be.

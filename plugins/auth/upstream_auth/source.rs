@@ -1,4 +1,4 @@
-//! Where tokens for nodes come from: a server that is asked beside the traffic.
+//! The source of tokens for nodes: a server that is queried in parallel with the traffic.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -81,9 +81,9 @@ pub(super) struct Granted {
 /// Why there is no token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// The server does not take what the client sent.
+    /// The server refuses the client's token.
     Subject,
-    /// The server cannot be asked, or does not take what the gateway sent: a sentence.
+    /// The server cannot be reached, or refuses the gateway's request: a sentence.
     Server(String),
 }
 
@@ -159,7 +159,7 @@ impl TokenServer {
         let wrong = |reason: &str| Err(Denied::Server(format!("{address}: {reason}")));
         let Some(answer) = object_of(&reply.body) else { return wrong("the answer is no JSON object") };
         if reply.status != 200 {
-            // Only what the RFC has names for, so that nothing a server says stands in a log.
+            // Only names of the RFC, so that no text of a server appears in a log.
             let known = [
                 "invalid_grant",
                 "invalid_request",
@@ -209,19 +209,19 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
     (1..=TOKEN_BYTES).contains(&bytes.len()) && bytes.iter().all(is_of_token)
 }
 
-/// The token of the gateway itself at a server: one for all workers, fetched by one at a time, and fetched anew
-/// beside the traffic. Equal settings have one source.
+/// The token of the gateway itself at a server: one for all workers, with one fetch at a time, in parallel
+/// with the traffic. Equal settings have one source.
 pub(super) struct TokenSource {
     server: TokenServer,
     key: Key,
     held: watch::Sender<Held>,
     /// Held while a token is fetched, on the control thread.
     fetching: tokio::sync::Mutex<()>,
-    /// Whether somebody fetches beside the traffic.
+    /// Whether a fetch runs in parallel with the traffic.
     refreshing: AtomicBool,
 }
 
-/// What a source has.
+/// The state of a source.
 #[derive(Clone, Default)]
 struct Held {
     token: Option<Token>,
@@ -234,14 +234,14 @@ struct Held {
 #[derive(Default)]
 struct Sources(Mutex<HashMap<Key, Weak<TokenSource>>>);
 
-/// What a worker has seen of sources, so that it asks for what others write only when something changes.
+/// A worker's copies of sources, so that it reads shared state only after a change.
 #[derive(Default)]
 struct Seen(RefCell<HashMap<Key, Held>>);
 
-/// Most sources of which a worker keeps what it saw, before it looks again.
+/// Most copies of sources in a worker, before it starts again.
 const MOST_SEEN: usize = 1024;
 
-/// What becomes of a request.
+/// The result for a request.
 pub(super) enum Found {
     Token(Token),
     /// A token has to be fetched; then the source is to be asked for the last time.
@@ -304,9 +304,9 @@ impl TokenSource {
         found
     }
 
-    /// Fetches beside the traffic, unless somebody does.
+    /// Fetches in parallel with the traffic, unless a fetch runs.
     fn refresh(self: &Arc<Self>, node: &Node, attempts: u64) {
-        // Read first: workers must not write to what others read.
+        // Read first: workers must not write to memory that others read.
         if self.refreshing.load(Ordering::Relaxed) || self.refreshing.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -317,7 +317,7 @@ impl TokenSource {
         });
     }
 
-    /// Fetches a token, unless somebody has since `attempts` attempts were made.
+    /// Fetches a token, unless another caller has since `attempts` attempts were made.
     async fn fetch(&self, attempts: u64) {
         let _one = self.fetching.lock().await;
         let before = self.held.borrow().clone();

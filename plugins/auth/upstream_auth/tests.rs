@@ -1,4 +1,4 @@
-//! What nodes are shown, and what they are not.
+//! The credentials that nodes get, and those that stay hidden.
 
 use serde_json::{Value, json};
 use sigma_plugin::Phase;
@@ -7,7 +7,7 @@ use crate::testing::{Case, entry, field, refusal, summary, warned};
 
 const NAME: &str = "upstream-auth";
 
-/// What the node would get under these names, or the answer.
+/// Returns the node's fields of these names, or the answer.
 fn shown(conf: &Value, request: &str, names: &[&str]) -> String {
     let entry = entry(NAME, conf.clone()).unwrap();
     let mut case = Case::new(&format!("GET /a?b HTTP/1.1\nHost: h\n{request}"));
@@ -76,7 +76,7 @@ fn a_second_attempt_shows_the_same() {
     }
 }
 
-/// Nothing runs beside the traffic here, as when the server is away.
+/// No fetch runs here, as when the server is unreachable.
 #[test]
 fn without_a_token_nothing_is_sent() {
     let server =
@@ -136,7 +136,7 @@ const ED25519: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEIJ+DYvh6SEqVTm50DFtMDoQikTmiCqirVv9mWG9qfSnF
 -----END PRIVATE KEY-----";
 
-/// What this plugin signs `hmac-auth` takes.
+/// `hmac-auth` accepts the signatures of this plugin.
 #[test]
 fn requests_are_signed() {
     let public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs=\n-----END PUBLIC KEY-----";
@@ -229,7 +229,7 @@ fn configurations() {
 }
 
 #[test]
-fn a_challenge_says_what_is_wanted() {
+fn a_challenge_names_the_required_scheme() {
     let entry = entry(NAME, json!({"token_relay": {}})).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     let reply = case.run(&entry, Phase::BeforeProxy).unwrap();

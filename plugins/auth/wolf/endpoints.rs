@@ -1,4 +1,4 @@
-//! What clients reach through `public-api`: they log in, change their password and ask who they are.
+//! Endpoints for clients through `public-api`: login, change of password, and user info.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -63,7 +63,7 @@ pub(super) fn user_info(ctx: &mut Context, env: &Env<'_>) -> Step {
     ask(&owner, question, ctx, env, |given: Option<UserInfo>| Some(json!({ "user_info": given?.user })))
 }
 
-/// What wolf gives who logs in.
+/// Wolf's answer to a login.
 #[derive(Deserialize)]
 struct Login {
     token: String,
@@ -84,7 +84,7 @@ fn said(status: u16, body: Value) -> Step {
     reply.json(&body).into()
 }
 
-/// Reads the body as JSON or as a form and goes on with what it says.
+/// Reads the body as JSON or as a form and continues with its arguments.
 fn with_arguments(then: impl FnOnce(Map<String, Value>, &mut Context, &Env<'_>) -> Step + 'static) -> Step {
     let then = move |ctx: &mut Context, env: &Env<'_>, read| {
         if read == BodyRead::TooLarge {
@@ -129,7 +129,7 @@ fn question<'q>(
     Question { target: target.to_owned(), token, body, timeout_ms: TIMEOUT_MS }
 }
 
-/// Asks wolf, and answers with what is made of what it gives.
+/// Sends a request to wolf, and answers with its converted reply.
 fn ask<D: DeserializeOwned>(
     owner: &Owner,
     question: Question<'_>,
@@ -161,7 +161,7 @@ fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option
     match answer.map_err(|error| error.to_string())? {
         Answer { status: 200, body, .. } => {
             let unread = || "its answer cannot be read".to_owned();
-            // Where it refuses there may be anything in place of what was asked for.
+            // In a refusal the data may have any form.
             let said: Said<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
             if !said.is_granted() {
                 return Ok(None);

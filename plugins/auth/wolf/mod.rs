@@ -29,7 +29,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 
 const NAME: &str = "wolf-rbac";
 
-/// Recognises a consumer by what a wolf server says.
+/// Authenticates a consumer by a wolf server.
 pub(crate) static WOLF_RBAC: Descriptor = Descriptor {
     name: NAME,
     priority: 2555,
@@ -110,14 +110,14 @@ $ curl -s -H 'X-Rbac-Token: V1#shop#heron' http://127.0.0.1:9080/orders | grep x
 /// The name of the server among the upstreams of a consumer's configuration.
 const SERVER: &str = "server";
 
-/// Milliseconds for one question whether a request may pass.
+/// Time limit of a permission query, in milliseconds.
 const CHECK_MS: u64 = 10_000;
 
 /// How often wolf is asked at most as long as it answers that it has failed, and the pause between.
 const TRIES: u32 = 3;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// What the names of the fields about a user end with.
+/// The suffixes of the names of the fields about a user.
 const USER_FIELDS: [&str; 3] = ["UserId", "Username", "Nickname"];
 
 /// Authenticates consumers by a token of a wolf server, and authorizes their requests there.
@@ -201,7 +201,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// The one with the appid; None if nobody has it.
+    /// The one with the appid; None if no consumer has it.
     fn find(env: &Env<'_>, appid: &str) -> Option<Owner> {
         let identity =
             env.consumers.find(NAME, appid).filter(|identity| identity.data::<WolfRbac>().is_some())?;
@@ -229,7 +229,7 @@ struct Inquiry {
     tries: u32,
 }
 
-/// Fields about the user that the client is told.
+/// Fields about the user for the client.
 struct Told(Vec<(String, Vec<u8>)>);
 
 impl Inquiry {
@@ -255,7 +255,7 @@ impl Inquiry {
         })
     }
 
-    /// What the answer comes to.
+    /// Returns the step for the answer.
     fn settle(self, answer: Result<Answer, CallError>, ctx: &mut Context, _: &Env<'_>) -> Step {
         let names = self.owner.config().user_fields();
         // Their prefix is the consumer's.

@@ -1,4 +1,4 @@
-//! What wolf is asked, and what it answers.
+//! Requests to wolf, and its answers.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::super::answers;
 use super::super::form::escaped;
 use super::{Owner, Token};
 
-/// What wolf is asked.
+/// A request to wolf.
 pub(super) struct Question<'q> {
     /// Path and query below the server's URL.
     pub(super) target: String,
@@ -38,7 +38,7 @@ impl Question<'_> {
     }
 }
 
-/// The JSON that wolf answers with, with `D` for what is asked for.
+/// Wolf's JSON answer, with `D` for the requested data.
 #[derive(Deserialize)]
 pub(super) struct Said<D> {
     ok: Option<bool>,
@@ -103,7 +103,7 @@ impl User {
     }
 }
 
-/// Whether a request may pass.
+/// Wolf's decision on a request.
 pub(super) struct Verdict {
     status: u16,
     reason: Option<String>,
@@ -111,10 +111,10 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// What an answer says.
+    /// Parses an answer.
     ///
     /// # Errors
-    /// Returns an error, which the client is told, if it does not say anything.
+    /// Returns an error, which the client sees, if it has no decision.
     pub(super) fn of(answer: Answer) -> Result<Verdict, String> {
         let Answer { status, body, .. } = answer;
         if status >= 500 || (status != 200 && status < 400) {
@@ -129,7 +129,7 @@ impl Verdict {
                 Ok(Verdict { status, reason, user: data.and_then(|data| data.user) })
             }
             None => {
-                // As it says nothing, it does not say that the request may pass.
+                // Without a decision the request is not allowed.
                 let status = if status == 200 { 500 } else { status };
                 let reason = Some("check permission failed! parse response json failed!".to_owned());
                 Ok(Verdict { status, reason, user: None })

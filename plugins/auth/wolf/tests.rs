@@ -1,4 +1,4 @@
-//! What wolf-rbac takes, and what an answer of wolf comes to.
+//! Tests of wolf-rbac: valid configurations, and results of wolf's answers.
 
 use serde_json::json;
 use sigma_http::Headers;
@@ -60,7 +60,7 @@ fn the_server_is_an_upstream_of_the_consumer() {
 }
 
 #[test]
-fn who_has_no_token_is_not_asked_about() {
+fn requests_without_a_token_are_not_sent_to_wolf() {
     let plugin = entry(NAME, json!({})).unwrap();
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");
     let check = |case: &mut Case, head: &str, message: &str| {

@@ -7,13 +7,13 @@ use sigma_plugin::variables::cookie;
 
 use super::super::policy::{authorization, only_argument};
 
-/// What a token of the gateway begins with.
+/// The beginning of a token of the gateway.
 const VERSION: &str = "V1";
 
 /// A token of wolf's, and the application that it is for.
 pub(super) struct Token {
     pub(super) appid: String,
-    /// What wolf knows; fit for a header field.
+    /// Wolf's own token; valid in a header field.
     pub(super) secret: String,
 }
 
@@ -21,7 +21,7 @@ impl Token {
     /// The token of a request.
     ///
     /// # Errors
-    /// Returns an error, which the client is told, if there is none or it is none.
+    /// Returns an error, which the client sees, if the token is missing or invalid.
     pub(super) fn of(ctx: &Context) -> Result<Token, &'static str> {
         let headers = &ctx.request.headers;
         let sent = only_argument(ctx, "rbac_token")

@@ -80,7 +80,7 @@ fn tokens_are_verified_by_the_providers_keys() {
 }
 
 #[test]
-fn what_is_no_token_is_answered() {
+fn invalid_tokens_are_answered() {
     let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
     let gateway = Gateway::new(&provider, &beside, bearer_only(json!({"realm": "here"})));
     let mut browser = Browser::new(&gateway);
@@ -103,7 +103,7 @@ fn what_is_no_token_is_answered() {
 }
 
 #[test]
-fn a_provider_that_is_away_or_another_lets_nobody_in() {
+fn a_wrong_or_missing_provider_denies_every_request() {
     let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
     let unavailable = "401 \"issuer validation unavailable\"";
     provider.with(|inside| inside.document.insert("issuer".to_owned(), json!("https://evil.example")));
@@ -120,7 +120,7 @@ fn a_provider_that_is_away_or_another_lets_nobody_in() {
 #[test]
 fn tokens_are_verified_by_a_key() {
     let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
-    // The public half of a key that nobody has here; and a document that is not asked for.
+    // The public half of a key that is not used here; and a document that is not fetched.
     let pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEADF2bRwq+wQ9XYBmfd9v3SvRCYok0IZ13WbYqn9e0nDg=\n-----END PUBLIC KEY-----";
     let conf = json!({
         "bearer_only": true, "session": null, "public_key": pem,
@@ -288,10 +288,10 @@ fn the_provider_is_asked_about_tokens() {
     say(json!({"active": false}));
     check("good", "passed", 9);
     check("other", "401 \"the token is not active\"", 10);
-    // What goes along with the question is part of it.
+    // Parameters that go along with the question are part of the key.
     let seen = browser.ask(&gateway, "GET /", "Authorization: Bearer good\nX-Tenant: b\n");
     assert_eq!((seen.status, provider.count("/introspect")), (401, 11));
-    // Another client does not profit from what this one was told.
+    // Another client does not share the result of this one.
     let other =
         Gateway::new(&provider, &beside, json!({"bearer_only": true, "session": null, "client_id": "bank"}));
     assert_ne!(with(&mut Browser::new(&other), &other, "good"), "passed");

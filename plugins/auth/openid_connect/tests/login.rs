@@ -110,7 +110,7 @@ fn id_tokens_that_lie_begin_no_session() {
     ] {
         check(lie, 500);
     }
-    // What another login has brought is the client's to answer for.
+    // An answer of another login is a fault of the client.
     for other in [json!({"nonce": "another"}), json!({"nonce": null})] {
         check(other, 400);
     }
@@ -150,7 +150,7 @@ fn id_tokens_are_signed_by_the_provider() {
 }
 
 #[test]
-fn nobody_is_sent_elsewhere() {
+fn redirects_stay_on_this_host() {
     let (provider, gateway) = world(json!({}));
     for (asked, expected) in [
         ("//evil.example/x", "/evil.example/x"),
@@ -196,7 +196,7 @@ fn a_session_is_of_one_gateway_and_client() {
     check(&gateway, &good, "", 0);
     // A second cookie of that name, which another host of the domain may have set.
     check(&gateway, &good, &format!("Cookie: session={good}\n"), 302);
-    // The cookie of a login is none of a session.
+    // The cookie of a login is not a session.
     let mut other = Browser::new(&gateway);
     other.get(&gateway, "/");
     let login = other.cookies.values().next().unwrap().clone();
@@ -213,7 +213,7 @@ fn without_a_session_it_depends() {
     assert_eq!(browser.ask(&passing, "GET /", "X-Userinfo: lie\nX-Access-Token: lie\n").status, 0);
     let told = ["x-userinfo", "x-access-token", "x-id-token", "cookie"].map(|name| browser.told(name));
     assert_eq!(told, [None, None, None, None]);
-    // A bearer token beside browsers: a wrong one is refused, and not sent to log in.
+    // A bearer token next to browsers: a wrong one is refused, and not redirected to the login.
     let both = Gateway::new(&provider, &gateway.beside, json!({"use_jwks": true}));
     let mut browser = Browser::new(&both);
     assert_eq!(browser.ask(&both, "GET /", "Authorization: Bearer x\n").status, 401);
@@ -327,7 +327,7 @@ fn logins_do_not_pile_up() {
 }
 
 #[test]
-fn who_has_logged_in_claims_what_they_must() {
+fn required_claims_apply_to_logins() {
     let check = |conf: Value, claims: Value, expected: (u16, &str)| {
         let (provider, gateway) = world(conf.clone());
         let mut browser = Browser::new(&gateway);
@@ -380,7 +380,7 @@ fn sessions_may_be_in_redis() {
     let keys = redis.ask(&["keys", "s:*"]).unwrap();
     let ttl: i64 = redis.ask(&["ttl", &keys]).unwrap().parse().unwrap();
     assert!((1..=900).contains(&ttl), "{ttl}");
-    // What is kept there is sealed, and is of this session alone.
+    // The value in Redis is sealed, and belongs to this session alone.
     assert!(!redis.ask(&["get", &keys]).unwrap().contains("jack"));
     let mut other = Browser::new(&gateway);
     other.log_in(&gateway, &provider, "/", json!({}));
@@ -495,7 +495,7 @@ fn a_question_is_left_before_the_browser_is_sent() {
     let back = provider.agree(&sent.location, json!({}));
     assert_eq!(browser.get(&gateway, &back).location, "/orders?a=1");
     assert_eq!(browser.get(&gateway, "/orders?a=1").status, 0);
-    // Who does not take the question, or has no place for it, lets nobody in.
+    // A provider that does not accept the pushed request, or has no endpoint for it, lets no login begin.
     provider.with(|inside| inside.client_key = Some(Key::secret(Algorithm::Hs256, b"x").unwrap()));
     assert_eq!(Browser::new(&gateway).get(&gateway, "/").status, 500);
     let (provider, gateway) = world(json!({"par": {"enabled": true}}));
@@ -533,7 +533,7 @@ fn tokens_are_bound_to_a_key_of_the_gateway() {
         let times = if nonce.is_some() { 2 } else { 1 };
         assert_eq!((provider.count("/token"), provider.count("/user")), (2 * times, times));
     }
-    // Tokens of a kind that nobody asked for are none.
+    // Tokens of a kind that was not requested are invalid.
     let (provider, gateway) = world(json!({}));
     provider.with(|inside| inside.tokens.insert("token_type".to_owned(), json!("DPoP")));
     assert_eq!(Browser::new(&gateway).log_in(&gateway, &provider, "/", json!({})).status, 500);
@@ -551,7 +551,7 @@ fn a_login_may_be_good_for_one_request() {
     assert_eq!(provider.count("/token"), 2);
 }
 
-/// Where users ask for the very page that is the callback, only what a provider sends is one.
+/// If the callback is also a page for users, only a provider's redirect counts as a callback.
 #[test]
 fn a_page_may_be_the_callback() {
     let (provider, gateway) = world(json!({"redirect_uri": "/orders"}));
@@ -594,7 +594,7 @@ fn a_callback_without_arguments_begins_a_login() {
     }
 }
 
-/// What a client can cause is never an error of the gateway.
+/// No request of a client causes an error of the gateway.
 #[test]
 fn no_callback_of_a_client_is_answered_5xx() {
     let (provider, gateway) = world(json!({}));

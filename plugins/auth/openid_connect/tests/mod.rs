@@ -48,7 +48,7 @@ struct Browser {
     attributes: Vec<String>,
 }
 
-/// What a browser sees.
+/// The browser's view of an answer.
 #[derive(Debug)]
 struct Seen {
     status: u16,
@@ -116,7 +116,7 @@ impl Browser {
         self.attributes = lines.iter().map(|line| line.split_once(';').unwrap().1.to_owned()).collect();
     }
 
-    /// Logs in as this user; what the gateway answers to who comes back.
+    /// Logs in as this user; returns the gateway's answer at the callback.
     fn log_in(&mut self, gateway: &Gateway, provider: &Provider, target: &str, claims: Value) -> Seen {
         let sent = self.get(gateway, target);
         assert_eq!(sent.status, 302, "{sent:?}");
@@ -207,7 +207,7 @@ fn bad_configurations_are_refused() {
 }
 
 #[test]
-fn who_the_gateway_is_must_be_possible_to_say() {
+fn the_client_needs_complete_credentials() {
     let check = |more: Value, expected: &str| {
         let told = refusal("openid-connect", &conf(more.clone()));
         assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
@@ -323,7 +323,7 @@ fn who_the_gateway_is_must_be_possible_to_say() {
 }
 
 #[test]
-fn what_is_doubtful_is_told() {
+fn doubtful_settings_have_warnings() {
     let check = |more: Value, expected: &[&str]| {
         // Each of these is without the warnings that are tested below.
         let mut safe = json!({"use_pkce": true, "required_scopes": ["a"]});

@@ -18,7 +18,7 @@ pub(super) struct Provider {
     inside: Arc<Mutex<Inside>>,
 }
 
-/// What the provider knows, and what a test has it do.
+/// The provider's state, and its behaviour in a test.
 pub(super) struct Inside {
     pub(super) signer: Signer,
     /// Codes that can be exchanged, once.
@@ -26,17 +26,17 @@ pub(super) struct Inside {
     next_code: u64,
     /// Members of the document that are not as they should be.
     pub(super) document: Map<String, Value>,
-    /// Whole ID tokens in place of its own.
+    /// Whole ID tokens instead of its own.
     pub(super) id_token: Option<String>,
-    /// What it says of users.
+    /// Its data about users.
     pub(super) user: Value,
-    /// What it says of tokens that it is asked about.
+    /// Its introspection answers.
     pub(super) introspection: Value,
     /// Members of answers of the token endpoint.
     pub(super) tokens: Map<String, Value>,
     /// The key with which its client says who it is, for whom, and since when.
     pub(super) client_key: Option<Key>,
-    /// What it has seen of what is taken once: assertions and proofs.
+    /// The values that it accepts once: assertions and proofs.
     seen: HashSet<String>,
     /// Questions that were left before a browser came with them.
     pushed: HashMap<String, String>,
@@ -118,7 +118,8 @@ impl Provider {
         self.with(|inside| inside.signer.token(&claims))
     }
 
-    /// A user agrees to what a browser was sent with. Where the browser is sent back to: path and query.
+    /// Lets a user agree to the request that a browser brings. Where the browser is sent back to: path and
+    /// query.
     pub(super) fn agree(&self, location: &str, more: Value) -> String {
         let (at, query) = location.split_once('?').unwrap();
         assert_eq!(at, format!("{}/login", self.issuer()));

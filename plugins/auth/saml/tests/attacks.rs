@@ -1,4 +1,4 @@
-//! Documents that somebody has made of others that the provider has signed.
+//! Documents that an attacker has made from signed ones.
 
 use roxmltree::Node;
 
@@ -23,7 +23,7 @@ fn without_signature(text: &str) -> String {
     format!("{before}{after}")
 }
 
-/// What an attacker wants to be read.
+/// The text that an attacker wants to be read.
 fn evil(text: &str) -> String {
     without_signature(text).replace("jack &amp; Jill&gt;", EVIL).replace("ID=\"_a1\"", "ID=\"_evil\"")
 }
@@ -35,7 +35,7 @@ fn into(text: &str, place: &str, more: &str) -> String {
 
 /// The eight forms of signature wrapping (Somorovsky et al., On Breaking SAML, 2012).
 #[test]
-fn what_is_read_is_what_is_signed() {
+fn the_element_that_is_read_is_the_signed_one() {
     let keys = ProviderKeys::of_pem(RSA_CERT).unwrap();
     let (response, after_issuer) =
         (cut(RESPONSE, "<samlp:Response", "</samlp:Response>").1, "</saml:Issuer>");
@@ -77,7 +77,7 @@ fn what_is_read_is_what_is_signed() {
         assert!(text.contains(EVIL), "{name}");
         let accepted = accept(&text, RSA_CERT, &expected());
         assert!(accepted.is_err(), "{name}: {accepted:?}");
-        // And by itself, without a look at what else stands in the document.
+        // And by itself, without the rest of the document.
         let Ok(document) = document::parse(&text) else { continue };
         let is_verified = |node: &Node<'_, '_>| matches!(verified(*node, &keys), Ok(Some(_)));
         for element in document.descendants().filter(Node::is_element).filter(is_verified) {
@@ -91,7 +91,7 @@ fn what_is_read_is_what_is_signed() {
 }
 
 #[test]
-fn what_is_changed_is_refused() {
+fn changed_documents_are_refused() {
     let check = |from: &str, to: &str, expected: &str| {
         let text = ASSERTION.replacen(from, to, 1);
         assert_ne!(text, ASSERTION, "{from}");
@@ -114,7 +114,7 @@ fn what_is_changed_is_refused() {
     check("staff", "<![CDATA[staff]]>", hidden);
     check("<samlp:Response", "<!DOCTYPE a [<!ENTITY b \"admin\">]><samlp:Response", hidden);
     check("staff", "&b;", "the message is no XML");
-    // Where a signature says what is signed, and how.
+    // The part of a signature that names its element and its form.
     let form = "the signature is not in the form that SAML has";
     let reference = cut(ASSERTION, "<ds:Reference", "</ds:Reference>").1;
     check("</ds:Reference>", &format!("</ds:Reference>{reference}"), form);
@@ -192,13 +192,13 @@ fn something_is_signed() {
     assert_eq!(refused(&format!("{head}{tail}")), (400, "the signed element has been changed"));
     let encrypted = ASSERTION.replacen("<saml:Assertion ", "<saml:EncryptedAssertion/><saml:Assertion ", 1);
     assert!(refused(&encrypted).1.starts_with("the assertion is encrypted"));
-    // What is not signed can refuse.
+    // An unsigned part can refuse.
     let failed = ASSERTION.replace("status:Success", "status:Requester");
     assert_eq!(refused(&failed), (403, "the provider denied the login"));
 }
 
 #[test]
-fn what_the_provider_leaves_out_lets_nobody_in() {
+fn missing_parts_deny_the_login() {
     let own = Provider::new(RSA_KEY, RSA_CERT);
     let check = |from: &str, to: &str, told: (u16, &str)| {
         let text = answer("_q1").replacen(from, to, 1);
@@ -270,7 +270,7 @@ fn what_the_provider_leaves_out_lets_nobody_in() {
 /// A provider of our own.
 pub(super) struct Provider(OwnKey);
 
-/// An answer to a request; canonical as it stands.
+/// Returns an answer to a request; it is canonical already.
 pub(super) fn answer(request: &str) -> String {
     format!(
         "<samlp:Response xmlns:samlp=\"urn:oasis:names:tc:SAML:2.0:protocol\" ID=\"_r1\" InResponseTo=\"{request}\" Version=\"2.0\">\

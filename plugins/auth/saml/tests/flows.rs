@@ -17,7 +17,7 @@ struct Browser {
     plugin: SamlAuth,
     cookies: BTreeMap<String, String>,
     now: u64,
-    /// What the last answer was.
+    /// The last answer.
     reply: Option<Reply>,
 }
 
@@ -30,7 +30,7 @@ impl Browser {
         Browser { case, plugin, cookies: BTreeMap::new(), now: at("12:00:00"), reply: None }
     }
 
-    /// The status of an answer and what it says; `passed` if the request goes on.
+    /// Returns the status of an answer and its reason; `passed` if the request goes on.
     fn ask(&mut self, line: &str, form: Option<Form>) -> String {
         let cookies: Vec<String> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -63,7 +63,7 @@ impl Browser {
         self.reply.as_ref().and_then(|reply| field(reply, "Location")).unwrap_or_default()
     }
 
-    /// What the gateway sends to the provider: the text, and RelayState.
+    /// Returns the gateway's message to the provider: the text, and RelayState.
     fn sent(&self) -> (String, Option<String>) {
         let location = self.location();
         let query = location.strip_prefix("https://idp.test/saml?").unwrap_or_else(|| panic!("{location}"));

@@ -50,7 +50,7 @@ fn at(time: &str) -> u64 {
     seconds(&format!("2026-11-23T{time}Z")).unwrap()
 }
 
-/// What the documents of the fixtures are for.
+/// Returns the expected values of the fixtures' documents.
 fn expected() -> Expected<'static> {
     Expected {
         audience: "https://shop.test/",
@@ -61,7 +61,7 @@ fn expected() -> Expected<'static> {
     }
 }
 
-/// What a document that came in a form comes to.
+/// Returns the result of a document from a form.
 fn accept(text: &str, certificate: &str, expected: &Expected<'_>) -> Result<Accepted, Refusal> {
     let keys = ProviderKeys::of_pem(certificate).unwrap();
     let text = document::text_of(text.as_bytes()).map_err(Refusal::broken)?;
@@ -77,7 +77,7 @@ fn refused(text: &str) -> (u16, &'static str) {
 }
 
 #[test]
-fn what_others_canonicalise_is_the_same_here() {
+fn canonical_texts_equal_those_from_other_programs() {
     let text = document::text_of(include_bytes!("fixtures/spaces.xml")).unwrap();
     let document = document::parse(&text).unwrap();
     let canonical = Canonical { without: None, inclusive: &[] }.of(document.root_element()).unwrap();
@@ -99,7 +99,7 @@ fn listed_prefixes_are_declared_where_they_are_known() {
 }
 
 #[test]
-fn what_others_sign_is_taken() {
+fn signatures_from_other_programs_are_accepted() {
     let both = format!("{EC_CERT}\n{RSA_CERT}");
     for (name, text, certificate) in [
         ("assertion", ASSERTION, RSA_CERT),
@@ -144,7 +144,7 @@ fn an_assertion_is_for_one_gateway_and_one_login_and_not_for_long() {
     check(&|asked| asked.now = at("11:57:59"), "the assertion does not hold yet");
     check(&|asked| asked.now = at("12:05:59"), "");
     check(&|asked| asked.now = at("12:06:00"), "the assertion does not hold any more");
-    // What stands around the assertion is not signed: it can refuse, and can be taken away.
+    // The element around the assertion is not signed: it can refuse, and can be removed.
     let bare = ASSERTION.replace(" Destination=\"https://shop.test/acs\" InResponseTo=\"_q1\"", "");
     assert_ne!(bare, ASSERTION);
     let why =
@@ -157,7 +157,7 @@ fn an_assertion_is_for_one_gateway_and_one_login_and_not_for_long() {
 }
 
 #[test]
-fn what_others_send_in_a_query_is_taken() {
+fn queries_from_other_programs_are_accepted() {
     let keys = ProviderKeys::of_pem(RSA_CERT).unwrap();
     let query = include_str!("fixtures/redirect.query");
     let why = |query: &str| of_query(query.as_bytes(), &keys, 1000).err().unwrap_or("");
