@@ -190,7 +190,7 @@ impl Origins {
         }
     }
 
-    /// The list, or in its place the expressions.
+    /// Returns the list, or the expressions instead.
     fn of(list: Option<&str>, expressions: Option<Vec<Pattern>>) -> Option<Origins> {
         expressions.map(Origins::Matching).or_else(|| list.map(Origins::parse))
     }
@@ -204,7 +204,7 @@ impl Origins {
         }
     }
 
-    /// What the answer says to a page of `origin`.
+    /// Returns the allowed origin for a page of `origin`.
     fn answer<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
         match (self, origin) {
             (Origins::Any, _) | (Origins::Each, None) => Some("*"),
@@ -350,7 +350,7 @@ mod tests {
         check("https://a.test,https://b.test/,https://C.test", &["https://b.test`", "https://c.test`"]);
     }
 
-    /// What a response says after the filter: origin, methods, headers, age, credentials, vary.
+    /// Returns the fields of a response after the filter: origin, methods, headers, age, credentials, vary.
     fn answer(conf: &Value, metadata: Option<Value>, fields: &str) -> String {
         let entry = entry_with("cors", conf.clone(), metadata).unwrap();
         let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\n{fields}"));

@@ -1,4 +1,4 @@
-//! `csrf`: requests that a page of somebody else could not have made.
+//! `csrf`: refuses requests that come from pages of other sites.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -112,7 +112,7 @@ impl Csrf {
     }
 }
 
-/// What a cookie holds, in Base64.
+/// The content of a cookie, in Base64.
 #[derive(Deserialize)]
 struct Token {
     random: f64,
@@ -276,7 +276,7 @@ mod tests {
 
     /// Computed with `sha256sum` of the text that APISIX signs.
     #[test]
-    fn signatures_are_those_of_apisix() {
+    fn signatures_equal_those_from_apisix() {
         assert_eq!(
             signature(0.5, 1_700_000_000.0, "secret"),
             "30a17de2715d3c3b0ff5617edfb397d04dc315fa4211901853e1fec4fd6b3252"
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_end_tokens_live_for_ever() {
+    fn tokens_without_an_end_live_forever() {
         let plugin = plugin(&json!({"expires": 0}));
         let old = Token::new(0.25, 1.0, "secret").encoded();
         assert_eq!(post(&plugin, Some(&old), Some(&old)), "passed");

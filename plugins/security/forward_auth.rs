@@ -1,4 +1,4 @@
-//! `forward-auth`: another service says who may pass.
+//! `forward-auth`: authorization by another service.
 
 use std::sync::Arc;
 
@@ -214,7 +214,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ForwardAuth(Arc<Verifier>);
 
-/// What is asked, and what becomes of the answer.
+/// The queries to the service, and the handling of its answers.
 struct Verifier {
     /// The key of the service's upstream.
     upstream: Box<str>,
@@ -231,7 +231,7 @@ impl ForwardAuth {
     }
 }
 
-/// What the service has decided.
+/// The service's decision.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     /// The request passes; the values of `upstream_headers` in their order.
@@ -389,7 +389,7 @@ impl Inquiry for Verifier {
         };
         let headers = &mut ctx.request.headers;
         for (number, FieldName(name)) in self.config.upstream_headers.iter().enumerate() {
-            // What the client says of itself is not what the service says of it.
+            // The client's own field is not the service's.
             headers.remove_name(name.as_bytes());
             if let Some(value) = values.get(number).and_then(Option::as_ref) {
                 headers.append(name, value);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_learns() {
+    fn the_service_gets_the_request() {
         let conf = json!({"request_headers": ["Authorization", "X-Forwarded-For", "X-None"],
             "extra_headers": {"X-Forwarded-Host": "mine", "X-Arg": "$arg_a"}});
         let plugin = plugin(conf);
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(fields.find(b"X-User"), None);
     }
 
-    /// A service that cannot be asked lets nobody pass, and nobody's claims.
+    /// Without a service every request is denied, and claims of clients are removed.
     #[test]
     fn without_a_service() {
         let check = |more: Value, expected: &str| {
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_answer_comes_to() {
+    fn answers_become_decisions() {
         let plugin = plugin(json!({"client_headers": ["Location"]}));
         let answer = |status, fields: &[(&str, &str)], body: &str| {
             let mut headers = Headers::default();
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_the_service_learns_is_told() {
+    fn the_key_has_all_data_for_the_service() {
         let plugin = plugin(json!({"request_headers": ["Authorization"]}));
         let told = |head: &str| {
             let case = Case::new(&format!("{head} HTTP/1.1\nHost: h"));

@@ -1,4 +1,4 @@
-//! How a service is asked whether a request may pass, and how what it said is remembered for requests like it.
+//! Queries to an authorization service, and the cache of its decisions for equal requests.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};
 /// Most bytes of a decision that is remembered.
 const REMEMBERED_BYTES: usize = 8 << 10;
 
-/// How long what the service has said is remembered. `no-store`, `no-cache`, `private` and `max-age` in the
+/// How long decisions of the service are cached. `no-store`, `no-cache`, `private` and `max-age` in the
 /// `Cache-Control` of its answer shorten it.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -34,15 +34,15 @@ pub(super) struct Cache {
     key: Option<Vec<Template>>,
 }
 
-/// What one instance remembers decisions by.
+/// The key of one instance's cached decisions.
 pub(super) struct Memory {
     cache: Cache,
-    /// No other instance has it, nor had it before: what that was told is not for this one.
+    /// Unique over all instances, past ones included: their decisions are not for this one.
     number: [u8; 16],
     bound: Bound,
 }
 
-/// What a service has decided, as far as remembering it depends on that.
+/// The kind of a decision, as far as caching depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Outcome {
     /// The request passes.
@@ -61,9 +61,9 @@ impl Outcome {
     }
 }
 
-/// What a service has decided.
+/// The decision of a service.
 pub(super) trait Verdict: 'static {
-    /// What it comes to.
+    /// Returns its kind.
     fn outcome(&self) -> Outcome;
 
     /// About how many bytes it takes to remember it.
@@ -72,16 +72,16 @@ pub(super) trait Verdict: 'static {
 
 /// A plugin's way to ask its service.
 pub(super) trait Inquiry: Sized + 'static {
-    /// What the service is shown of the request's body.
+    /// The part of the request's body that the service gets.
     type Body: 'static;
-    /// What the service decides.
+    /// The service's decision.
     type Verdict: Verdict;
 
     /// What remembers decisions; None if each request is asked about.
     fn memory(&self) -> Option<&Memory>;
 
-    /// All that the service gets to know of a request and that its decision may depend on. It is looked at for each
-    /// request, also where nobody is asked then.
+    /// Writes all data of a request that the service gets and that its decision may depend on. It is called
+    /// for each request, also for cached decisions.
     fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf);
 
     /// The call, with the request's body if the service is to see that.
@@ -90,12 +90,12 @@ pub(super) trait Inquiry: Sized + 'static {
     /// The verdict in an answer.
     fn verdict(&self, answer: Result<Answer, CallError>) -> Self::Verdict;
 
-    /// Does what a verdict says with a request. `slot` is the plugin's, to keep something until the response.
+    /// Applies a decision to a request. `slot` is the plugin's, to keep something until the response.
     fn follow(&self, verdict: &Self::Verdict, slot: Slot, ctx: &mut Context) -> Step;
 }
 
-/// Asks about a request, or goes on with what is remembered of one like it. Several requests that would ask
-/// the same at the same time ask once.
+/// Queries the service about a request, or uses the cached decision of an equal one. Equal requests at the
+/// same time cause one query.
 pub(super) fn ask<I: Inquiry + Send + Sync>(
     inquiry: &Arc<I>,
     slot: Slot,
@@ -135,7 +135,7 @@ impl Memory {
         Ok(Memory { cache, number, bound: Bound::of(build)? })
     }
 
-    /// What the decision about a request is remembered by: what the operator says, or else all that is `told`.
+    /// Returns the cache key of a request: the operator's values, or else all data for the service.
     pub(super) fn key(&self, ctx: &Context, told: impl FnOnce(&mut KeyOf)) -> Key {
         let mut key = KeyOf::default();
         key.part(&self.number);
@@ -157,7 +157,7 @@ impl Memory {
     }
 }
 
-/// What the decision about a request is remembered by if all counts that the service gets to know.
+/// Returns the cache key of a request if all data for the service counts.
 #[cfg(test)]
 pub(super) fn told_by(inquiry: &impl Inquiry, case: &crate::testing::Case) -> Key {
     let mut key = KeyOf::default();
@@ -181,12 +181,12 @@ pub(super) fn allowed_s(fields: &Headers) -> u64 {
     let fields = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
     let directives = fields.flat_map(|(_, value)| value.split(|byte| *byte == b','));
     directives.fold(u64::MAX, |allowed_s, directive| {
-        // What is no text names no directive that is known.
+        // Bytes that are not text name no known directive.
         let directive = str::from_utf8(directive).unwrap_or_default().trim().to_ascii_lowercase();
         match directive.split_once('=').map_or((&*directive, ""), |(name, value)| (name.trim(), value.trim()))
         {
             ("no-store" | "no-cache" | "private", _) => 0,
-            // An age that cannot be read is none.
+            // An age that cannot be parsed counts as missing.
             ("max-age", age) => allowed_s.min(age.trim_matches('"').parse().unwrap_or(0)),
             _ => allowed_s,
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered() {
+    fn decisions_are_cached() {
         let memory = memory(json!({"ttl": 60, "refusal_ttl": 5}));
         let check = |outcome, bytes, expected| {
             assert_eq!(memory.kept_s(&Said(outcome, bytes)), expected, "{outcome:?} {bytes}");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_share_what_the_operator_says() {
+    fn requests_with_the_operators_key_share_a_decision() {
         let key = |memory: &Memory, head: &str| {
             let ctx = &Case::new(&format!("{head} HTTP/1.1\nHost: h")).ctx;
             memory.key(ctx, |told| told.part(head.as_bytes()))

@@ -68,7 +68,8 @@ struct IpRestriction {
 
 impl Configuration for IpRestriction {}
 
-/// What has no effect. A session of a stream route is closed, and its status is only logged.
+/// Returns warnings about settings without effect. A session of a stream route is closed, and its status is
+/// only logged.
 fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope != PluginScope::Stream {
         return refusal::warnings(scope, conf);
@@ -169,7 +170,7 @@ mod tests {
         };
         check(json!({"whitelist": ["10.0.0.0/8"]}), "10.1.1.1", None);
         check(json!({"whitelist": ["10.0.0.0/8"]}), "192.0.2.1", Some(403));
-        // Nobody knows where a peer without an address is.
+        // A peer without an address has an unknown location.
         check(json!({"whitelist": ["0.0.0.0/0", "::/0"]}), "", Some(403));
         check(json!({"blacklist": ["10.0.0.0/8"], "response_code": 404}), "::ffff:10.0.0.1", Some(404));
         let idle = json!({"blacklist": ["::1"], "rejected_action": "tarpit", "message": "no"});

@@ -1,4 +1,4 @@
-//! Plugins that refuse requests, whoever sends them.
+//! Plugins that refuse requests, of any client.
 
 mod chaitin_waf;
 mod cors;

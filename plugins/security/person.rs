@@ -1,4 +1,4 @@
-//! The person of a request that a service has let in: all that the service could judge, and what it has granted.
+//! The user of a request that a service has allowed: all data that the service could judge, and its grant.
 
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use sigma_http::Headers;

@@ -80,7 +80,7 @@ impl RefererRestriction {
     }
 }
 
-/// Whether an entry of a list stands for this host.
+/// Whether an entry of a list matches this host.
 fn is_of(host: &[u8], entry: &[u8]) -> bool {
     match entry.strip_prefix(b"*") {
         None => host.eq_ignore_ascii_case(entry),
@@ -148,7 +148,7 @@ mod tests {
             ("about:blank", false),
             ("http://", false),
             ("", false),
-            // What looks like the host and is not.
+            // Texts that resemble the host and are not equal to it.
             ("http://a.test:x@evil.test/", false),
             ("http://a.test@evil.test/", false),
             ("http://evil.test/@a.test", false),

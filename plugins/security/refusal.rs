@@ -1,4 +1,4 @@
-//! What becomes of requests that a restriction refuses.
+//! The handling of requests that a restriction refuses.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Env, Reply, Step};
 
-/// What a restriction does to those whom it refuses; to be flattened into its configuration.
+/// The action of a restriction on refused requests; to be flattened into its configuration.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) struct Refusal {
     /// Treatment of refused clients: a response (`deny`), a delayed response (`tarpit`), or none (`silent-drop`): the
@@ -78,7 +78,7 @@ impl Refusal {
             Action::SilentDrop => return Reply::silent().into(),
             Action::Tarpit => env.local.part(Tarpit::default).hold(self.tarpit_max),
         };
-        // Who fills the place of others is refused all the same.
+        // A request beyond the limit of delayed ones is refused at once.
         let Some(held) = held else { return reply.into() };
         let time = Duration::from_millis(self.tarpit_ms);
         Step::wait(async move { tokio::time::sleep(time).await }, move |(), _, _| {

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(summary(reply.as_ref()), expected, "{conf} {head} {text}");
     }
 
-    /// What the node gets of a body that passes.
+    /// Returns the node's body of a request that passes.
     fn passed(conf: &Value, head: &str, body: &str) -> String {
         let entry = entry("request-validation", conf.clone()).unwrap();
         let mut case = Case::new(&format!("POST / HTTP/1.1\nHost: h\n{head}"));

@@ -14,7 +14,7 @@ const LAST: u8 = 0x80;
 
 /// The kinds of frames, below the bits of their places.
 mod tag {
-    /// What comes first; of an answer: whether the request passes.
+    /// The first frame; in an answer: whether the request passes.
     pub(super) const HEAD: u8 = 0x01;
     /// The body; of an answer: the status for the client.
     pub(super) const BODY: u8 = 0x02;
@@ -24,13 +24,13 @@ mod tag {
     pub(super) const VERSION: u8 = 0x20;
     /// Fields for the client.
     pub(super) const HEADERS: u8 = 0x23;
-    /// A comment of HTML, in which the event's id stands.
+    /// A comment of HTML with the event's id.
     pub(super) const COMMENT: u8 = 0x24;
     /// The bits that are these.
     pub(super) const MASK: u8 = 0x3f;
 }
 
-/// The protocol's version as a detector is told it.
+/// The protocol's version for a detector.
 const PROTO: &[u8] = b"Proto:2\n";
 
 /// Most fields for a client in one answer.
@@ -54,7 +54,7 @@ pub(crate) fn question(head: &[u8], body: Option<&[u8]>, facts: &[u8]) -> Vec<u8
 
 fn frame(tag: u8, data: &[u8], out: &mut Vec<u8>) {
     out.push(tag);
-    // What goes into a frame is far below 4 GiB: a head, and a body up to its limit.
+    // The content of a frame is far below 4 GiB: a head, and a body up to its limit.
     out.extend_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend_from_slice(data);
 }
@@ -71,7 +71,7 @@ impl<'m> Frames<'m> {
         Frames { rest: message, is_first: true, is_over: false }
     }
 
-    /// The next frame: its kind and its data. None if there is none, or only a part of it.
+    /// The next frame: its kind and its data. None if it is missing or incomplete.
     fn next(&mut self) -> Result<Option<(u8, &'m [u8])>, &'static str> {
         let Some((&[tag, ref length @ ..], rest)) = self.rest.split_first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -89,22 +89,22 @@ impl<'m> Frames<'m> {
     }
 }
 
-/// How many bytes the answer takes of what has come; None if there is more to come.
+/// Returns how many of the received bytes the answer has; None if there is more to come.
 ///
 /// # Errors
-/// Returns an error, which is a sentence without anything of the answer's, if it is none of the protocol.
+/// Returns an error, which is a sentence without any text of the answer, if it is invalid.
 pub(crate) fn end(received: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut frames = Frames::new(received);
     while frames.next()?.is_some() {}
     Ok(frames.is_over.then(|| received.len() - frames.rest.len()))
 }
 
-/// What a detector says of a request.
+/// A detector's verdict on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// The status for a request that is an attack; None if it is none.
+    /// The status for a request that is an attack; None if it is not an attack.
     pub(crate) refused: Option<u16>,
-    /// What the detector calls the event; empty if it gives it no name.
+    /// The detector's name of the event; empty if it has no name.
     pub(crate) event_id: String,
     /// Fields for the client's answer.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
@@ -140,7 +140,8 @@ pub(crate) fn verdict(answer: &[u8]) -> Result<Verdict, &'static str> {
     Ok(Verdict { refused, event_id, fields })
 }
 
-/// The status that the detector wants a refusal to have. One that would look like an answer of the node is none.
+/// The status that the detector wants a refusal to have. A status that would look like an answer of the node
+/// is ignored.
 fn status_of(text: &[u8]) -> Option<u16> {
     let status = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
     status.filter(|status| (300..=599).contains(status))
@@ -161,7 +162,7 @@ fn read_fields(lines: &[u8], fields: &mut Vec<(String, Vec<u8>)>) -> Result<(), 
     Ok(())
 }
 
-/// The id in `<!-- event_id: ID -->`; empty if there is none.
+/// The id in `<!-- event_id: ID -->`; empty if it is missing.
 fn event_of(comment: &[u8]) -> String {
     const NAME: &[u8] = b"event_id:";
     let Some(at) = comment.windows(NAME.len()).position(|window| window == NAME) else {
@@ -172,7 +173,7 @@ fn event_of(comment: &[u8]) -> String {
     id.map(|byte| char::from(*byte)).collect()
 }
 
-/// What holds of every answer, whatever it is.
+/// Invariants of every answer.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     use super::{end, verdict};
@@ -213,7 +214,7 @@ mod tests {
     /// As detectors answer a request that they let pass.
     const PASSES: &[u8] = b"\xc1\x01\x00\x00\x00.";
 
-    /// As they answer an attack: what they decide, a status, fields for the client, and a name for the event.
+    /// An answer to an attack: the decision, a status, fields for the client, and a name for the event.
     const REFUSES: &[u8] = b"\x41\x01\x00\x00\x00?\x02\x03\x00\x00\x00405\
         \x23\x13\x00\x00\x00Set-Cookie:sl=1; \n\n\
         \xa4\x45\x00\x00\x00<!-- event_id: b3c6ce574dc24f09a01f634a39dca83b TYPE: A -->          ";
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_is_refused() {
+    fn refusals_are_read() {
         let check = |status: &[u8], expected| {
             let answer = message(&[(0x41, b"?"), (0x82, status)]);
             assert_eq!(verdict(&answer).unwrap().refused, Some(expected), "{status:?}");
@@ -289,7 +290,7 @@ mod tests {
             check(status, 403);
         }
         assert_eq!(verdict(&message(&[(0xc1, b"?")])).unwrap().refused, Some(403));
-        // What is not known says nothing.
+        // An unknown frame is ignored.
         assert_eq!(verdict(&message(&[(0x41, b"."), (0xbf, b"x")])), Ok(passes()));
     }
 
@@ -328,7 +329,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_answer_is_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some(length)) = end(&bytes) {
                 prop_assert!(length <= bytes.len());
             }

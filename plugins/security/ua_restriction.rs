@@ -1,4 +1,4 @@
-//! `ua-restriction`: clients by what they call themselves.
+//! `ua-restriction`: restricts clients by their `User-Agent`.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -90,7 +90,7 @@ impl Config {
     }
 }
 
-/// The letters of `(?…)` at the beginning of a rule, and what follows.
+/// Returns the letters of `(?…)` at the beginning of a rule, and the rest.
 fn leading_flags(rule: &str) -> (&str, &str) {
     let is_flag = |b: u8| matches!(b, b'i' | b'm' | b's' | b'x');
     match rule.strip_prefix("(?").and_then(|rest| rest.split_once(')')) {

@@ -1,4 +1,5 @@
-//! What `chaitin-waf` is told: by its plugin metadata where the detectors are, by each route what is asked of them.
+//! The configuration of `chaitin-waf`: the detectors in its plugin metadata, and the requests to them on each
+//! route.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -47,13 +48,13 @@ pub(super) struct Metadata {
     config: Option<Shared>,
 }
 
-/// What becomes of attacks.
+/// The action on attacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mode {
     /// Nobody is asked.
     Off,
-    /// They are told in the error log, and pass.
+    /// They are logged in the error log, and pass.
     Monitor,
     /// They are refused.
     Block,
@@ -142,7 +143,7 @@ struct Numbers {
     keepalive_timeout: Option<u64>,
 }
 
-/// What holds for a route, of its own and of the metadata.
+/// The settings of a route, merged with the metadata's.
 pub(super) struct Settings {
     pub(super) mode: Mode,
     /// Most bytes of a body that a detector sees.

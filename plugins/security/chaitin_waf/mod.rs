@@ -67,12 +67,12 @@ const DETECTORS: &str = "detectors";
 /// Most bytes of a verdict.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// What tells a client about the WAF begins with this.
+/// The prefix of the fields about the WAF for a client.
 const FIELD: &str = "X-APISIX-CHAITIN-WAF";
 
 struct ChaitinWaf(Arc<Waf>);
 
-/// What is asked, and what becomes of the verdict.
+/// The requests to detectors, and the handling of verdicts.
 struct Waf {
     config: Config,
     /// How the detectors are asked; None where no metadata say where they are.
@@ -85,7 +85,7 @@ struct Detectors {
     settings: Settings,
 }
 
-/// What became of a request, kept for the client's answer.
+/// The result for a request, kept for the client's answer.
 #[derive(Default)]
 struct Said {
     /// In one word.
@@ -111,7 +111,7 @@ impl ChaitinWaf {
 }
 
 impl Detectors {
-    /// What a detector is told of a request. `id` tells it apart from others.
+    /// Returns the data of a request for a detector. `id` tells it apart from others.
     fn question(&self, ctx: &Context, env: &Env<'_>, id: u128, start: &BodyStart) -> Vec<u8> {
         let body = Some(&*start.bytes).filter(|bytes| !bytes.is_empty());
         t1k::question(&head(ctx), body, self.facts(ctx, env, id).as_bytes())
@@ -233,7 +233,7 @@ impl Waf {
         self.detectors.as_ref().is_none_or(|detectors| detectors.settings.mode == Mode::Block)
     }
 
-    /// What becomes of a request for which there is no verdict.
+    /// Returns the step for a request without a verdict.
     fn without_verdict(
         &self,
         slot: Slot,

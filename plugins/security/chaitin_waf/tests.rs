@@ -1,4 +1,4 @@
-//! What a detector is told, and what becomes of a request by what it says.
+//! Requests to detectors, and the results by their verdicts.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ use sigma_plugin::outbound::{Missing, Outbound};
 
 use crate::testing::{Case, entry_with, refusal, refusal_in, roster, summary};
 
-/// A detector that says the same of everybody, and keeps what it was asked.
+/// A detector with a fixed verdict, which keeps the requests that it gets.
 struct Detector {
     says: Result<Vec<u8>, Missing>,
     asked: RefCell<Vec<BytesCall>>,
@@ -38,7 +38,7 @@ fn metadata() -> Value {
     json!({"nodes": [{"host": "waf.test", "port": 8000}]})
 }
 
-/// What becomes of a request: an answer, what its fields say of the WAF, and what the detector was asked.
+/// Returns the result of a request: an answer, its fields about the WAF, and the request to the detector.
 fn outcome(
     case: &mut Case,
     conf: Value,
@@ -113,14 +113,14 @@ fn without_a_verdict() {
 }
 
 #[test]
-fn who_is_not_asked_about() {
+fn requests_that_do_not_match_are_not_checked() {
     let case = |conf: Value, metadata: Option<Value>| {
         let mut case = Case::new("GET /a HTTP/1.1\nHost: h");
         let (said, fields, asked) = outcome(&mut case, conf, metadata, Ok(PASSES));
         (said, fields, asked.len())
     };
     let told = |said: &str, fields: &str, asked| (said.to_owned(), fields.to_owned(), asked);
-    // Also if nobody was to be asked: APISIX has it so.
+    // Also if no detector was to be queried: APISIX has it so.
     for mode in ["off", "monitor", "block"] {
         assert_eq!(case(json!({"mode": mode}), None), told("500", "WAF=err", 0), "{mode}");
     }
@@ -149,7 +149,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, String)> {
 }
 
 #[test]
-fn what_a_detector_is_told() {
+fn requests_to_a_detector_have_its_protocol() {
     let mut case = Case::new("POST /a%20b/../c?x=1 HTTP/1.1\nHost: h.test:81\nX-A: 1\nX-A: 2");
     case.ctx.client.addr = Some([192, 0, 2, 1].into());
     case.ctx.client.port = 5;

@@ -33,7 +33,7 @@ pub(super) struct Attributes {
 pub(super) struct Peer {
     #[prost(message, optional, tag = "1")]
     pub(super) address: Option<Address>,
-    /// Who a verified certificate says it is.
+    /// The subject of a verified certificate.
     #[prost(string, tag = "4")]
     pub(super) principal: String,
     /// The certificate, PEM, percent-encoded.
@@ -100,7 +100,7 @@ pub(super) struct HttpRequest {
     pub(super) body: String,
     #[prost(bytes = "vec", tag = "12")]
     pub(super) raw_body: Vec<u8>,
-    /// In place of `headers`.
+    /// Replaces `headers`.
     #[prost(message, optional, tag = "13")]
     pub(super) header_map: Option<HeaderMap>,
 }
@@ -195,7 +195,7 @@ pub(super) struct HeaderValue {
     pub(super) key: String,
     #[prost(string, tag = "2")]
     pub(super) value: String,
-    /// Goes in place of `value`.
+    /// Replaces `value`.
     #[prost(bytes = "vec", tag = "3")]
     pub(super) raw_value: Vec<u8>,
 }

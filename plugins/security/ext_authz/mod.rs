@@ -1,4 +1,4 @@
-//! `ext-authz`: a service that speaks Envoy's protocol of authorisation says who may pass.
+//! `ext-authz`: authorization by a service with Envoy's protocol.
 
 mod messages;
 mod names;
@@ -196,7 +196,7 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct ExtAuthz(Arc<Authoriser>);
 
-/// What is asked, and what becomes of the answer.
+/// The queries to the authoriser, and the handling of its answers.
 struct Authoriser {
     /// The key of the authoriser's upstream.
     upstream: Box<str>,
@@ -232,7 +232,7 @@ impl Authoriser {
         inquiry::ask(self, slot, ctx, env, body)
     }
 
-    /// What the authoriser is told, but for the time and the request's id.
+    /// Returns the data for the authoriser, without the time and the request's id.
     fn attributes(&self, ctx: &Context, body: Option<BodyStart>) -> Attributes {
         let client = &ctx.client;
         let address = |address: String, port: u16| {
@@ -326,7 +326,7 @@ impl Authoriser {
     }
 }
 
-/// Fields as texts, those of one name joined by commas.
+/// Returns fields as texts; values of one name are joined by commas.
 fn joined(fields: Vec<(String, Vec<u8>)>) -> BTreeMap<String, String> {
     let mut joined: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in fields {

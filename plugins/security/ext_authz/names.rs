@@ -20,13 +20,13 @@ pub(super) struct Names {
 enum Pattern {
     /// The name itself.
     Exact(Text),
-    /// What it begins with.
+    /// Its beginning.
     Prefix(Text),
-    /// What it ends with.
+    /// Its end.
     Suffix(Text),
-    /// What stands anywhere in it.
+    /// Any part of it.
     Contains(Text),
-    /// What it is as a whole.
+    /// The whole of it.
     SafeRegex(Whole),
 }
 

@@ -1,4 +1,4 @@
-//! What is believed of an authoriser, and what becomes of a request.
+//! Checks of an authoriser's answers, and the results for requests.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn decisions_that_are_believed() {
         ..DeniedHttpResponse::default()
     };
     check(denied(page(401, "who are you?")), "401 who are you?");
-    // A decision without one is none, whatever else stands there.
+    // A decision without a status is invalid, with any other content.
     let ok_alone = CheckResponse { ok_response: Some(OkHttpResponse::default()), ..CheckResponse::default() };
     check(answer(&ok_alone), "none: the authoriser's answer has no decision");
     check(answer(&CheckResponse::default()), "none: the authoriser's answer has no decision");
@@ -79,7 +79,7 @@ fn decisions_that_are_believed() {
     check(denied(page(-1, "")), "none: the authoriser denies with an invalid status");
 }
 
-/// What is no sound answer of the protocol is no decision.
+/// An invalid answer of the protocol is no decision.
 #[test]
 fn answers_that_lie() {
     let passing = || ok(OkHttpResponse::default());
@@ -251,9 +251,9 @@ fn configurations() {
     );
 }
 
-/// Without a key all that the authoriser is told counts, but for time and id.
+/// Without a key all data for the authoriser counts, but for time and id.
 #[test]
-fn requests_share_what_the_authoriser_is_told() {
+fn requests_with_equal_data_share_a_decision() {
     let node = Arc::new(Node::default());
     let told = |more: Value, head: &str| {
         let mut conf = json!({"uri": "http://a", "timeout": 1, "ssl_verify": true, "failure_mode_allow": false,

@@ -1,4 +1,4 @@
-//! What an authoriser answers, checked before anything of it takes effect.
+//! The answer of an authoriser, checked before any of it takes effect.
 
 use prost::Message;
 use sigma_http::{HeaderId, Headers};
@@ -15,7 +15,7 @@ const VARIABLES_MAX: usize = 64;
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// What becomes of the request.
+/// The decision on the request.
 pub(super) enum Verdict {
     /// It passes, with these changes.
     Pass(Box<Changes>),
@@ -46,7 +46,7 @@ impl inquiry::Verdict for Verdict {
     }
 }
 
-/// What an authoriser changes of a request that passes, and of its answer.
+/// An authoriser's changes of a request that passes, and of its answer.
 #[derive(Default)]
 pub(super) struct Changes {
     request: Vec<Field>,
@@ -58,7 +58,7 @@ pub(super) struct Changes {
     variables: Vec<(String, String)>,
 }
 
-/// One field, and what becomes of those of its name.
+/// One field, and the handling of existing fields of its name.
 #[derive(Clone)]
 pub(super) struct Field {
     name: String,
@@ -103,7 +103,7 @@ pub(super) fn of(answer: &Answer) -> Result<Verdict, String> {
     let response = message(&answer.body).and_then(|bytes| CheckResponse::decode(bytes).ok());
     let response =
         response.ok_or_else(|| "the authoriser's answer is not one message of its protocol".to_owned())?;
-    // Without a status there is no decision, whatever else stands there.
+    // Without a status there is no decision, with any other content.
     let status = response.status.ok_or_else(|| "the authoriser's answer has no decision".to_owned())?;
     let variables = response.dynamic_metadata.as_ref().map(variables).unwrap_or_default();
     match (status.code, response.ok_response, response.denied_response) {
@@ -124,7 +124,7 @@ fn changes(ok: OkHttpResponse, variables: Vec<(String, String)>) -> Result<Chang
     let arguments = ok.query_parameters_to_set.into_iter().map(|argument| (argument.key, argument.value));
     Ok(Changes {
         request: fields(ok.headers)?,
-        // Those that frame the request, and the host, are none of the authoriser's.
+        // The authoriser cannot change fields that frame the request, or the host.
         removed: ok
             .headers_to_remove
             .into_iter()
@@ -174,7 +174,7 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
         }
         let action = match (option.append, option.append_action) {
             (Some(append), _) if append.value => Action::Append,
-            // The default of the protocol's field would append; that of this message sets.
+            // The default of the protocol's field would append; the default of this message sets.
             (Some(_), _) | (None, 0 | 2) => Action::Set,
             (None, 1) => Action::AddIfAbsent,
             (None, 3) => Action::OverwriteIfPresent,
@@ -203,7 +203,7 @@ impl Changes {
         fields.chain(pairs.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]))
     }
 
-    /// Changes the request. What is told the client stays in `response`.
+    /// Changes the request. Fields for the client stay in `response`.
     pub(super) fn apply(&self, ctx: &mut Context) {
         for name in &self.removed {
             ctx.claim(OwnedField::sole(&**name));

@@ -36,7 +36,7 @@ struct Answer {
     content: Option<Vec<(Range, Option<SchemaId>)>>,
 }
 
-/// What is wrong with an answer.
+/// The kind of a fault in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Status,
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Unread,
 }
 
-/// What became of an answer with which something is wrong.
+/// The handling of a faulty answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Reported,
@@ -86,13 +86,13 @@ impl Event for Unfit {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     pub(super) kind: Kind,
-    /// What a client may be told: nothing that stands in a body or a field.
+    /// The message for a client: no value of a body or a field.
     pub(super) told: String,
-    /// What the log shows beyond that; may be empty.
+    /// Further details for the log; may be empty.
     pub(super) details: String,
 }
 
-/// What the head of an answer says.
+/// The result of the check of an answer's head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Looked {
     pub(super) wrong: Vec<Wrong>,
@@ -145,7 +145,7 @@ impl Answers {
         content.any(|(range, schema)| schema.is_some() && range.may_be_json())
     }
 
-    /// What the head of an answer says.
+    /// Checks the head of an answer.
     pub(super) fn look(&self, ctx: &Context, texts: &Texts<'_>, limits: Limits) -> Looked {
         let head = &ctx.response;
         let Some((_, answer)) = self.0.iter().find(|(statuses, _)| statuses.includes(head.status)) else {
@@ -174,7 +174,7 @@ impl Answer {
         let document = source.document;
         let mut fields = Vec::new();
         for (name, part) in part.member("headers").iter().flat_map(Part::members) {
-            // What a document says of it counts for nothing: `content` says it.
+            // A document's description of it is ignored: `content` says it.
             if !name.eq_ignore_ascii_case("content-type") {
                 fields.push(Parameter::field(source, name, &document.resolved(part)?)?);
             }
@@ -219,7 +219,7 @@ impl Parameter {
     }
 }
 
-/// The schema of a body by its media type; None for one that nobody looks at.
+/// The schema of a body by its media type; None for one that is not checked.
 ///
 /// # Errors
 /// Returns an error, which is a sentence, if the body is of no type that may be there.

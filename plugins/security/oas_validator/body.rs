@@ -22,7 +22,7 @@ pub(super) struct Body {
     media: Vec<(Range, Media)>,
 }
 
-/// What a body of a media type is like.
+/// The schema of a body of a media type.
 #[derive(Debug)]
 struct Media {
     schema: Option<SchemaId>,
@@ -103,7 +103,7 @@ impl Body {
                 parts(form, content_type, body, &texts, limits)
                     .map_err(|error| format!("invalid multipart body: {error}"))?
             }
-            // What it is only its reader knows.
+            // Its form is known to its reader only.
             _ => return Ok(()),
         };
         media.schema.map_or(Ok(()), |id| schemas.check_of_stranger(id, &value, limits.steps))
@@ -128,7 +128,7 @@ impl Form {
 /// A body of JSON.
 ///
 /// # Errors
-/// Returns an error, which is a sentence, if it is none, or has too many values.
+/// Returns an error, which is a sentence, if it is invalid, or has too many values.
 pub(super) fn json(body: &[u8], limits: Limits) -> Result<Value, String> {
     json_body::read_unambiguous(body, limits.values).map_err(|unread| match unread {
         Unread::TooMany => too_many(limits),
@@ -215,7 +215,7 @@ fn parts(
         let item = shape.and_then(Shape::item);
         let of_part = item.or(shape);
         let is_object = of_part.is_some_and(|shape| shape.is_object() && !shape.is_scalar());
-        // What is no text is a file.
+        // A part that is not text is a file.
         let text = String::from_utf8_lossy(part.content);
         let value = match is_json(&media_type) || is_object {
             true => json(part.content, limits).map_err(|error| format!("{}: {error}", part.name))?,

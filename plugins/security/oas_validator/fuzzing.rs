@@ -1,4 +1,4 @@
-//! What must hold of requests that are validated, whoever sends them.
+//! Invariants of validated requests, from any sender.
 
 use std::sync::OnceLock;
 

@@ -19,7 +19,7 @@ use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::response_body::{Encoding, Undecoded, ask_for_readable};
 use sigma_plugin_kit::tallies::Tally;
 
-/// What becomes of answers that the document does not describe.
+/// The handling of answers that the document does not describe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
 pub(super) struct Asked {
     specification: Arc<Specification>,
     operation: usize,
-    /// What its body is looked at by, once the head is known.
+    /// The schema of its body, once the head is known.
     look: Option<(SchemaId, Encoding)>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Asked {
 #[derive(Default)]
 struct Bodies(Rc<Held>);
 
-/// Never told where a reply takes the answer's place.
+/// Never reported where a reply replaces the answer.
 const REFUSED: Fault = Fault::new(FaultKind::BadResponse, "the answer does not match the document");
 
 impl Validator {
@@ -121,7 +121,7 @@ impl Validator {
         }
     }
 
-    /// What the client gets in place of an answer.
+    /// Returns the client's reply that replaces an answer.
     fn refusal(&self, told: &str) -> Reply {
         let details = if self.config.verbose_errors { told } else { "" };
         let message = format!("failed to validate response. {details}");
@@ -148,12 +148,12 @@ struct Inspection {
     held: Vec<u8>,
     /// Of the memory that all such bodies of a worker have.
     share: Share,
-    /// What is wrong was told; the rest is not looked at.
+    /// The fault was reported; the rest is not checked.
     is_over: bool,
 }
 
 impl Inspection {
-    /// What is wrong with the body; it is all there.
+    /// Returns the fault of the body; it is complete.
     fn verdict(&self) -> Result<(), Wrong> {
         let limit = self.validator.config.max_resp_body_size.min(self.share.room());
         let decoded = match self.encoding {
@@ -177,7 +177,7 @@ impl Inspection {
         self.validator.note(self.verdict, wrong, &self.tally);
         self.is_over = true;
         if self.verdict == Verdict::Refuse {
-            // What takes the place of the answer is not of a node.
+            // A reply that replaces the answer is not of a node.
             let _ = ctx.take_kept::<_, Asked>(self.slot);
             ctx.instead = Some(Box::new(self.validator.refusal(&wrong.told)));
             out.fail(REFUSED);

@@ -23,7 +23,7 @@ pub(super) fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// The `Content-Type` of a message; empty if it has none.
+/// Returns the `Content-Type` of a message; empty if it is missing.
 ///
 /// # Errors
 /// Returns an error, which is a sentence, if there are several, or if the body is something else to who reads it.

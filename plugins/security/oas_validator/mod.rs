@@ -2,13 +2,13 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | [`specification`] | what a document demands of requests and answers |
+//! | [`specification`] | the document's requirements on requests and answers |
 //! | [`tree`] | which operation a request is of |
 //! | [`media_type`] | which media types are meant |
-//! | [`parameter`] | how parameters are written, and what they have to be |
+//! | [`parameter`] | forms and schemas of parameters |
 //! | [`body`] | which bodies an operation takes |
 //! | [`answers`] | which answers an operation gives |
-//! | [`inspection`] | what becomes of answers |
+//! | [`inspection`] | the handling of answers |
 //! | [`shape`] | which values the texts of a request are |
 //! | [`remote`] | documents that are fetched |
 
@@ -204,7 +204,7 @@ struct Config {
     max_steps: u64,
 }
 
-/// What stands in a configuration that is in order and does not do what somebody may think.
+/// Returns warnings about a valid configuration with surprising effects.
 fn warnings(conf: &Value) -> Vec<Problem> {
     let url = conf.get("spec_url").and_then(Value::as_str);
     let idle = |fields: &[&str], reason: &str| -> Vec<Problem> {
@@ -240,7 +240,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
     found
 }
 
-/// What all instances are told.
+/// The settings of all instances.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
@@ -269,11 +269,11 @@ impl Config {
     }
 }
 
-/// What instances of one configuration share.
+/// State that the instances of one configuration share.
 struct Validator {
     config: Config,
     source: Source,
-    /// What becomes of answers; None if nobody looks at them.
+    /// The handling of answers; None if they are not checked.
     answers: Option<Verdict>,
     /// Of the memory for their bodies.
     budget: Budget,
@@ -395,7 +395,7 @@ impl Validator {
         }
         let details = problems.join("\n");
         if let Some(left_out) = COMPLAINT.due() {
-            // What a client sent stands in one line.
+            // The client's text is written in one line.
             tracing::error!(left_out, ?details, "oas-validator: failed to validate request");
         }
         if !self.config.reject_if_not_match {

@@ -1,4 +1,4 @@
-//! Parameters: how they stand in a request, and what they have to be.
+//! Parameters: their forms in a request, and their schemas.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::media_type::is_json;
 use super::shape::{Shape, Source, Texts};
 use sigma_plugin_kit::json_body::{self, Unread};
 
-/// Where a parameter stands.
+/// The location of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
     Path,
@@ -43,14 +43,14 @@ pub(super) struct Parameter {
     content: Content,
 }
 
-/// What a parameter holds.
+/// The content of a parameter.
 #[derive(Debug)]
 enum Content {
     /// A value in a style.
     Styled(Written, Shape),
     /// JSON.
     Json(Option<SchemaId>),
-    /// Something that nobody looks at.
+    /// A value that is not checked.
     Anything,
 }
 
@@ -67,7 +67,7 @@ pub(super) type Pairs<'p> = [Pair<'p>];
 /// A name and its value.
 pub(super) type Pair<'p> = (Cow<'p, str>, Cow<'p, str>);
 
-/// Fields that have a meaning of their own, whatever a document says of them.
+/// Fields that have a meaning of their own, with any description in a document.
 const UNDESCRIBED: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Location {
@@ -184,7 +184,7 @@ impl Parameter {
         &self.name
     }
 
-    /// Checks what a request has for it: pairs of a query or of cookies.
+    /// Checks the request's values: pairs of a query or of cookies.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the parameter is missing or does not fit.
@@ -209,7 +209,7 @@ impl Parameter {
         }
     }
 
-    /// Checks what a request has for it: the lines of a field, or a part of the path.
+    /// Checks the request's values: the lines of a field, or a part of the path.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the parameter is missing or does not fit.
@@ -275,7 +275,7 @@ impl Parameter {
     }
 }
 
-/// What a request may cost.
+/// The limits of a request's cost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Values in a body or a parameter.
@@ -386,7 +386,7 @@ fn exploded(shape: &Shape, text: &str, delimiter: char, texts: &Texts<'_>) -> Re
     texts.object(shape, divided(text, delimiter).map(|part| part.split_once('=').unwrap_or((part, ""))))
 }
 
-/// What stands between delimiters; nothing in an empty text.
+/// Returns the parts between delimiters; nothing in an empty text.
 fn divided(text: &str, delimiter: char) -> impl Iterator<Item = &str> {
     text.split(delimiter).map(str::trim).filter(move |_| !text.is_empty())
 }
@@ -401,7 +401,7 @@ fn deep_object(
     let mut members: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (known, value) in pairs {
         let Some(inner) = known.strip_prefix(name).and_then(|rest| rest.strip_prefix('[')) else {
-            // The name alone would be another value to whoever looks for it.
+            // A reader of the name alone would see another value.
             if known == name {
                 return Err(format!("`{name}[…]` is expected"));
             }

@@ -1,4 +1,4 @@
-//! Documents that are fetched: beside the traffic, once for the whole gateway.
+//! Fetched documents: in parallel with the traffic, once for the whole gateway.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,9 +24,9 @@ pub(super) struct Settings {
     pub(super) fields: BTreeMap<String, String>,
     pub(super) verify: bool,
     pub(super) timeout_ms: u64,
-    /// Seconds after which it is fetched anew.
+    /// Seconds after which it is fetched again.
     pub(super) ttl_s: u64,
-    /// What is read of it.
+    /// The parts that are read.
     pub(super) scope: Scope,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Remote {
 #[derive(Default)]
 struct Remotes(Registry<Settings, Remote>);
 
-/// What a request is to do.
+/// The next step of a request.
 pub(super) enum Asked {
     Known(Arc<Specification>),
     Waits(Pin<Box<dyn Future<Output = ()>>>),
@@ -56,8 +56,8 @@ impl Remote {
     fn new(settings: Settings) -> Remote {
         let timeout = Duration::from_millis(settings.timeout_ms);
         let web = WebSettings { answer_bytes: MOST_BYTES, ..WebSettings::new(timeout, settings.verify) };
-        // A document that came once is used until there is a newer one: whoever could end it by not answering
-        // would decide over the API.
+        // A document that came once is used until there is a newer one: otherwise an attacker who blocks the
+        // fetch could switch the validation off.
         let fresh_ms = settings.ttl_s.saturating_mul(1_000);
         let rule = Freshness { fresh_ms, stale_ms: u64::MAX, pause_ms: PAUSE_MS };
         Remote { web: Web::new(web), cell: Fetched::new(rule), settings }

@@ -16,12 +16,12 @@ const MOST_SHAPES: usize = 500_000;
 /// Schemas that are looked at for the types of one.
 const MOST_SURVEYED: usize = 1_000;
 
-/// How many texts of one request are tried as values of several types, and the steps for each: whoever sends more gets
-/// the first type.
+/// How many texts of one request are tried as values of several types, and the steps for each: further texts
+/// get the first type.
 pub(super) const TRIALS: u32 = 1_000;
 const TRIAL_STEPS: u64 = 100;
 
-/// What a value may be by its schema.
+/// The possible types of a value by its schema.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// The schema.
@@ -47,7 +47,7 @@ struct Scalars {
     string: bool,
 }
 
-/// What schemas for the same value say of its types.
+/// The types in several schemas for the same value.
 #[derive(Default)]
 struct Survey<'d> {
     scalars: Scalars,
@@ -100,7 +100,7 @@ impl<'d> Survey<'d> {
             Some(Value::Array(names)) => {
                 names.iter().filter_map(Value::as_str).for_each(|name| self.named(name))
             }
-            // The keywords tell what is meant.
+            // The keywords define the type.
             _ => {
                 self.is_object |= has(&["properties", "additionalProperties"]);
                 self.is_array |= has(&["items", "prefixItems"]);
@@ -250,7 +250,7 @@ impl<'s> Texts<'s> {
             "null" if null => candidates.push(Value::Null),
             _ => {}
         }
-        // What is none of them is refused as the text that it is.
+        // A text of another type is refused as a text.
         if string || candidates.is_empty() {
             candidates.push(as_text());
         }
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// What a text is by a schema, as one text and as one of several.
+    /// Returns the value of a text by a schema, as one text and as one of several.
     fn read(schema: &Value, texts: &[&str]) -> Result<Value, String> {
         let document = json!({"openapi": "3.1.0", "s": schema, "int": {"type": "integer"}});
         let document = OpenApi::of(document).unwrap();
@@ -365,7 +365,7 @@ mod tests {
         let list_or_one = json!({"oneOf": [{"type": "string", "maxLength": 1}, {"type": "array", "items": {"type": "string"}}]});
         check(list_or_one.clone(), &["a"], json!("a"));
         check(list_or_one, &["ab"], json!(["ab"]));
-        // Whatever refers to itself has an end.
+        // Schemas that refer to themselves end.
         let own = json!({"type": "object", "properties": {"a": {"$ref": "#/s"}, "b": {"$ref": "#/s"}}});
         check(own, &["x"], json!("x"));
         let twice = Err("it is given more than once".to_owned());

@@ -20,7 +20,7 @@ use super::tree::Tree;
 /// Most bytes of a document. The largest that vendors publish have about as many.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// What requests have to be like.
+/// The requirements on requests.
 #[derive(Debug)]
 pub(super) struct Specification {
     schemas: Schemas,
@@ -30,21 +30,21 @@ pub(super) struct Specification {
     operations: Vec<Operation>,
 }
 
-/// What is read of a document.
+/// The parts of a document that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scope {
     Requests,
     RequestsAndAnswers,
 }
 
-/// What requests of one method and path have to be like.
+/// The requirements on requests of one method and path.
 #[derive(Debug)]
 pub(super) struct Operation {
     /// The names of the parameters in the path, in order.
     path: Vec<String>,
     parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
-    /// What answers have to be like; None if nothing is said of them, or nobody asks.
+    /// The requirements on answers; None if the document does not have any, or they are not used.
     pub(super) answers: Option<Answers>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Match<'s> {
     /// The number of the operation in its document.
     pub(super) number: usize,
     pub(super) operation: &'s Operation,
-    /// What its path has for the parameters.
+    /// The parts of its path for the parameters.
     captures: Vec<Vec<u8>>,
 }
 
@@ -105,13 +105,13 @@ impl Specification {
         self.operations.get(operation)?.answers.as_ref()
     }
 
-    /// What the head of an answer to a request of an operation says.
+    /// Checks the head of an answer to a request of an operation.
     pub(super) fn look(&self, operation: usize, ctx: &Context, limits: Limits) -> Looked {
         let texts = Texts::new(&self.answer_schemas);
         self.answers(operation).map_or_else(Looked::default, |answers| answers.look(ctx, &texts, limits))
     }
 
-    /// What is wrong with the body of an answer.
+    /// Checks the body of an answer.
     pub(super) fn answer(&self, schema: SchemaId, body: &[u8], limits: Limits) -> Result<(), String> {
         let value = body::json(body, limits)?;
         self.answer_schemas.check_of_stranger(schema, &value, limits.steps)
@@ -138,7 +138,7 @@ impl Operation {
         for part in &described.parameters {
             parameters.extend(Parameter::read(source, part)?);
         }
-        // What no parameter describes is still in the path, and may be anything.
+        // A segment without a parameter is still in the path, and may have any value.
         let path = template.parameters().map(str::to_owned).collect();
         let body = described.operation.member("requestBody");
         let document = source.document;
@@ -147,7 +147,7 @@ impl Operation {
     }
 }
 
-/// What is left out of a validation.
+/// The parts that a validation leaves out.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Skipped {
     pub(super) path: bool,
@@ -168,7 +168,7 @@ impl Skipped {
 }
 
 impl Match<'_> {
-    /// What is wrong with the parameters of a request, a line each.
+    /// Returns the faults in the parameters of a request, a line each.
     pub(super) fn parameters(&self, ctx: &Context, skipped: Skipped, limits: Limits) -> Vec<String> {
         let texts = Texts::new(&self.specification.schemas);
         let query = body::query(ctx.request.query().unwrap_or_default());
@@ -215,7 +215,7 @@ impl Match<'_> {
         parameter.check_lines(value.as_deref().as_slice(), texts, limits)
     }
 
-    /// What is wrong with a body that is not empty, of one `Content-Type`.
+    /// Returns the fault of a body that is not empty, of one `Content-Type`.
     pub(super) fn body(
         &self,
         described: &Body,

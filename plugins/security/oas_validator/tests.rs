@@ -1,4 +1,4 @@
-//! `oas-validator`: which requests a document describes, and what is said of the others.
+//! Tests of `oas-validator`: requests that a document describes, and the messages about others.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn plugin(more: &Value) -> Entry {
     entry("oas-validator", merged(json!({"spec": DOCUMENT, "verbose_errors": true}), more)).unwrap()
 }
 
-/// What the details of a refusal say; empty if there is none.
+/// Returns the details of a refusal; empty if the request passes.
 fn problems(entry: &Entry, head: &str, body: &[u8]) -> String {
     let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
     let fields = if fields.is_empty() { String::new() } else { format!("\n{fields}") };
@@ -261,7 +261,7 @@ fn bodies_of_parts_and_of_types_with_a_star() {
     assert_eq!(problems(&entry, "DELETE /v1/things/7", b"x"), "");
 }
 
-/// Status and body of the answer to a request; `passed` if there is none.
+/// Status and body of the answer to a request; `passed` if the request passes.
 fn answer(more: &Value, head: &str, body: &[u8]) -> String {
     let mut case = Case::new(&format!("{head}\nContent-Length: {}", body.len()));
     case.body = body.to_vec();
@@ -297,7 +297,7 @@ fn answers_as_they_are_wanted() {
     assert!(steps.contains("the value takes too many steps to validate"), "{steps}");
 }
 
-/// A document that is not there lets nobody in.
+/// A missing document denies every request.
 #[test]
 fn nothing_passes_without_a_document() {
     let entry =
@@ -315,7 +315,7 @@ struct Answered<'a> {
     body: &'a [u8],
 }
 
-/// What the client gets of an answer: its status and body, or the reply in its place.
+/// Returns the client's answer: its status and body, or the reply that replaces it.
 fn passed(case: &mut Case, entry: &Entry, answer: &Answered<'_>) -> String {
     case.respond(answer.status, answer.fields);
     case.ctx.record.source = Source::Upstream;
@@ -460,7 +460,7 @@ fn bodies_that_are_encoded() {
 
 /// A node whose bodies are looked at is asked for what can be looked at; others are asked as the client asks.
 #[test]
-fn what_nodes_are_asked_for() {
+fn nodes_get_accept_encoding() {
     let entry = plugin(&json!({"validate_responses": "report"}));
     let check = |line: &str, expected: [Option<&str>; 2]| {
         let fields = "Accept-Encoding: zstd, gzip;q=0.5\nRange: bytes=0-1";
@@ -473,7 +473,7 @@ fn what_nodes_are_asked_for() {
     check("DELETE /v1/things/7", [Some("zstd, gzip;q=0.5"), Some("bytes=0-1")]);
 }
 
-/// What is reported passes as it came, and so does what cannot be looked at.
+/// A reported answer passes as it came, and so does one that cannot be checked.
 #[test]
 fn answers_that_are_reported() {
     let more = json!({"validate_responses": "report", "max_resp_body_size": 20});
@@ -490,7 +490,7 @@ fn answers_that_are_reported() {
     check(200, "Content-Type: application/json", r#"{"name": 1}"#);
     check(200, "Content-Type: a/b", "x");
     check(200, OF_JSON, &format!(r#"{{"name": "{}"}}"#, "a".repeat(500)));
-    // What was over the limit before gives its memory back.
+    // The memory of an earlier answer over the limit is given back.
     check(200, OF_JSON, r#"{"name": 2}"#);
 }
 
@@ -528,7 +528,8 @@ fn problems_of_answers_are_counted() {
     assert_eq!(shown, [of("header"), of("content_type")]);
 }
 
-/// Answers that no node gave are none of the document's, nor are those to requests that it does not describe.
+/// The document does not apply to answers that no node gave, nor to answers to requests that it does not
+/// describe.
 #[test]
 fn answers_of_others_pass() {
     let entry = plugin(&json!({"validate_responses": "refuse", "reject_if_not_match": false}));
@@ -613,7 +614,7 @@ fn bad_configurations_are_refused() {
 }
 
 #[test]
-fn what_is_warned_of() {
+fn doubtful_settings_have_warnings() {
     let check = |conf: Value, expected: &[&str]| {
         let found = super::warnings(&conf);
         let found: Vec<&str> = found.iter().map(|problem| problem.pointer.as_str()).collect();

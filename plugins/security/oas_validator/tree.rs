@@ -90,8 +90,8 @@ impl Tree {
         child
     }
 
-    /// The operation of a method and a path that was normalised. From left to right a literal segment is preferred to
-    /// one with a parameter, as long as what is behind it has the method. No node is looked at twice.
+    /// The operation of a method and a path that was normalised. From left to right a literal segment is
+    /// preferred to one with a parameter, as long as the rest has the method. No node is looked at twice.
     pub(super) fn find<'p>(&self, method: &[u8], path: &'p [u8]) -> Option<Found<'p>> {
         let segments = path.split(|b| *b == b'/').filter(|segment| !segment.is_empty());
         // One more than any path has is as good as all.

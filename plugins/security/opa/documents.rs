@@ -21,19 +21,19 @@ pub(super) struct Documents {
     roster: Arc<Roster>,
 }
 
-/// What a document was made of. While it is kept nothing else can be at its place in memory.
+/// The source of a document. While it is kept nothing else can be at its place in memory.
 type Source = Arc<dyn Any>;
 
 /// A document, with what keeps its source in place; None where there is nothing to show.
 type Document = (Source, Option<Rc<str>>);
 
-/// The documents of one worker, by the place of what they show and their kind.
+/// The documents of one worker, by the address of their source and their kind.
 #[derive(Default)]
 struct Kept(RefCell<HashMap<(usize, &'static str), Document>>);
 
 impl Documents {
     pub(super) fn of(build: &Build<'_>) -> Documents {
-        // Made once: its schemas are those of all plugins.
+        // Made once: its schemas are the schemas of all plugins.
         let roster = build.node.part(|| Roster::new(build.kinds(), None));
         Documents { roster }
     }
@@ -105,7 +105,7 @@ impl Documents {
             members.shift_remove("upstream");
         }
         if let Some(plugins) = document.get_mut("plugins").and_then(Value::as_object_mut) {
-            // Of one that is not known nobody knows what is secret.
+            // The secrets of an unknown plugin are unknown.
             let names = self.roster.names();
             plugins.retain(|name, _| names.binary_search(&name.as_str()).is_ok());
         }

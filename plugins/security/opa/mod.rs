@@ -1,4 +1,4 @@
-//! `opa`: an Open Policy Agent says who may pass.
+//! `opa`: authorization by an Open Policy Agent.
 
 mod documents;
 #[cfg(test)]
@@ -43,7 +43,7 @@ pub(crate) static OPA: Descriptor = Descriptor {
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     attributes: Some(schema_of::<Bound>),
     identifies: true,
-    // The policy may judge what the client has sent there.
+    // The policy may judge the client's values there.
     owned_fields: Some(|conf| texts(conf, "send_headers_upstream").map(OwnedField::judged).collect()),
     build: |build| Ok(Arc::new(Opa::new(build)?)),
     ..Descriptor::of::<Config>()
@@ -171,13 +171,13 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
 
 struct Opa(Arc<Agent>);
 
-/// What is asked, and what becomes of the answer.
+/// The queries to the agent, and the handling of its answers.
 struct Agent {
     /// The key of the agent's upstream.
     upstream: Box<str>,
     target: Box<[u8]>,
     documents: Option<Documents>,
-    /// The variables that the agent is told, with their names.
+    /// The variables that the agent gets, with their names.
     variables: [(&'static str, VarName); 4],
     config: Config,
     memory: Option<Memory>,
@@ -206,7 +206,7 @@ impl Opa {
     }
 }
 
-/// The variables that the agent is told.
+/// The variables that the agent gets.
 const VARIABLES: [&str; 4] = ["server_addr", "server_port", "remote_addr", "remote_port"];
 
 /// Text as JSON can have it.
@@ -224,7 +224,7 @@ fn put(all: &mut Map<String, Value>, name: &[u8], value: Value) {
     }
 }
 
-/// What the agent is told: JSON without the time, which stands between the two parts.
+/// The agent's input: JSON without the time, which goes between the two parts.
 struct Input {
     before_time: String,
     behind_time: String,
@@ -289,7 +289,7 @@ impl Agent {
     }
 }
 
-/// What the agent has decided.
+/// The agent's decision.
 enum Verdict {
     /// The request passes; the values of each field of `send_headers_upstream`, in their order.
     Pass(Vec<Vec<Vec<u8>>>),
@@ -325,7 +325,7 @@ impl Inquiry for Agent {
         self.memory.as_ref()
     }
 
-    /// What [`Agent::input`] is made of: making that costs more than a decision that is remembered may.
+    /// The sources of [`Agent::input`]: building the input costs more than a cached decision may.
     fn told(&self, ctx: &Context, env: &Env<'_>, told: &mut KeyOf) {
         told.part(ctx.scheme().as_bytes());
         told.part(ctx.request.method_token());
@@ -413,7 +413,7 @@ impl Inquiry for Agent {
         fields.iter().flatten().for_each(|value| person.add(value));
         person.mark("opa", ctx);
         for (name, values) in self.config.send_headers_upstream.iter().flatten().zip(fields) {
-            // What the client says of itself is not what the policy says of it.
+            // The client's own field is not the policy's.
             ctx.request.headers.remove_name(name.as_bytes());
             for value in values {
                 ctx.request.headers.append(name, value);
@@ -423,7 +423,7 @@ impl Inquiry for Agent {
     }
 }
 
-/// What a refused client gets.
+/// Returns the answer to a refused client.
 fn refusal(result: &Map<String, Value>) -> Reply {
     let status = result.get("status_code").and_then(Value::as_u64);
     let status =
@@ -454,7 +454,7 @@ fn values(value: &Value) -> Vec<Vec<u8>> {
         Value::Array(several) => several.iter().filter_map(one).collect(),
         value => one(value).into_iter().collect(),
     };
-    // A policy may repeat what a client sent.
+    // A policy may repeat a client's text.
     all.into_iter().filter(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What an agent is told, and what its answers come to.
+//! Inputs of an agent, and the results of its answers.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::inquiry::{Outcome, told_by};
 use super::Opa;
 use crate::testing::{Case, entry, refusal, summary, warned};
 
-/// An agent that answers the same to everybody, and keeps what it was asked.
+/// An agent with a fixed answer, which keeps its inputs.
 struct Agent {
     answer: Result<Vec<u8>, CallError>,
     asked: RefCell<Vec<Call>>,
@@ -27,7 +27,7 @@ impl Outbound for Agent {
     }
 }
 
-/// Asks an agent that answers `told`; what it was asked, and what became of the request.
+/// Queries an agent with this answer; returns its input, and the result for the request.
 fn asked(case: &mut Case, conf: Value, told: Result<&str, &str>) -> (Value, Option<Reply>) {
     let answer = told.map(|text| text.as_bytes().to_vec()).map_err(|error| CallError(error.to_owned()));
     let agent = Agent { answer, asked: RefCell::default() };
@@ -49,7 +49,7 @@ fn asked(case: &mut Case, conf: Value, told: Result<&str, &str>) -> (Value, Opti
 const ALLOW: Result<&str, &str> = Ok(r#"{"result":{"allow":true}}"#);
 
 #[test]
-fn what_an_agent_is_told() {
+fn the_agent_gets_the_request() {
     let mut case = Case::new("GET /a%20b?x=1&x=2&y&z= HTTP/1.1\nHost: H.test:81\nX-A: 1\nX-a: 2\nX-B: 3");
     case.ctx.client.local = Some(([127, 0, 0, 1], 9080).into());
     case.ctx.client.port = 5;
@@ -124,7 +124,7 @@ fn resources_are_shown_without_secrets() {
 }
 
 #[test]
-fn what_answers_come_to() {
+fn answers_become_decisions() {
     let check = |told: Result<&str, &str>, expected: &str| {
         let (_, reply) = asked(&mut Case::new("GET / HTTP/1.1\nHost: h"), json!({}), told);
         assert_eq!(summary(reply.as_ref()), expected, "{told:?}");
@@ -198,9 +198,9 @@ fn configurations() {
     assert_eq!(warned("opa", scope, &conf), ["host", "ssl_verify"]);
 }
 
-/// Without a key all that the agent is told counts but the time.
+/// Without a key all data for the agent counts but the time.
 #[test]
-fn requests_share_what_the_agent_is_told() {
+fn requests_with_equal_data_share_a_decision() {
     let node = Arc::new(sigma_plugin::Node::default());
     let conf = json!({"host": "http://a", "policy": "p", "ssl_verify": true, "timeout": 1, "keepalive": true,
         "keepalive_timeout": 1000, "keepalive_pool": 1, "with_route": false, "with_service": false,

@@ -116,7 +116,7 @@ impl Configuration for Config {
     }
 }
 
-/// Policies, and what becomes of requests that they match.
+/// Policies, and the action on requests that they match.
 #[derive(Deserialize, JsonSchema)]
 struct Rules {
     /// Whether a match lets a request pass, or keeps it out.
@@ -214,7 +214,7 @@ impl Guard {
                     other => other,
                 },
             };
-            // What is missing matches no policy that lets pass, and every one that keeps out.
+            // A missing value matches no policy that allows, and every one that denies.
             matched.unwrap_or(!allows)
         });
         let passes = decisive.is_some() == allows;

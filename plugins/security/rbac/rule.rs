@@ -1,6 +1,6 @@
-//! Rules of policies: what is written, and whether a request meets it.
+//! Rules of policies: their form, and whether a request meets them.
 //!
-//! The logic has three values (Kleene's): what a request lacks is neither true nor false, and neither is its
+//! The logic has three values (Kleene's): a missing value is neither true nor false, and neither is its
 //! negation.
 
 use std::cell::OnceCell;
@@ -17,7 +17,7 @@ use sigma_plugin_kit::label_values;
 /// The variable with the claims of a verified token.
 const CLAIMS: &str = "jwt_auth_payload";
 
-/// What is done, as it is written.
+/// The action, as it is written.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Permission {
@@ -34,7 +34,7 @@ pub(super) struct Permissions {
     rules: Vec<Permission>,
 }
 
-/// Who does it, as it is written.
+/// The user, as it is written.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Principal {
@@ -53,7 +53,7 @@ pub(super) struct Principals {
     ids: Vec<Principal>,
 }
 
-/// `true`, and nothing else: `any: false` would be nobody.
+/// `true`, and nothing else: `any: false` would match no user.
 pub(super) struct Yes;
 
 impl<'de> Deserialize<'de> for Yes {
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Yes {
     }
 }
 
-/// An authenticated consumer. Everything that stands here has to be so.
+/// An authenticated consumer. All conditions have to hold.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Who {
@@ -80,7 +80,7 @@ pub(super) struct Who {
 pub(super) struct Claim {
     path: Path,
     values: Vec<Value>,
-    /// What stands between the values of a text, such as the space in `scope`.
+    /// The separator of the values in a text, such as the space in `scope`.
     separator: Option<String>,
 }
 
@@ -125,7 +125,7 @@ pub(super) enum Rule {
 
 impl Rule {
     /// # Errors
-    /// Returns an error, which is a sentence, if the permission could not mean what it says.
+    /// Returns an error, which is a sentence, if the permission is meaningless.
     pub(super) fn of_permission(written: &Permission) -> Result<Rule, String> {
         let all = |several: &Permissions| listed("rules", several.rules.iter().map(Rule::of_permission));
         Ok(match written {
@@ -138,7 +138,7 @@ impl Rule {
     }
 
     /// # Errors
-    /// Returns an error, which is a sentence, if the principal could not mean what it says.
+    /// Returns an error, which is a sentence, if the principal is meaningless.
     pub(super) fn of_principal(written: &Principal) -> Result<Rule, String> {
         let all = |several: &Principals| listed("ids", several.ids.iter().map(Rule::of_principal));
         Ok(match written {

@@ -1,4 +1,4 @@
-//! Who passes by policies, and which configurations are refused.
+//! Decisions of policies, and refused configurations.
 
 use serde_json::{Value, json};
 use sigma_plugin::{Consumer, Phase};
@@ -28,7 +28,7 @@ fn passes(action: &str, permission: &Value, principal: &Value, case: &mut Case) 
     told == "passed"
 }
 
-/// What a rule comes to, seen from both actions: None if it lets nobody pass.
+/// Returns the result of a rule, seen from both actions: None if it denies every request.
 #[test]
 fn rules_hold_or_do_not_or_cannot_be_decided() {
     let any = json!({"any": true});
@@ -85,9 +85,9 @@ fn rules_hold_or_do_not_or_cannot_be_decided() {
     principal(json!({"not_id": {"claim": {"path": "realm.none", "values": ["x"]}}}), None);
 }
 
-/// Whoever nobody knows is no consumer and has no claims, and is not let in for being nobody.
+/// An unauthenticated request has no consumer and no claims, and gets no access by that.
 #[test]
-fn nobody_is_granted_anything() {
+fn unauthenticated_requests_get_no_access() {
     for who in [json!({"consumer": {"names": ["jack"]}}), json!({"claim": {"path": "sub", "values": ["u1"]}})]
     {
         for principal in [who.clone(), json!({"not_id": who})] {
