@@ -107,7 +107,7 @@ impl Plugin for Brotli {
 }
 
 impl Brotli {
-    /// About what a compressor takes; measured, and rounded up.
+    /// Returns the approximate size of a compressor; measured, and rounded up.
     fn bytes(&self) -> usize {
         const MIB: usize = 1 << 20;
         let window = if self.lgwin == 0 { 0 } else { 2 << self.lgwin };
@@ -176,13 +176,13 @@ mod tests {
 
     fn plain(encoded: &[u8]) -> Vec<u8> {
         let mut plain = Vec::new();
-        // What has no end yet is read as far as it goes.
+        // An unfinished text is decoded as far as it goes.
         let _ = brotli::Decompressor::new(encoded, 4096).read_to_end(&mut plain);
         plain
     }
 
     #[test]
-    fn who_gets_what() {
+    fn clients_get_the_coding_they_accept() {
         let body = [&b"a long enough body, "[..], &[b'x'; 100_000]];
         let check = |conf: Value, line: &str, accept: &str, status: u16, fields: &str, expected: &str| {
             let plugin = entry("brotli", conf.clone()).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_tells_of_it() {
+    fn the_head_names_the_coding() {
         let plugin = entry("brotli", json!({"vary": true})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: br");
         case.respond(200, &format!("{HTML}\nVary: Origin\nContent-Length: 50\nLast-Modified: x"));

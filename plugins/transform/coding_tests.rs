@@ -38,7 +38,7 @@ fn the_client_weighs_and_the_plugins_order_decides_between_equals() {
     check("gzip;q=0.5, identity", "gzip");
 }
 
-/// What one of them cannot do, another one does.
+/// If one coding is not possible, the next one is used.
 #[test]
 fn only_those_count_that_the_response_allows() {
     assert_eq!(coding("gzip, br;q=0.5", 201, ""), "br");

@@ -44,7 +44,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -X PUT http://127.0.0.1:9080/articles
 ```
 "#;
 
-/// JSON values of a body: about what a body of the default `max_req_body_size` takes at most.
+/// JSON values of a body: about the most that a body of the default `max_req_body_size` has.
 const MOST_VALUES: usize = 250_000;
 
 /// Sends a fixed query to a GraphQL server instead of the client's message.

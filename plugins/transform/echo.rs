@@ -1,4 +1,4 @@
-//! `echo`: text around a response body, or in its place.
+//! `echo`: text around a response body, or instead of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ struct Echo {
 
 struct Text {
     before: String,
-    /// In the place of the body; None to keep it.
+    /// The new body; None to keep it.
     body: Option<String>,
     after: String,
 }
@@ -150,7 +150,7 @@ struct Surrounded {
     text: Arc<Text>,
     /// The node's body has begun, or ended without a byte: before that it may still break off.
     has_begun: bool,
-    /// What leaves before more is taken.
+    /// Frames that leave before more is taken.
     ready: VecDeque<Frame>,
 }
 

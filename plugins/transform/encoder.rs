@@ -1,4 +1,4 @@
-//! Encodes a body while it passes: what the compressors share.
+//! Encodes a body while it passes: the shared part of the compressors.
 
 use std::rc::Rc;
 use std::task::{self, Poll};
@@ -9,7 +9,7 @@ use sigma_plugin::{BodyFilter, Context, Env, Frames};
 use sigma_plugin_kit::budget::{Budget, Held, Share};
 use sigma_plugin_kit::changed_body::remove_digests;
 
-/// What a compressor is asked for.
+/// A request to a compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
     /// To take bytes, and to keep them as long as it likes.
@@ -20,23 +20,23 @@ pub(super) enum Ask {
     Finish,
 }
 
-/// What a compressor did in one step.
+/// The result of one step of a compressor.
 pub(super) struct Did {
     /// Bytes that it took.
     pub(super) taken: usize,
     /// Bytes that it wrote.
     pub(super) made: usize,
-    /// It has taken all, and there is nothing more to write for what it was asked.
+    /// It has taken all, and has nothing more to write for the request.
     pub(super) is_done: bool,
 }
 
-/// A compressor of one body. What it holds is bounded by its settings, not by the body.
+/// A compressor of one body. Its size is bounded by its settings, not by the body.
 pub(super) trait Compressor {
     /// Works until all is taken or `out` is full. None if it cannot go on.
     fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did>;
 }
 
-/// What the compressors of one worker take together.
+/// The size of all compressors of one worker.
 #[derive(Default)]
 struct Compressors(Rc<Held>);
 
@@ -61,7 +61,7 @@ pub(super) struct Encoder<C> {
     work: Work,
 }
 
-/// What the compressor is at.
+/// The current work of the compressor.
 enum Work {
     /// Nothing: the next frame, please.
     Idle,
@@ -76,7 +76,7 @@ impl<C: Compressor + 'static> Encoder<C> {
         Box::new(Encoder { compressor: Some((compressor, share)), flushes, work: Work::Idle })
     }
 
-    /// One step of the work in hand: what it wrote.
+    /// Does one step of the current work, and returns the output.
     fn step(&mut self) -> Result<Chunk, Fault> {
         const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the compressor cannot go on");
         let (data, ask) = match &self.work {
@@ -143,7 +143,7 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
     }
 }
 
-/// Stands for an encoder in the answer to HEAD: the head is that of the encoded body.
+/// Replaces an encoder in the answer to HEAD: the head belongs to the encoded body.
 pub(super) struct Unsent;
 
 impl BodyFilter for Unsent {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_piece_becomes_is_made_as_it_is_taken() {
+    fn pieces_are_encoded_as_they_are_taken() {
         let pieces = vec![Frame::Data(Chunk::copy_of(b"b")), Frame::Data(Chunk::copy_of(&[b'a'; 100]))];
         let (mut input, mut ctx) = (Given(pieces, 0), Context::default());
         let mut filter = Encoder::filter(Longer { left: 0 }, Share::within(0, &Rc::default()), true);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_breaks_off() {
+    fn failed_encoding_breaks_off() {
         let mut input = Given(vec![Frame::Data(Chunk::copy_of(b"!"))], 0);
         let mut filter = Encoder::filter(Longer { left: 0 }, Share::within(0, &Rc::default()), false);
         let mut task = task::Context::from_waker(task::Waker::noop());

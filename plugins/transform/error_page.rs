@@ -1,4 +1,4 @@
-//! `error-page`: pages in the place of the gateway's own errors.
+//! `error-page`: pages that replace the gateway's own errors.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl Plugin for Pages {
         let mut reply = Reply::new(ctx.response.status).text(page.body.as_bytes());
         reply = reply.header(HeaderId::ContentType.name(), page.content_type.as_bytes());
         for (name, value) in ctx.response.headers.iter() {
-            // What others have said of the error stays, such as how long to wait.
+            // Fields of other plugins stay, such as the time to wait.
             let name = String::from_utf8_lossy(name).into_owned();
             let id = HeaderId::of(name.as_bytes());
             if !frames(&name)

@@ -1,4 +1,4 @@
-//! `exit-transformer`: other answers in the place of the gateway's own.
+//! `exit-transformer`: other answers instead of the gateway's own.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Rule {
             let is_of_body =
                 matches!(HeaderId::of(name.as_bytes()), HeaderId::ContentType | HeaderId::Server)
                     || describes_body(&name);
-            // What others have said of the answer stays, such as a challenge.
+            // Fields of other plugins stay, such as a challenge.
             if !frames(&name) && !is_of_body && !own(&name) {
                 reply = reply.header(name, value);
             }
@@ -142,7 +142,7 @@ impl Plugin for ExitTransformer {
         }
         let rule = self.0.iter().find(|rule| rule.is_for(ctx.response.status));
         let Some(rule) = rule else { return ResponseStep::Next };
-        // Fields alone leave the body to whoever has made it.
+        // A rule with fields alone keeps the body.
         if let (None, None, Some(fields)) = (rule.status, &rule.body, &rule.headers) {
             fields.set_in(ctx);
             return ResponseStep::Next;

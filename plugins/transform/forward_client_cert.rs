@@ -1,4 +1,4 @@
-//! `forward-client-cert`: the node is told which certificate the client has shown.
+//! `forward-client-cert`: the node gets data of the client's certificate.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -55,9 +55,9 @@ enum Details {
     Sanitize,
     /// It stays as a trusted peer sent it.
     ForwardOnly,
-    /// The client's certificate is told of behind what a trusted peer sent.
+    /// The client's certificate is appended to the field of a trusted peer.
     AppendForward,
-    /// It tells of the client's certificate, and of nothing else.
+    /// The field has the client's certificate only.
     SanitizeSet,
     /// It stays as a trusted peer sent it, which need not have shown a certificate.
     AlwaysForwardOnly,
@@ -140,7 +140,7 @@ impl ForwardClientCert {
 }
 
 impl Told {
-    /// An element of the field. No value ends it or begins another one, whatever stands in a certificate.
+    /// An element of the field. No value ends it or begins another one, with any certificate.
     fn element(self, tls: &Tls, chain: &ClientChain) -> String {
         let mut parts: Vec<String> =
             chain.gateway_uris.iter().map(|uri| format!("By={}", plain(uri))).collect();
@@ -174,8 +174,8 @@ fn plain(text: &str) -> String {
     percent_encoded(text, |b| b.is_ascii_graphic() && !b",;=\"\\".contains(&b))
 }
 
-/// A name of RFC 2253 for between quotes. What is escaped by a backslash and a character there may be escaped by the
-/// character's number as well, which leaves no quote that a reader could take for the end.
+/// A name of RFC 2253 for between quotes. Characters that may be escaped by a backslash there may be escaped
+/// by their number as well, which leaves no quote that a reader could take for the end.
 fn quoted(name: &str) -> String {
     name.replace("\\\\", "\\5C").replace("\\\"", "\\22")
 }
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What is told of a client that comes with these fields.
+    /// Returns the node's fields for a client with these fields.
     fn told(conf: Value, tls: Option<Tls>, fields: &str) -> [Option<String>; 3] {
         let plugin = entry("forward-client-cert", conf).unwrap();
         let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h{fields}"));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_trusted_peer_stays_is_a_matter_of_the_mode() {
+    fn the_mode_decides_on_fields_of_trusted_peers() {
         let sent = "\nX-Forwarded-Client-Cert: Hash=1\nX-Forwarded-Client-Cert: Hash=2";
         let check = |mode: &str, verify: &str, expected: Option<&str>| {
             let details = json!({"subject": false, "uri": false, "dns": false});
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_certificates_are_told_where_that_is_asked_for() {
+    fn whole_certificates_are_sent_on_request() {
         let all = json!({
             "set_current_client_cert_details": {"cert": true, "chain": true, "subject": false, "uri": false, "dns": false},
             "client_cert": true, "client_cert_chain": true,

@@ -1,4 +1,4 @@
-//! `forwarded-fields`: what the node is told of the client.
+//! `forwarded-fields`: data of the client for the node.
 
 use std::net::IpAddr;
 
@@ -92,7 +92,7 @@ mod tests {
     use crate::testing::{Case, entry};
 
     #[test]
-    fn what_is_off_stays_untouched() {
+    fn disabled_fields_stay_untouched() {
         let plugin = entry("forwarded-fields", json!({"x_real_ip": false})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         assert!(case.run(&plugin, Phase::Rewrite).is_none());

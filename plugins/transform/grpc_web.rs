@@ -76,7 +76,7 @@ const TYPES: [(&str, bool); 4] = [
     ("application/grpc-web-text+proto", true),
 ];
 
-/// What the `*` of a route's path stands for.
+/// The variable with the part of the path that the route's `*` matches.
 const REST: &str = ":ext";
 
 const STATUS: &str = "grpc-status";
@@ -115,7 +115,7 @@ impl GrpcWeb {
     }
 }
 
-/// Has the node asked for what the `*` of the route stands for.
+/// Sets the target to the part of the path that the route's `*` matches.
 fn choose_target(ctx: &mut Context) {
     let Some(rest) = ctx.params.get(REST) else { return };
     let mut target = b"/".to_vec();
@@ -148,9 +148,9 @@ impl Plugin for GrpcWeb {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // That of a node before, which this answer takes the place of.
+        // The state of an earlier node's answer, which this answer replaces.
         let _ = ctx.take_kept::<_, Answer>(self);
-        // The plugin cors has said who may read the answer, also if it said that nobody may.
+        // The plugin cors has decided which origins may read the answer, even if none may.
         let is_decided = ctx.has_kept::<CrossOrigin>();
         let call = ctx.kept::<_, Call>(self).copied();
         let head = &mut ctx.response.headers;
@@ -180,7 +180,7 @@ impl Plugin for GrpcWeb {
 
     fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let Answer { call, owes_status } = ctx.take_kept(self)?;
-        // A plugin behind this one may have put another answer in its place.
+        // A later plugin may have replaced the answer.
         let stands = ctx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
         stands.then(|| Box::new(ResponseBody { is_text: call.is_text, owes_status, is_over: false }) as _)
     }
@@ -206,7 +206,7 @@ impl RequestBody {
         Fault::new(FaultKind::BadRequest, reason)
     }
 
-    /// What a piece comes to, without the group that it ends in. Groups may be padded anywhere: clients
+    /// Returns the decoded piece, without the group that it ends in. Groups may be padded anywhere: clients
     /// encode message by message.
     fn decoded(&mut self, data: &[u8]) -> Result<Vec<u8>, base64::DecodeError> {
         self.held.extend_from_slice(data);
@@ -346,7 +346,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, Given, entry, refusal, summary};
 
-    /// What leaves a filter: its bytes, and whether trailers do; or why it gives up.
+    /// Returns the output of a filter: its bytes, and whether trailers leave; or the error.
     fn passed(
         mut filter: Box<dyn BodyFilter>,
         ctx: &mut Context,
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_from_all_else() {
+    fn calls_are_recognised() {
         let entry = plugin(json!({"max_req_body_size": 10}));
         let check = |request: &str, expected: &str| {
             let mut case = Case::new(&format!("{request}\nHost: h"));
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// What the client gets of a node's answer: type and body.
+    /// Returns the client's answer: type and body.
     fn answer(
         media_type: &str,
         fields: &str,
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_did_not_come_is_told() {
+    fn a_missing_status_is_reported() {
         for trailers in [&[][..], &[("x-other", "1")]] {
             let (_, body, has_trailers) = answer("application/grpc-web", "", &[b"x"], trailers);
             let text = String::from_utf8_lossy(&body);
@@ -510,12 +510,12 @@ mod tests {
             assert_eq!(case.answered("content-type"), expected);
         };
         check(400, "Content-Type: application/json", "application/json");
-        // An error in the terms of gRPC is one in those of gRPC-Web.
+        // A gRPC error becomes a gRPC-Web error.
         check(200, "Content-Type: application/grpc\nGrpc-Status: 14", "application/grpc-web");
     }
 
     #[test]
-    fn the_path_is_what_the_star_stands_for() {
+    fn the_star_of_the_route_is_the_path() {
         let entry = plugin(json!({}));
         let check = |rest: Option<&[u8]>, expected: &str| {
             let mut case =
@@ -526,7 +526,7 @@ mod tests {
         };
         check(None, "/p/a.B/C?q=1");
         check(Some(b"a.B/C"), "/a.B/C?q=1");
-        // What was decoded does not become another target.
+        // Decoded bytes do not become another target.
         check(Some(b"a?b#c d\r\n"), "/a%3Fb%23c%20d%0D%0A?q=1");
     }
 

@@ -100,8 +100,8 @@ const GZIP_TOKEN: &str = "gzip";
 const DEFLATE_TOKEN: &str = "deflate";
 
 impl Gzip {
-    /// The coding that the client takes, and how much it wants it. Between these two our own
-    /// preference decides: a client's `q` says what it can do, hardly ever what it likes.
+    /// The coding that the client takes, and how much it wants it. Between these two our own preference
+    /// decides: a client's `q` names its abilities, hardly ever its preference.
     fn coding(&self, request: &Headers) -> Option<(&'static str, u16)> {
         let tokens = [Some(GZIP_TOKEN), self.deflate.then_some(DEFLATE_TOKEN)];
         let weighed = tokens.into_iter().flatten().map(|token| (token, coding::weight(request, token)));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_what() {
+    fn clients_get_the_coding_they_accept() {
         let check = |conf: Value, head: &str, status: u16, fields: &str, expected: &str| {
             let body = [&b"a long enough body, "[..], &[b'x'; 100_000]];
             let (_, coding, plain) = run(&conf, head, status, fields, &body);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_tells_of_it() {
+    fn the_head_names_the_coding() {
         let head = "GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip";
         let (case, ..) = run(&json!({"vary": true}), head, 200, &format!("{HTML}\nVary: Origin"), &[b"x"]);
         assert_eq!(case.answered("ETag"), "W/\"e\"");

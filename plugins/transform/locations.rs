@@ -1,4 +1,4 @@
-//! Where an answer leads, and where its cookies hold: what nodes say of themselves becomes what clients may see.
+//! Rewrites `Location` fields and cookies of answers: addresses of nodes become addresses for clients.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) struct Replacement {
     to: String,
 }
 
-/// What becomes of the attributes of cookies.
+/// The rewriting of the attributes of cookies.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
@@ -96,7 +96,7 @@ impl Rules {
         configs.into_iter().flatten().map(rule).collect::<Result<_, _>>().map(Rules)
     }
 
-    /// The text that takes the place of `text`; None if it stays.
+    /// Returns the replacement of `text`; None if it stays.
     fn replaced(&self, text: &[u8], find: Find, ctx: &Context) -> Option<Vec<u8>> {
         self.0.iter().find_map(|rule| match (rule, find) {
             (Rule::Pattern(substitution), _) => substitution.first(text).map(|(replaced, _)| replaced),
@@ -122,10 +122,10 @@ pub(super) struct Locations {
 }
 
 impl Locations {
-    /// Compiles what is configured; None if nothing is.
+    /// Compiles the configuration; None if nothing is.
     ///
     /// # Errors
-    /// Returns an error, which names its place, if a pattern is none.
+    /// Returns an error, which names its place, if a pattern is invalid.
     pub(super) fn of(
         location: Option<Vec<Replacement>>,
         cookies: Option<CookieConfig>,
@@ -246,7 +246,7 @@ fn value_of<'a>(attribute: &'a [u8], name: &str) -> Option<&'a [u8]> {
         .then(|| attribute[at + 1..].trim_ascii())
 }
 
-/// What a variable has brought must not begin another attribute.
+/// The value of a variable must not begin another attribute.
 fn clean(mut value: Vec<u8>) -> Vec<u8> {
     value.retain(|b| *b != b';' && !b.is_ascii_control());
     value

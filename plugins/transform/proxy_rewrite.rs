@@ -112,7 +112,7 @@ fn only_one(schema: &mut Schema) {
 
 impl Configuration for ProxyRewrite {}
 
-/// What stands for the client's query at the end of a template, as in nginx.
+/// The variables for the client's query at the end of a template, as in nginx.
 const CLIENT_QUERY: [&str; 4] =
     ["$is_args$args", "${is_args}${args}", "$is_args$query_string", "${is_args}${query_string}"];
 
@@ -160,7 +160,7 @@ impl NewUri {
         if self.path.variables().next().is_some() {
             refuse_dot_segments(&percent_decoded(&path))?;
         }
-        // What no variable may begin.
+        // A variable must not begin a query or a fragment.
         Ok(percent_encoded(&path, |byte| matches!(byte, b'?' | b'#' | b'\\')))
     }
 }
@@ -180,7 +180,7 @@ impl Variables for RawPath<'_> {
     }
 }
 
-/// What the groups of a pattern matched.
+/// The matches of a pattern's groups.
 type Groups = Vec<Vec<u8>>;
 
 impl ProxyRewrite {
@@ -276,7 +276,7 @@ impl ProxyRewrite {
             None => target,
         };
         if let Some(target) = target {
-            // What could end the request line is encoded in any case.
+            // Bytes that could end the request line are always encoded.
             ctx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
             if ctx.target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
                 ctx.target.insert(0, b'/');
@@ -369,7 +369,7 @@ mod tests {
         check(json!({"uri": "/n?a=${none ?? b&c=d}"}), "/", "/n?a=b&c=d");
         check(json!({"regex_uri": ["^/(.*)/(.*)$", "/$2/${1}"]}), "/a/b?q", "/b/a?q");
         check(json!({"regex_uri": ["^/x", "/y", "^/a", "/z", "^/a", "/never"]}), "/a/b", "/z/b");
-        // What is not rewritten passes as it came.
+        // A path that is not rewritten passes as it came.
         check(json!({"regex_uri": ["^/x", "/y"]}), "/a%c3%a9?q", "/a%c3%a9?q");
         check(json!({"headers": {"X-A": "1"}}), "/p/g%2Fn/f?q=%20", "/p/g%2Fn/f?q=%20");
         check(json!({"host": "other"}), "/p//a/./b", "/p//a/./b");
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_would_change_is_told() {
+    fn explain_shows_the_changes() {
         let conf = json!({"regex_uri": ["^/a/(.*)", "/$1"], "method": "PUT", "host": "n",
             "headers": {"set": {"X-From": "$1"}, "remove": ["X-Old"]}});
         let plugin = entry("proxy-rewrite", conf).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_makes_a_host_that_is_none() {
+    fn no_value_makes_an_invalid_host() {
         let plugin = entry("proxy-rewrite", json!({"headers": {"set": {"Host": "$arg_h"}}})).unwrap();
         let check = |target: &str, expected: &str, host: Option<&str>| {
             let mut case = Case::new(&format!("GET {target} HTTP/1.1\nHost: h"));

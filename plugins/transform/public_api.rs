@@ -58,7 +58,7 @@ struct Served {
 }
 
 impl Served {
-    /// Those of all plugins that may be used, where `plugin_attr` has them.
+    /// Returns the endpoints of all plugins in use, with their `plugin_attr`.
     fn all(build: &Build<'_>) -> Vec<Served> {
         let mut all = Vec::new();
         for kind in build.kinds() {

@@ -11,7 +11,7 @@ use sigma_plugin::variables::percent_decoded;
 
 use super::percent::encode_component;
 
-/// Changes of arguments, in this order. Names are compared decoded; what is not changed stays byte for byte.
+/// Changes of arguments, in this order. Names are compared decoded; unchanged arguments stay byte for byte.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
@@ -101,7 +101,7 @@ fn argument(name: &str, value: &Template, ctx: &Context) -> Vec<u8> {
     [encoded(name.as_bytes()), encoded(&value.rendered(ctx))].join(&b'=')
 }
 
-/// A text as one part of a query: whatever a variable brings, it begins no other argument.
+/// Returns a text as one part of a query: no variable's value begins another argument.
 fn encoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     encode_component(text, &mut out);

@@ -115,7 +115,7 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 enum Believed<'a> {
     All,
     Listed(&'a Networks),
-    /// Those of the setting.
+    /// The networks of the setting.
     Proxies(&'a CidrSet),
     NoPeer,
 }
@@ -152,7 +152,7 @@ impl RealIp {
         if is_field(FORWARDED_FOR) {
             let mut lines: Vec<&[u8]> = ctx.request.headers.get_all(HeaderId::XForwardedFor).collect();
             if self.hops.is_none() {
-                // As APISIX: what stands in earlier fields is not looked at.
+                // As in APISIX, earlier fields are not used.
                 lines = lines.pop().into_iter().collect();
             }
             let items = lines.into_iter().flat_map(forwarded::forwarded_for);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_stands_in_for_the_list() {
+    fn the_setting_is_the_default_of_the_list() {
         let check = |conf: Value, trusted: &[&str], believes: bool| {
             let plugin = entry("real-ip", conf.clone()).unwrap();
             let mut case = Case::new("GET / HTTP/1.1\nHost: x\nX-Real-IP: 9.9.9.9");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_says_is_one_short_line_of_the_log() {
+    fn values_of_a_client_are_one_short_line_in_the_log() {
         let reason = parse(&[&b"x\nERROR made up\x1b[0m"[..], &[b'y'; 9000]].concat()).unwrap_err();
         assert!(reason.starts_with("bad address: x\\nERROR made up\\u{1b}"), "{reason}");
         assert!(reason.len() < 100 && !reason.contains(['\n', '\x1b']), "{reason}");

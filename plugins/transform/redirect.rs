@@ -81,7 +81,7 @@ struct Redirect {
     /// The client's query is appended.
     #[schemars(extend("default" = false))]
     append_query_string: bool,
-    /// What `plugin_attr` names for targets with https.
+    /// The port in `plugin_attr` for targets with https.
     #[serde(skip)]
     https_port: Option<u16>,
 }
@@ -102,10 +102,10 @@ impl Configuration for Redirect {
     }
 }
 
-/// What makes a target, and what the operator's text for it means to say.
+/// A template of a target, and facts about the operator's text.
 struct Written<T> {
     made_by: T,
-    /// The text itself begins with a host, so that what follows may.
+    /// The text itself begins with a host, so that the rest may.
     names_host: bool,
     /// The text holds a backslash, which is to stay one.
     keeps_backslash: bool,
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for Written<Substitution> {
 
 impl Redirect {
     fn to_https(&self, ctx: &Context, env: &Env<'_>) -> Step {
-        // What a trusted proxy says of its client's scheme counts; the gateway wrote the rest.
+        // A trusted proxy's scheme of its client counts; the gateway wrote any other.
         let is_https = match ctx.request.headers.get(HeaderId::XForwardedProto) {
             Some(scheme) => scheme == b"https",
             None => ctx.scheme() == "https",
@@ -147,7 +147,7 @@ impl Redirect {
         }
         let mut target = b"https://".to_vec();
         target.extend_from_slice(&ctx.host_name());
-        // The scheme's own port, and what is none, is not named.
+        // The scheme's own port, and an invalid one, are not named.
         if let Some(port) = self.https_port.or(env.https_port).filter(|port| !matches!(port, 0 | 443)) {
             target.extend_from_slice(format!(":{port}").as_bytes());
         }
@@ -161,7 +161,7 @@ impl Redirect {
         if self.encode_uri { encode_literal } else { verbatim }
     }
 
-    /// Completes what the configuration made.
+    /// Completes the target of the configuration.
     fn finish<T>(&self, ctx: &Context, mut target: Vec<u8>, written: &Written<T>) -> Step {
         // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
         // backslashes for slashes.
@@ -252,7 +252,7 @@ mod tests {
         check(json!({"uri": "/$arg_to"}), "/?to=/evil.example", "302 /evil.example");
         check(json!({"uri": "/$arg_to"}), "/?to=%09/evil.example", "302 /%09/evil.example");
         check(json!({"uri": "//$arg_to"}), "/?to=good.example", "302 //good.example");
-        // What a variable or a group brings is encoded as a URI has it.
+        // The value of a variable or a group is percent-encoded.
         let whole = json!({"uri": "https://x$request_uri"});
         check(whole.clone(), "/a%20b", "302 https://x/a%20b");
         check(whole.clone(), "/a%3fb%23c", "302 https://x/a%3fb%23c");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_https_goes_there() {
+    fn only_cleartext_is_redirected_to_https() {
         let conf = json!({"http_to_https": true});
         assert_eq!(answer(&conf, "POST /p HTTP/1.1\nHost: h"), "308 https://h/p");
         assert_eq!(answer(&conf, "HEAD / HTTP/1.1\nHost: h"), "301 https://h/");

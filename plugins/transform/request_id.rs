@@ -160,7 +160,7 @@ impl RequestId {
     }
 }
 
-/// Random bytes of the operating system; of the worker's generator if it has none to give.
+/// Random bytes of the operating system; of the worker's generator if the system cannot provide any.
 fn random<const N: usize>(env: &Env<'_>) -> [u8; N] {
     let mut bytes = [0; N];
     if env.machine.fill_random(&mut bytes).is_err() {
@@ -230,7 +230,7 @@ impl Sequence {
         self.last.set((ms, sequence));
         let mut bytes = random::<16>(env);
         bytes[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
-        // 12 bits beside the version, 6 beside the variant.
+        // 12 bits next to the version, 6 next to the variant.
         bytes[6] = 0x70 | (sequence >> 14) as u8;
         bytes[7] = (sequence >> 6) as u8;
         bytes[8] = (sequence & 0x3f) as u8;
@@ -250,7 +250,7 @@ mod tests {
 
     const REQUEST: &str = "GET / HTTP/1.1\nHost: x";
 
-    /// A machine whose time stands still.
+    /// A machine with a stopped clock.
     #[derive(Debug)]
     struct Stopped;
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn versions_variants_and_order_of_uuids() {
-        // Time stands still, so that only the sequence tells ids apart.
+        // The clock is stopped, so that ids differ only in the sequence.
         let (node, local, consumers) = Default::default();
         let env = Env { machine: &Stopped, ..Env::new(&node, &local, &consumers) };
         let sequence = Sequence::default();

@@ -153,7 +153,7 @@ enum NewBody {
     Filtered(Arc<Filters>),
 }
 
-/// What the header filter leaves to the body filter.
+/// State of the header filter for the body filter.
 struct Verdict {
     encoding: Encoding,
 }
@@ -255,7 +255,7 @@ fn complain_of_encoding() {
     }
 }
 
-/// The status allows no body, whatever the node sends.
+/// The status allows no body, even if the node sends one.
 struct Silence;
 
 impl Transform for Silence {

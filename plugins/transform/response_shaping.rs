@@ -147,7 +147,7 @@ impl Fields {
         self.0.is_empty()
     }
 
-    /// Drops all other fields. False for what is no object, in which there are none of these.
+    /// Drops all other fields. False for a value that is not an object.
     fn keep_in(&self, value: &mut Value) -> bool {
         match value {
             Value::Object(members) => {
@@ -198,7 +198,7 @@ fn rename(value: &mut Value, names: &[Box<str>], new: &str) {
     }
 }
 
-/// What is done to an answer.
+/// The steps for an answer.
 struct Shaper {
     config: Config,
     allow: Option<Fields>,
@@ -253,7 +253,7 @@ impl Plugin for ResponseShaping {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // That of an answer before, which this one takes the place of.
+        // The state of an earlier answer, which this one replaces.
         let _ = ctx.take_kept::<_, Coded>(self);
         let head = &ctx.response.headers;
         if ctx.response.status < 300 && is_json(head.get(HeaderId::ContentType).unwrap_or_default()) {
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, assert_refusal, entry};
 
-    /// What the client gets of an answer.
+    /// Returns the client's body of an answer.
     fn shaped(conf: &Value, answer: &Value) -> Value {
         let entry = entry("response-shaping", conf.clone()).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
@@ -417,7 +417,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_denied_never_leaves(mut value in any_json()) {
+        fn denied_fields_never_leave(mut value in any_json()) {
             let deny = Fields::of(&[FieldPath(vec!["a".into()])]);
             let paths = ["a", "b.a", "c.a", "b.b.a"].map(|path| FieldPath::try_from(path.to_owned()).unwrap());
             let mut kept = value.clone();
@@ -427,7 +427,7 @@ mod tests {
                 Value::Array(items) => prop_assert!(items.iter().all(|item| item.get("a").is_none())),
                 _ => {}
             }
-            // What is allowed and what is denied have nothing in common.
+            // Allowed and denied fields have nothing in common.
             Fields::of(&paths).keep_in(&mut kept);
             Fields::of(&paths).drop_from(&mut kept);
             prop_assert!(!has_field(&kept, "a"), "{kept}");

@@ -1,4 +1,4 @@
-//! `security-headers`: what browsers are told to forbid.
+//! `security-headers`: restrictions for browsers.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plu
 /// The plugin.
 pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     name: "security-headers",
-    // Beside response-rewrite, which has the last word by its higher number only where it is first.
+    // Next to response-rewrite, which has the last word by its higher number only where it is first.
     priority: 905,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),

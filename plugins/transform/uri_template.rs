@@ -1,4 +1,4 @@
-//! Texts with variables that become a URI: what a variable brings stays data (RFC 3986 §2.4).
+//! Texts with variables that become a URI: values of variables stay data (RFC 3986 §2.4).
 
 use std::borrow::Cow;
 
@@ -23,7 +23,8 @@ fn is_target(name: &VarName) -> bool {
     matches!(name, VarName::RequestUri | VarName::RealRequestUri)
 }
 
-/// Appends a text with everything escaped that no URI may hold; what was escaped stays so. Backslashes stay as well.
+/// Appends a text and escapes all characters that are illegal in URIs; existing escapes stay. Backslashes
+/// stay as well.
 pub(super) fn escape_illegal(text: &[u8], out: &mut Vec<u8>) {
     let is_illegal =
         |byte: u8| matches!(byte, 0..=b' ' | b'"' | b'<' | b'>' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f..);
@@ -131,7 +132,7 @@ impl QueryTemplate {
     }
 }
 
-/// Where in a query a variable stands.
+/// The position of a variable in a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueryPart {
     Name,
@@ -153,10 +154,10 @@ impl Variables for Encoded<'_> {
             encode_component(text, &mut out);
             out
         } else if self.part == QueryPart::Value {
-            // Its escapes stay what they are: `$args`, `$http_*` and their like come as they were sent.
+            // Its escapes stay as they are: `$args`, `$http_*` and their like come as they were sent.
             percent_encoded(text, |byte| matches!(byte, b'&' | b'#' | b';'))
         } else {
-            // In the place of a whole argument the operator wants it to be some.
+            // As a whole argument the operator may want it to be several.
             percent_encoded(text, |byte| byte == b'#')
         };
         Some(VarValue::Text(Cow::Owned(encoded)))

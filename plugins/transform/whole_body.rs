@@ -1,4 +1,4 @@
-//! Response bodies that are held back until they are whole, and then made anew.
+//! Response bodies that are held back until they are whole, and then replaced.
 
 use sigma_http::{Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
@@ -12,7 +12,7 @@ pub(super) trait Remake {
     /// Why a body that there is no memory for breaks off.
     const FULL: Fault;
 
-    /// The body in place of `body`; None if there can be none, and the log says why.
+    /// Returns the replacement of `body`; None if there can be none, and the log says why.
     fn remade(&self, ctx: &Context, body: &[u8]) -> Option<Vec<u8>>;
 }
 
@@ -21,7 +21,8 @@ const CODED: Fault =
     Fault::new(FaultKind::ResponseCoding, "the body has a content coding that was not asked for");
 const FAILED: Fault = Fault::new(FaultKind::ResponseCoding, "the body could not be transformed");
 
-/// One body. It breaks off if it is over the limit, or cannot be made anew: nobody takes half of it for all.
+/// One body. It breaks off if it is over the limit, or cannot be replaced, so that clients notice that it is
+/// incomplete.
 pub(super) struct WholeBody<R> {
     remake: R,
     encoding: Encoding,

@@ -109,7 +109,7 @@ impl Plugin for Zstd {
 }
 
 impl Zstd {
-    /// At most what a compressor takes: its tables grow with the window, those of high levels more.
+    /// Returns the largest size of a compressor: its tables grow with the window, at high levels more.
     fn bytes(&self) -> usize {
         let tables = if self.comp_level < 6 { 6 } else { 12 };
         (tables << self.window_log) + (1 << 20)
@@ -138,7 +138,7 @@ impl Compressor for State {
         let left = self.0.compress_stream2(&mut output, &mut input, operation).ok()?;
         let (taken, made) = (input.pos, output.pos());
         let is_done = match ask {
-            // What is left is what it holds back.
+            // The rest is held back by the compressor.
             Ask::Take => taken == data.len() && made < room,
             Ask::Flush | Ask::Finish => taken == data.len() && left == 0,
         };
@@ -154,7 +154,7 @@ mod tests {
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"";
 
-    /// What can be read of it, whether or not it has an end.
+    /// Returns the readable part of it, with or without an end.
     fn plain(encoded: &[u8]) -> Vec<u8> {
         let mut state = zstd_safe::DCtx::create();
         let (mut plain, mut input) = (vec![0; 1 << 20], InBuffer::around(encoded));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_what() {
+    fn clients_get_the_coding_they_accept() {
         let body = [&b"a long enough body, "[..], &[b'x'; 100_000]];
         let check = |conf: Value, line: &str, accept: &str, fields: &str, expected: &str| {
             let plugin = entry("zstd", conf.clone()).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_tells_of_it() {
+    fn the_head_names_the_coding() {
         let plugin = entry("zstd", json!({"vary": true})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: zstd");
         case.respond(200, &format!("{HTML}\nVary: origin, accept-encoding\nContent-Length: 50"));

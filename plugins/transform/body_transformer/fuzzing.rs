@@ -1,4 +1,4 @@
-//! What must hold of bodies, whatever a client sends.
+//! Invariants of bodies, for any input of a client.
 
 use serde_json::Value;
 use sigma_config::expr::VarName;
@@ -25,7 +25,7 @@ pub fn body_formats(input: &[u8]) {
     }
 }
 
-/// The most of what a template may do and make here.
+/// The limits of steps and of output for a template here.
 const MOST_STEPS: usize = 2_000;
 const MOST_TEXT: usize = 2_000;
 

@@ -16,7 +16,7 @@ pub(super) enum Format {
     Xml,
     Json,
     Encoded,
-    /// The arguments of the query, whatever the body is.
+    /// The arguments of the query, with any body.
     Args,
     Plain,
     Multipart,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// A body that is written in any of the forms is read as what it was made of.
+        /// A body that is written in any of the forms reads as its source.
         #[test]
         fn bodies_are_there_and_back_again(fields in fields()) {
             let pairs = || fields.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap()));

@@ -1,4 +1,4 @@
-//! `body-transformer`: bodies made anew by templates, of what stands in them.
+//! `body-transformer`: bodies rendered by templates from the parsed body.
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
@@ -188,7 +188,7 @@ impl Transformer {
         })
     }
 
-    /// The body that takes the place of this one, of a message with these fields.
+    /// Returns the body that replaces this one, of a message with these fields.
     fn made(
         &self,
         transformation: &Transformation,

@@ -12,7 +12,7 @@ use crate::testing::{Case, Given, assert_refusal, entry, merged, summary, warned
 
 const NAME: &str = "body-transformer";
 
-/// What the node gets, or the refusal.
+/// Returns the node's request, or the refusal.
 fn sent(conf: &Value, head: &str, body: &[u8]) -> String {
     let mut case = Case::new(&format!("{head}\nHost: h"));
     case.body = body.to_vec();

@@ -1,8 +1,8 @@
 //! XML as a value: elements are members of the one around them.
 //!
-//! Prefixes of namespaces are left out of the names of elements. Attributes stand in `_attr`, text beside them or
-//! beside elements in `1`; an element of text alone is that text. Read in one pass, without declarations of types
-//! and what they bring: entities, of which a few bytes make gigabytes, and files.
+//! Prefixes of namespaces are left out of the names of elements. Attributes are in `_attr`, text next to them
+//! or to elements in `1`; an element of text alone is that text. Parsed in one pass, without declarations of
+//! types and their entities, of which a few bytes make gigabytes, and files.
 
 use serde_json::{Map, Value};
 
@@ -70,7 +70,7 @@ pub(super) fn read(text: &str, most_values: usize) -> Result<Value, String> {
     }
 }
 
-/// What stands before `end`, and what behind it.
+/// Returns the text before `end`, and the text after it.
 fn behind<'t>(text: &'t str, end: &str) -> Result<(&'t str, &'t str), String> {
     text.split_once(end).ok_or_else(|| format!("`{end}` is missing"))
 }
@@ -86,7 +86,7 @@ fn add_text(open: &mut [Open<'_>], text: &str) -> Result<(), String> {
     }
 }
 
-/// Reads a tag behind its `<`; what follows it.
+/// Parses a tag after its `<`; returns the rest.
 fn element<'t>(open: &mut Vec<Open<'t>>, text: &'t str, left: &mut usize) -> Result<&'t str, String> {
     let is_name = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.' | ':');
     let named = |text: &'t str| {
@@ -158,7 +158,7 @@ fn close(open: &mut Vec<Open<'_>>, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A text with its characters in the place of their references.
+/// Returns a text with references replaced by their characters.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document() {
+    fn invalid_documents_are_refused() {
         let check = |text: &str, expected: &str| {
             let error = read(text, 100).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

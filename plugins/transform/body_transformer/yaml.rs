@@ -12,8 +12,8 @@ const MOST_LEVELS: usize = 127;
 /// Bytes of a copied text that weigh as much as a value.
 const TEXT_UNIT: usize = 64;
 
-/// The value of a YAML text with at most `most_values` values in it. What an anchor keeps and what an alias repeats
-/// count again, with a value more for each 64 bytes of their text: so a few lines that name each other do not
+/// The value of a YAML text with at most `most_values` values in it. Anchored and repeated values count
+/// again, with a value more for each 64 bytes of their text: so a few lines that name each other do not
 /// become more than any other body of that many values.
 ///
 /// # Errors
@@ -29,7 +29,7 @@ pub(super) fn read(text: &str, most_values: usize) -> Result<Value, String> {
     Ok(builder.root.unwrap_or_default())
 }
 
-/// A value, and what a copy of it takes.
+/// A value, and the size of a copy of it.
 #[derive(Clone)]
 struct Weighed {
     value: Value,
@@ -104,7 +104,7 @@ impl Builder {
         }
     }
 
-    /// The place of the key, if one comes next.
+    /// Returns the slot of the key, if one comes next.
     fn next_key(&mut self) -> Option<&mut Option<String>> {
         match &mut self.stack.last_mut()?.content {
             Content::Mapping(_, key @ None) => Some(key),
@@ -144,7 +144,7 @@ impl Builder {
         }
     }
 
-    /// Puts a value into what is open.
+    /// Adds a value to the open collection.
     fn finish(&mut self, weighed: Weighed, anchor: usize) -> Result<(), String> {
         if anchor > 0 {
             self.take(weighed.weight)?;
@@ -183,7 +183,7 @@ fn is_core(tag: &Tag, kind: &str) -> bool {
     tag.is_yaml_core_schema() && tag.suffix == kind
 }
 
-/// The value of a scalar: what a plain one looks like, or what its tag says.
+/// Returns the value of a scalar: by the form of a plain one, or by its tag.
 fn scalar(text: String, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     let is_typed = match tag {
         None => style == ScalarStyle::Plain,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_laughs_a_billion_times() {
+    fn repeated_aliases_are_bounded() {
         assert_eq!(read(&laughs("lol"), 250_000).unwrap_err(), "line 7: more than 250000 values");
         // One long text is as much as many values.
         assert_eq!(

@@ -9,7 +9,7 @@ use sigma_plugin::Node;
 /// A definition as it was compiled, or why it cannot be.
 pub(super) type Definition = Result<DescriptorPool, String>;
 
-/// Those that instances hold.
+/// The definitions that instances hold.
 #[derive(Default)]
 struct Definitions(Mutex<Vec<(Weak<Proto>, Weak<Definition>)>>);
 

@@ -1,4 +1,4 @@
-//! What must hold of messages and of their JSON, whoever sends them.
+//! Invariants of messages and of their JSON, from any sender.
 
 use std::sync::OnceLock;
 
@@ -81,7 +81,7 @@ pub fn grpc_transcode(input: &[u8]) {
         _ => decoded(rest),
     };
     let Some(first) = message.and_then(|message| FORM.message(&message, LONGEST).ok()) else { return };
-    // What a form cannot say is lost once.
+    // Parts that a form cannot express are lost once.
     let Some(second) = made(&first).and_then(|message| told(&message)) else { return };
     let third = made(&second).and_then(|message| told(&message));
     let third = third.expect("taking back succeeds");

@@ -13,11 +13,11 @@ const MOST_LEVELS: usize = 32;
 #[derive(Debug)]
 pub(super) struct Rules(Vec<Arc<HttpRule>>);
 
-/// What the path of a request says of fields.
+/// The fields in the path of a request.
 pub(super) type Captures = Vec<(String, String)>;
 
 impl Rules {
-    /// Those of all methods of a service.
+    /// Returns the rules of all methods of a service.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if one is not understood.
@@ -75,7 +75,7 @@ pub(super) fn input(
     Ok(input)
 }
 
-/// Sets a field that is named with those that it stands in.
+/// Sets a field by its full path.
 fn put(input: &mut Json, path: &str, value: Json) -> Result<(), &'static str> {
     if path.split('.').count() > MOST_LEVELS {
         return Err("an argument names too many fields within each other");

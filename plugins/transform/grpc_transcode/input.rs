@@ -16,7 +16,7 @@ use super::output::is_well_known;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit(pub(super) String);
 
-/// The message that an object stands for. Members that are no fields are ignored.
+/// Returns the message for an object. Members that are no fields are ignored.
 ///
 /// # Errors
 /// Returns the field whose value is of another kind.
@@ -53,7 +53,7 @@ fn well_known(desc: &MessageDescriptor, json: &Json) -> Result<DynamicMessage, U
         .map_err(|error| Unfit(format!("{}: {error}", desc.full_name())))
 }
 
-/// What a field is set to; None for nothing.
+/// Returns the value of a field; None for nothing.
 fn value_of(field: &FieldDescriptor, json: &Json) -> Result<Option<Value>, Unfit> {
     let kind = field.kind();
     if field.is_map() {
@@ -64,7 +64,7 @@ fn value_of(field: &FieldDescriptor, json: &Json) -> Result<Option<Value>, Unfit
     }
     let items = match json {
         Json::Array(items) => &items[..],
-        // An argument that stands in the query once.
+        // An argument that occurs once in the query.
         one => std::slice::from_ref(one),
     };
     let values = items.iter().filter_map(|item| single(field, &kind, item).transpose());
@@ -194,7 +194,7 @@ fn integer(json: &Json) -> Option<i128> {
     match json {
         Json::Number(number) => {
             let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
-            // A float that big is no integer that anybody meant.
+            // A float that big is not meant as an integer.
             whole.or_else(|| number.as_f64().filter(|n| n.abs() < 9e15).map(|n| n as i128))
         }
         Json::String(text) => {

@@ -91,10 +91,10 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/v1/nothing
 ```
 "#;
 
-/// What instances of one configuration share.
+/// State that the instances of one configuration share.
 struct Transcoder {
     config: Config,
-    /// What is called; or why nothing can be.
+    /// The service; or the reason why it is missing.
     service: Result<Service, String>,
     form: Form,
     budget: Budget,
@@ -157,7 +157,7 @@ impl Transcoder {
         Ok(Service { _definition: definition, pool, method, rules })
     }
 
-    /// The method that a request stands for.
+    /// Returns the method for a request.
     fn find(&self, service: &Service, ctx: &Context) -> Result<Found, Refusal> {
         let uri = String::from_utf8_lossy(&ctx.uri);
         let ruled = service.rules.as_ref().and_then(|rules| rules.find(ctx.request.method_token(), &uri));
@@ -171,7 +171,7 @@ impl Transcoder {
         service.method.clone().map(|method| Found { method, rule: None }).ok_or_else(unknown)
     }
 
-    /// The message that a request stands for.
+    /// Returns the message for a request.
     fn message(&self, found: Found, ctx: &Context) -> Result<DynamicMessage, Refusal> {
         let input = match found.rule {
             Some((rule, captures)) => {
@@ -199,7 +199,7 @@ impl Transcoder {
             }
     }
 
-    /// What a message is made of where no annotation says it.
+    /// Returns the input of a message without annotations.
     fn input(&self, ctx: &Context) -> Result<Value, Refusal> {
         let method = ctx.request.method;
         if is_of_type(ctx, JSON) && takes_object(method) {
@@ -234,7 +234,7 @@ impl Transcoder {
         read.map_err(|_| Refusal::new(400, "the arguments cannot be read"))
     }
 
-    /// Makes the request the call that it stands for, once its body was read.
+    /// Turns the request into its call, once its body was read.
     fn transcode(&self, slot: Slot, found: Found, ctx: &mut Context) -> Step {
         let call = Call::of(&found, ctx);
         let message = match self.message(found, ctx) {
@@ -263,7 +263,7 @@ impl Transcoder {
         Step::Next
     }
 
-    /// Makes the head of the request that of a call.
+    /// Turns the head of the request into the head of a call.
     fn address(&self, slot: Slot, call: Call, ctx: &mut Context) {
         ctx.request.set_method("POST");
         ctx.target =
@@ -271,7 +271,7 @@ impl Transcoder {
         let headers = &mut ctx.request.headers;
         headers.set(HeaderId::ContentType, b"application/grpc");
         ctx.is_translated = true;
-        // What is compressed cannot be read here.
+        // Compressed messages cannot be read here.
         headers.remove_name(b"grpc-encoding");
         headers.remove_name(b"grpc-accept-encoding");
         if let Some(timeout) = self.config.timeout() {
@@ -281,13 +281,13 @@ impl Transcoder {
     }
 }
 
-/// The method that a request stands for, and the annotation that says so, with what the path says of fields.
+/// The method for a request, and its annotation, with the fields in the path.
 struct Found {
     method: MethodDescriptor,
     rule: Option<(Arc<HttpRule>, Captures)>,
 }
 
-/// What the messages of a request are made by.
+/// The parts for the messages of a streaming request.
 struct Streamed {
     input: MessageDescriptor,
     rule: Option<Arc<HttpRule>>,
@@ -349,7 +349,7 @@ impl From<Refusal> for Step {
 
 struct GrpcTranscode(Arc<Transcoder>);
 
-/// What becomes of the body of an answer.
+/// The handling of the body of an answer.
 enum Showing {
     Messages(Call),
     /// The call failed; the field that says how in detail.
@@ -369,7 +369,7 @@ impl Plugin for GrpcTranscode {
                 return Refusal::new(503, "grpc-transcode has no proto").into();
             }
         };
-        // What another request of this exchange became.
+        // The call of an earlier request of this exchange.
         let _ = ctx.take_kept::<_, Call>(self);
         if Encoding::of(&ctx.request.headers) != Encoding::Identity {
             return Refusal::new(415, "the body has a content coding").into();
@@ -396,7 +396,7 @@ impl Plugin for GrpcTranscode {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // That of a node before, which this answer takes the place of.
+        // The state of an earlier node's answer, which this answer replaces.
         let _ = ctx.take_kept::<_, Showing>(self);
         let Some(call) = ctx.kept::<_, Call>(self).cloned() else { return ResponseStep::Next };
         if ctx.record.source != Source::Upstream || ctx.response.status >= 300 {

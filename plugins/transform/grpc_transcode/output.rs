@@ -22,7 +22,7 @@ pub(super) struct Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LargeIntegers {
     Number,
-    /// What does not fit into 32 bits as `"#123"`, as APISIX' library writes it.
+    /// Numbers that do not fit into 32 bits as `"#123"`, as the library of APISIX writes them.
     Decimal,
     /// The same as `"#0x7B"`.
     Hexadecimal,
@@ -85,7 +85,7 @@ impl Form {
             if out.text.len() >= out.limit {
                 return Err(TooLong);
             }
-            // A time out of its range, or a type that is not known: its fields say what it is.
+            // A time out of its range, or an unknown type: its fields are shown instead.
             out.text.truncate(begin);
         }
         out.raw("{")?;
@@ -170,7 +170,7 @@ impl Form {
                     None => out.json(number),
                 }
             }
-            // Those with something in them have been written.
+            // Non-empty ones have been written.
             Value::Message(_) | Value::List(_) | Value::Map(_) => out.raw("null"),
         }
     }

@@ -67,7 +67,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What stands in a field of a length: a message, a list of numbers, or one value that has been counted.
+    /// Counts the content of a length-delimited field: a message, a list of numbers, or one value that has
+    /// been counted.
     fn content(&mut self, kind: Option<Kind>, content: &[u8], level: usize) -> Option<()> {
         match kind {
             Some(Kind::Message(desc)) => self.message(Some(&desc), content, level + 1),

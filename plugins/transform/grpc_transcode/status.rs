@@ -159,7 +159,7 @@ pub(super) fn line(trailers: &Headers) -> Option<Vec<u8>> {
     Some(format!("{}\n", json!({ "error": { "code": code, "message": message } })).into_bytes())
 }
 
-/// A body that takes the place of another.
+/// A body that replaces another.
 pub(super) struct Body(pub(super) Vec<u8>);
 
 impl Transform for Body {

@@ -20,7 +20,7 @@ const WORKER_FULL: Fault =
 const NO_JSON: Fault = Fault::new(FaultKind::BadRequest, "the body is no JSON");
 const UNFIT: Fault = Fault::new(FaultKind::BadRequest, "no message can be made of the request");
 
-/// What stands in the head of a request that is a stream: the first message has it.
+/// The fields from the head of a streaming request: they go into the first message.
 pub(super) struct Bound {
     pub(super) query: Json,
     pub(super) captures: Captures,
@@ -155,7 +155,7 @@ struct Divider {
     is_escaped: bool,
 }
 
-/// Where in a stream a divider stands.
+/// The position in a stream relative to its dividers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Before everything.
@@ -170,7 +170,7 @@ enum Place {
     End,
 }
 
-/// What the values of a stream stand in.
+/// The form of a stream of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An array none of whose items has begun.
@@ -185,10 +185,10 @@ fn is_space(byte: u8) -> bool {
 }
 
 impl Divider {
-    /// Takes bytes until a value is whole, which then is what is held; false if they are all taken before.
+    /// Takes bytes until a value is whole, and holds it; false if all bytes are taken before.
     ///
     /// # Errors
-    /// Returns a fault if something else stands there than a value.
+    /// Returns a fault if the text there is not a value.
     fn next(&mut self, rest: &mut &[u8]) -> Result<bool, Fault> {
         while let Some((&byte, behind)) = rest.split_first() {
             if let Place::Within(kind) = self.place {
@@ -257,7 +257,7 @@ impl Divider {
     fn end(&self) -> Result<bool, Fault> {
         match self.place {
             Place::Begin | Place::Before(Kind::Sequence) | Place::End => Ok(false),
-            // Whether it is whole is for whoever reads it.
+            // The reader decides whether it is whole.
             Place::Within(Kind::Sequence) => Ok(true),
             _ => Err(NO_JSON),
         }
@@ -314,7 +314,7 @@ mod tests {
         check(r#"[{"a":"]},\"["}, {"b":[]} ]"#, Some(&[r#"{"a":"]},\"["}"#, r#"{"b":[]}"#]));
         check(r#"[1, "a,]\\", null,[2]]"#, Some(&["1", r#""a,]\\""#, "null", "[2]"]));
         check("1 \"a b\"\ntrue", Some(&["1", "\"a b\"", "true"]));
-        // What is held is judged by who reads it.
+        // The reader of the value judges it.
         check("{\"a\":", Some(&["{\"a\":"]));
         check("}", Some(&["}"]));
         for text in ["[", "[{}", "[{},", "[{},]", "[,]", "[{} {}]", "[] {}", "[]]", "[1", "[\"", "[{}] x"] {
@@ -325,7 +325,7 @@ mod tests {
     proptest! {
         /// However a stream is cut into pieces, it has the values that it was made of.
         #[test]
-        fn what_was_joined_is_divided(
+        fn joined_values_are_divided(
             texts in prop::collection::vec("[ -~]{0,6}", 0..5),
             is_array in any::<bool>(),
             cuts in prop::collection::vec(1_usize..9, 1..40),

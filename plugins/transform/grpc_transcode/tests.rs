@@ -35,7 +35,7 @@ fn shown(form: Form, message: &DynamicMessage) -> Value {
     serde_json::from_slice(&form.message(message, 1 << 20).unwrap()).unwrap()
 }
 
-/// What a value is once it has been a message; what differs is said.
+/// Checks a value after it has been a message; differences are listed.
 fn assert_kept(json: &Value, expected: &Value) {
     let bytes = made("p.All", json).unwrap().encode_to_vec();
     let desc = pool().get_message_by_name("p.All").unwrap();
@@ -78,7 +78,7 @@ fn json_is_there_and_back_again() {
 }
 
 #[test]
-fn what_is_no_message() {
+fn invalid_messages_are_refused() {
     let check = |json: Value, expected: &str| {
         assert_eq!(made("p.All", &json).unwrap_err(), expected, "{json}");
     };
@@ -188,7 +188,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What was a message once is the same value afterwards, and the same bytes.
+    /// A value that was a message once is the same value afterwards, and the same bytes.
     #[test]
     fn values_are_there_and_back_again(value in value()) {
         let message = made("p.All", &value).unwrap();
@@ -202,7 +202,7 @@ proptest! {
         prop_assert_eq!(&once, &shown(FORM, &DynamicMessage::decode(fuzzed().clone(), &bytes[..]).unwrap()));
     }
 
-    /// Whatever the plugin shows, its document describes; and whoever goes by the document is understood.
+    /// The document describes all output of the plugin; and input by the document is accepted.
     #[test]
     fn messages_are_as_the_document_says(value in value()) {
         let message = made("p.All", &value).unwrap();
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_fuzzed_holds(form in prop_oneof![0..2_u8, 0x80..0x90_u8], bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn fuzzed_invariants_hold(form in prop_oneof![0..2_u8, 0x80..0x90_u8], bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         grpc_transcode(&[&[form], &bytes[..]].concat());
     }
 
@@ -235,7 +235,7 @@ fn plugin(more: &Value) -> Entry {
     entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap()
 }
 
-/// Target and message of the call that a request becomes, or what is answered.
+/// Returns target and message of a request's call, or the answer.
 fn asked(entry: &Entry, head: &str, body: &str) -> (String, Value) {
     let mut case = Case::new(head);
     case.body = body.into();
@@ -268,7 +268,7 @@ fn requests_become_calls() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_requests_are_refused() {
     let check = |more: Value, head: &str, body: &str, expected: &str| {
         let head = format!("{head}\nContent-Type: application/json\nContent-Length: {}", body.len());
         assert_eq!(asked(&plugin(&more), &head, body).0, expected, "{head}");
@@ -283,7 +283,7 @@ fn what_is_refused() {
 }
 
 #[test]
-fn annotations_say_what_a_request_is() {
+fn annotations_map_requests_to_methods() {
     let conf = json!({"proto_id": "1", "service": "p.S", "http_rules": true});
     let entry = entry_beside_proto("grpc-transcode", conf, DEFINITION).unwrap();
     let check = |head: &str, body: &str, expected: (&str, Value)| {
@@ -375,7 +375,7 @@ fn messages_of_streams_have_limits() {
     check(few, &[b"{\"on\":1,\"small\":1}"], Err("a message has too many values"));
 }
 
-/// What is no stream of JSON is one message.
+/// A body that is not a stream of JSON is one message.
 #[test]
 fn single_messages_of_streams() {
     let conf = json!({"proto_id": 1, "service": "p.S", "method": "Collect", "http_rules": true});
@@ -394,7 +394,7 @@ fn single_messages_of_streams() {
 }
 
 #[test]
-fn times_that_nodes_are_told() {
+fn nodes_get_deadlines() {
     let check = |deadline: Value, expected: Option<&str>| {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         case.run(&plugin(&json!({"deadline": deadline})), Phase::Access);
@@ -407,7 +407,7 @@ fn times_that_nodes_are_told() {
     check(json!(100_000_000), Some("100000S"));
 }
 
-/// Status, type and body of what the client gets of an answer.
+/// Returns status, type and body of the client's answer.
 fn answered(more: &Value, fields: &str, pieces: &[&[u8]]) -> (u16, String, String) {
     let entry = plugin(more);
     let mut case = Case::new("GET / HTTP/1.1\nHost: h");

@@ -69,7 +69,7 @@ impl FileBody {
         self.parts.iter().map(length).sum()
     }
 
-    /// Starts reading the next piece if it stands in the file.
+    /// Starts reading the next piece if the file has one.
     fn read_ahead(&mut self) {
         while let Some(Part::Bytes { left: 0, .. }) = self.parts.front() {
             self.parts.pop_front();

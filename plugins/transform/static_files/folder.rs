@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Conf;
 use super::precompressed::Precompressed;
 
-/// What is done with symbolic links below the folder.
+/// The handling of symbolic links below the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Symlinks {
@@ -24,12 +24,12 @@ pub(super) enum Symlinks {
     Follow,
 }
 
-/// What a path leads to.
+/// The target of a path.
 pub(super) enum Found {
     File {
         file: File,
         name: String,
-        /// The coding of its content, if it is the one that stands for the file.
+        /// The coding of its content, if it replaces the plain file.
         coding: Option<Precompressed>,
         size: u64,
         modified: Option<SystemTime>,
@@ -43,8 +43,8 @@ pub(super) enum Found {
 /// How files are opened. Without NONBLOCK a pipe in the folder would hold the thread.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Looks a path up; `is_folder` if it ends with a slash. The first of `codings` that stands beside
-/// the file takes its place. Blocks.
+/// Looks a path up; `is_folder` if it ends with a slash. The first of `codings` with a file replaces it.
+/// Blocks.
 pub(super) fn find(
     conf: &Conf,
     segments: &[String],
@@ -74,8 +74,8 @@ pub(super) fn find(
     }
 }
 
-/// The file beside a file that holds the same in one of these codings, the first that there is. It is
-/// opened by the rules of every file; what may not be opened is not there.
+/// Returns the file with the same content in one of these codings, the first that exists. It is opened by the
+/// rules of every file; a file that may not be opened counts as missing.
 fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]) -> Option<Found> {
     let (name, folders) = path.split_last()?;
     codings.iter().find_map(|coding| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The type of a file. `own` goes before what is known here; `charset` is added to text.
+/// The type of a file. `own` goes before the built-in types; `charset` is added to text.
 pub(super) fn of(name: &str, own: &BTreeMap<String, String>, charset: &str) -> String {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     let extension = extension.unwrap_or_default();

@@ -123,7 +123,7 @@ struct StaticFiles {
 }
 
 impl Conf {
-    /// The segments below the folder that a path names; None for what is not to be found.
+    /// The segments below the folder that a path names; None for a path that cannot be found.
     fn segments(&self, path: &[u8]) -> Option<Vec<String>> {
         let rest = path.strip_prefix(self.prefix.trim_end_matches('/').as_bytes())?;
         if !rest.is_empty() && rest[0] != b'/' {
@@ -281,8 +281,8 @@ impl Served<'_> {
     }
 }
 
-/// Those of a file of this size and age; `coding` names the coding of its content, if it has one. Its tag is never
-/// that of the content itself.
+/// Returns the validators of a file of this size and age; `coding` names the coding of its content, if it has
+/// one. Its tag always differs from the tag of the content itself.
 fn validators(size: u64, modified: Option<SystemTime>, coding: Option<&str>) -> Validators {
     let since = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let nanos = since.map_or(0, |since| since.as_nanos());
@@ -292,7 +292,7 @@ fn validators(size: u64, modified: Option<SystemTime>, coding: Option<&str>) -> 
     Validators { tag: Some(tag.into_bytes().into()), modified }
 }
 
-/// What parts the parts of a multipart body: nothing that a file holds by chance.
+/// Returns the boundary of a multipart body: a text that no file holds by chance.
 fn boundary() -> String {
     use std::hash::{BuildHasher, RandomState};
     let part = |n: u8| RandomState::new().hash_one(n);

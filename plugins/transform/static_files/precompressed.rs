@@ -1,4 +1,4 @@
-//! Files that hold the content of the file beside them in a coding: `page.html.br`.
+//! Files with the content of another file in a coding: `page.html.br`.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use sigma_plugin_kit::coding;
 /// A coding that files were compressed with beforehand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-// What is no text is told as another text is.
+// An unknown value is reported as another text is.
 #[schemars(transform = |schema: &mut Schema| drop(schema.remove("type")))]
 pub(super) enum Precompressed {
     Br,
@@ -29,7 +29,7 @@ impl Precompressed {
         }
     }
 
-    /// What follows the name of the file.
+    /// Returns the suffix of the file's name.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Precompressed::Br => ".br",
@@ -39,8 +39,8 @@ impl Precompressed {
     }
 }
 
-/// Those that the client takes, what it weighs most first, and of equals the first of `offered`.
-/// What it weighs less than the bare content, if it names that, is left out.
+/// Returns the codings that the client accepts, by descending weight, and of equals the first of `offered`.
+/// Codings with less weight than the bare content, if it is named, are left out.
 pub(super) fn accepted(offered: &[Precompressed], request: &Headers) -> Vec<Precompressed> {
     let bare = coding::weight(request, "identity").unwrap_or(0).max(1);
     let weigh = |coding: &Precompressed| coding::weight_or_any(request, coding.token());

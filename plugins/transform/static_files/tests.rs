@@ -131,8 +131,8 @@ fn several_ranges_are_parts() {
     assert_eq!(String::from_utf8(reply.body.unwrap()).unwrap(), expected);
 }
 
-/// A folder in which files have others beside them: `all` in every coding, the others in ways that
-/// lead nowhere.
+/// Returns a folder in which files have precompressed siblings: `all` in every coding, the others in ways
+/// that lead nowhere.
 fn with_siblings() -> tempfile::TempDir {
     let dir = folder();
     let root = dir.path().join("root");
@@ -153,7 +153,7 @@ fn with_siblings() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_was_compressed_beforehand_is_served_to_those_who_take_it() {
+fn precompressed_files_are_served_to_clients_that_accept_them() {
     let dir = with_siblings();
     let check = |symlinks: &str, path: &str, accept: &str, expected: &str, coding: Option<&str>| {
         let conf = json!({"precompressed": ["br", "zstd", "gzip"], "symlinks": symlinks});
