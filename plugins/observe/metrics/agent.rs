@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent.
 pub(super) struct Agent {
-    /// What it is called in the error log.
+    /// Its name in the error log.
     pub(super) what: &'static str,
     /// A name or an address.
     pub(super) host: String,
@@ -22,7 +22,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Sends all of it from one socket. The number is that of the entries before the one that failed.
+    /// Sends all of it from one socket. The number counts the entries before the failed one.
     async fn tell(&self, entries: &[Vec<u8>]) -> Result<(), (usize, String)> {
         let socket = self.socket().await.map_err(|reason| (0, reason))?;
         for (taken, lines) in entries.iter().enumerate() {

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_configurations_are_refused() {
         let pattern = tag_schema()["pattern"].as_str().unwrap().replace('\\', "\\\\");
         let wrong = |tag: &str| {
             let reason = format!("failed to match pattern \"{pattern}\" with \"{tag}\"");

@@ -1,6 +1,6 @@
 //! `server-info`: who this gateway is, for the Control API and for those who look into etcd.
 //!
-//! What it tells is known to the control plane, which does all of it; the plugin is what switches it on.
+//! The control plane does all of the work; the plugin switches it on.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -43,7 +43,7 @@ impl Configuration for ServerInfo {}
 
 impl Plugin for ServerInfo {}
 
-/// What the setting `plugin_attr` tells it.
+/// The settings of the plugin in `plugin_attr`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {

@@ -148,7 +148,7 @@ impl StatsD {
         })
     }
 
-    /// What the names of a request begin with; it ends with a dot.
+    /// Returns the prefix of the names of a request; it ends with a dot.
     fn prefix(&self, ctx: &Context) -> String {
         let route = ctx.route.as_deref();
         let mut prefix = self.namespace.clone();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_metadata_may_say() {
+    fn valid_metadata() {
         let check = |metadata: Value| entry_with(NAME, json!({}), Some(metadata)).is_ok();
         assert!(entry(NAME, json!({})).is_ok());
         assert!(check(json!({"host": "agent.test", "namespace": "a.b-c", "datagram_bytes": 512})));

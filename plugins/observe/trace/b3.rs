@@ -57,7 +57,7 @@ impl B3Trace {
     }
 }
 
-/// The span of whoever sent a request.
+/// The span of a request's sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct B3Context {
     pub(crate) trace: B3Trace,
@@ -71,15 +71,15 @@ pub(crate) struct B3Context {
 pub(crate) enum Wish {
     No,
     Yes,
-    /// Whatever anybody's rate is.
+    /// Independent of any sampling rate.
     Debug,
 }
 
-/// What the fields of a request say.
+/// The content of a request's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Incoming {
     pub(crate) context: Option<B3Context>,
-    /// There are ids, and one of them is none.
+    /// There are ids, and one of them is invalid.
     pub(crate) is_invalid: bool,
     pub(crate) wish: Option<Wish>,
 }

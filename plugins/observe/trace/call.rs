@@ -12,7 +12,7 @@ use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-/// Where a collector is, and how it is told. The certificate of one with `https` is verified.
+/// The address of a collector, and the protocol. The certificate of one with `https` is verified.
 pub(crate) struct Callee {
     endpoint: String,
     headers: HeaderMap,
@@ -47,7 +47,7 @@ impl Callee {
     /// Calls a method, which is a path, and waits for the answer.
     ///
     /// # Errors
-    /// Returns an error if there is none, or not in time.
+    /// Returns an error if there is no answer, or not in time.
     pub(crate) async fn call<Q, A>(&self, method: &'static str, message: Q) -> Result<A, Refused>
     where
         Q: prost::Message + Send + Sync + 'static,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_repeated() {
+    fn repeatable_errors() {
         let check = |code: Code, expected: bool| {
             assert_eq!(refused("http://h", &Status::new(code, "")).is_passing, expected, "{code:?}");
         };

@@ -1,7 +1,7 @@
 //! The course of an exchange as a tree of spans: the exchange, and in it the attempts on nodes and the hooks that
 //! waited. Every format of traces is written from it.
 //!
-//! Names are resolved beside the traffic, so no exchange waits for one: there is no span of DNS.
+//! Names are resolved in parallel with the traffic, so no exchange waits for one: there is no span of DNS.
 
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,14 @@ pub(crate) struct Course<'r> {
     pub(crate) ended: Nanos,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 pub(crate) struct Try<'r> {
     pub(crate) attempt: &'r Attempt,
     /// 0 for the first one.
     pub(crate) number: usize,
     pub(crate) began: Nanos,
     pub(crate) ended: Nanos,
-    /// What happened, in order.
+    /// The events, in order.
     pub(crate) events: Vec<(&'static str, Nanos)>,
     /// Why there is no answer, in the words of RFC 9209 where they are known.
     pub(crate) failure: Option<&'static str>,
@@ -37,11 +37,11 @@ pub(crate) struct Try<'r> {
     is_encrypted: bool,
 }
 
-/// What an attempt spent its time with, in milliseconds; None for what it had nothing to do with, did not come to, or
-/// shared with others.
+/// The phases of an attempt, in milliseconds; None for phases that it did not have, did not reach, or shared
+/// with others.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Times {
-    /// Until the transport of a new connection stood.
+    /// Until the transport of a new connection was ready.
     pub(crate) connect_ms: Option<f64>,
     /// For its handshake.
     pub(crate) tls_ms: Option<f64>,
@@ -52,7 +52,7 @@ pub(crate) struct Times {
 }
 
 impl Try<'_> {
-    /// What it spent its time with.
+    /// Returns its phases.
     pub(crate) fn times(&self) -> Times {
         let Attempt { linked_ms, connect_ms, sent_ms, reused, .. } = *self.attempt;
         let is_new = !reused;
@@ -75,14 +75,14 @@ pub(crate) struct Waited<'r> {
 }
 
 impl Waited<'_> {
-    /// What its span is called.
+    /// Returns the name of its span.
     pub(crate) fn name(&self) -> String {
         format!("apisix.phase.{}.plugins.{}", self.wait.phase.as_str(), self.wait.plugin)
     }
 }
 
 impl<'r> Course<'r> {
-    /// That of an exchange whose log hooks run. None if nobody has seen when it began.
+    /// Returns the course of an exchange whose log hooks run. None if its beginning was not recorded.
     pub(crate) fn of(ctx: &'r Context, env: &Env<'_>) -> Option<Course<'r>> {
         let took = ctx.record.elapsed()?;
         let ended = nanos(env.unix_time());
@@ -158,7 +158,7 @@ pub(crate) fn target(ctx: &Context) -> Vec<u8> {
     target
 }
 
-/// The query of a request without credentials. Whoever has a signed URL can use it.
+/// The query of a request without credentials. A signed URL can be used by anyone who has it.
 pub(crate) fn without_credentials(query: &[u8], ctx: &Context) -> Vec<u8> {
     without_signatures(&Masks::of(ctx).query(query))
 }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_is_told_in_order_and_within_its_time() {
+    fn the_spans_of_an_exchange_are_ordered_and_within_its_time() {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         let started = Instant::now().checked_sub(Duration::from_millis(100)).unwrap();
         let later = |ms: u64| started + Duration::from_millis(ms);
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((clear.connect_ms, clear.tls_ms), (Some(1.0), None));
         let unknown = times(Attempt { linked_ms: None, ..attempt(began, 200) }, false);
         assert_eq!((unknown.connect_ms, unknown.tls_ms), (Some(3.0), None));
-        // One that was opened for several, or never stood.
+        // One that was opened for several, or never ready.
         let shared = times(Attempt { linked_ms: None, ..attempt(began, 200) }, true);
         assert_eq!((shared.connect_ms, shared.tls_ms), (None, None));
         let refused = Attempt { linked_ms: None, connect_ms: None, sent_ms: None, ..attempt(began, 0) };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_timed_has_no_course() {
+    fn an_untimed_exchange_has_no_course() {
         let case = Case::new("GET / HTTP/1.1\nHost: h");
         let env = Env::new(&case.node, &case.local, &case.consumers);
         assert!(Course::of(&case.ctx, &env).is_none());

@@ -1,4 +1,4 @@
-//! What must hold of contexts, whatever a client sends.
+//! Invariants of trace contexts, for any input of a client.
 
 use sigma_http::Headers;
 
@@ -6,8 +6,8 @@ use super::b3::{self, B3Context, Incoming, Wish};
 use super::sw8::{self, Reference};
 use super::w3c::{self, SpanContext};
 
-/// Values of fields, with line feeds between them: what is read of one is written so that it reads the same, and what is
-/// passed on is within its bounds.
+/// Values of fields, with line feeds between them: a parsed value reads the same after writing, and passed-on
+/// values are within the bounds.
 pub fn trace_headers(input: &[u8]) {
     let (mut headers, mut bytes) = (Headers::default(), 0);
     for value in input.split(|byte| *byte == b'\n') {

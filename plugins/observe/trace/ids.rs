@@ -16,7 +16,7 @@ impl TraceId {
         bytes_of(digits).filter(|id| *id != [0; 16]).map(TraceId)
     }
 
-    /// From its bytes, which are those of an id.
+    /// Makes an id from its bytes.
     pub(crate) fn of(bytes: [u8; 16]) -> TraceId {
         TraceId(bytes)
     }
@@ -44,7 +44,7 @@ impl SpanId {
         bytes_of(digits).filter(|id| *id != [0; 8]).map(SpanId)
     }
 
-    /// From its bytes, which are those of an id.
+    /// Makes an id from its bytes.
     pub(crate) fn of(bytes: [u8; 8]) -> SpanId {
         SpanId(bytes)
     }
@@ -89,7 +89,7 @@ pub(crate) fn happens(probability: f64, env: &Env<'_>) -> bool {
     drawn < probability
 }
 
-/// Random bytes of the system, or of the worker's generator if that has none to give.
+/// Random bytes of the system, or of the worker's generator if the system cannot provide any.
 fn random<const N: usize>(env: &Env<'_>) -> [u8; N] {
     let mut bytes = [0; N];
     if env.machine.fill_random(&mut bytes).is_err() {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         for digits in
             ["", "0", "0000000000000000", "000000000000000g", "00000000000000001", "+000000000000001"]
         {

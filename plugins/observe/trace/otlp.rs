@@ -15,7 +15,7 @@ use serde_json::Map;
 /// The path of the method over gRPC.
 pub(crate) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// What is spoken to a collector.
+/// The protocol of a collector.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(crate) enum Protocol {
     #[default]
@@ -25,7 +25,7 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// Bytes of an attribute that is text; what is longer is cut. No attribute says more with a longer one, and a
+/// Bytes of an attribute that is text; a longer one is cut. No attribute says more with a longer one, and a
 /// client chooses some of them.
 const TEXT_BYTES: usize = 4096;
 
@@ -203,10 +203,10 @@ impl<'v> From<&'v str> for Given<'v> {
 
 impl<'v> From<&'v [u8]> for Given<'v> {
     fn from(bytes: &'v [u8]) -> Given<'v> {
-        // What is cut off is not even looked at.
+        // The rest is not even read.
         match String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]) {
             Cow::Borrowed(text) => Given::Text(Cow::Borrowed(text)),
-            // A character that takes the place of a byte is longer than that.
+            // The replacement character is longer than the byte that it replaces.
             Cow::Owned(text) => Given::Text(Cow::Owned(cut(&text).to_owned())),
         }
     }
@@ -255,7 +255,7 @@ impl From<Given<'_>> for Value {
     }
 }
 
-/// Attributes of something. A key stands there once.
+/// Attributes of something. A key occurs once.
 #[derive(Debug, Default)]
 pub(crate) struct Attributes(pub(crate) Vec<KeyValue>);
 
@@ -274,7 +274,8 @@ impl Attributes {
 #[derive(Debug, Default)]
 pub(crate) struct SpanAttributes {
     encoded: Vec<u8>,
-    /// Keys that a configuration has chosen. The gateway's own of the same name are left out: a key stands there once.
+    /// Keys that a configuration has chosen. The gateway's own of the same name are left out: a key occurs
+    /// once.
     chosen: Vec<String>,
 }
 
@@ -352,7 +353,7 @@ fn write_attribute(key: &str, value: &Given<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What is told of: this gateway, with attributes that an operator has added or set otherwise.
+/// Returns the resource: this gateway, with attributes that an operator has added or changed.
 pub(crate) fn resource(hostname: &str, more: Option<&Map<String, serde_json::Value>>) -> Resource {
     let mut all = Attributes::default();
     all.add("service.name", "APISIX");

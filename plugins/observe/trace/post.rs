@@ -1,4 +1,4 @@
-//! A collector that is told by `POST`.
+//! A collector with `POST`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-/// Bytes of an answer that are read; what a collector says is short.
+/// Bytes of an answer that are read; answers of a collector are short.
 const ANSWER_BYTES: usize = 16 * 1024;
 
 /// Bytes of an answer that the error log shows.
@@ -15,7 +15,7 @@ const SHOWN_BYTES: usize = 512;
 /// How long a connection is kept for the next batch.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Where a collector is, and how it is told. The certificate of one with `https` is verified.
+/// The address of a collector, and the protocol. The certificate of one with `https` is verified.
 #[derive(Debug)]
 pub(crate) struct Collector {
     headers: HeaderMap,
@@ -24,7 +24,7 @@ pub(crate) struct Collector {
     client: OnceCell<reqwest::Client>,
 }
 
-/// What a collector answered.
+/// The answer of a collector.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

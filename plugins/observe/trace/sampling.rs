@@ -7,7 +7,7 @@ use super::ids::TraceId;
 pub(crate) enum Sampler {
     Always,
     Never,
-    /// Traces whose first 32 bits are below this number: whoever has the same share keeps the same ones.
+    /// Traces whose first 32 bits are below this number: gateways with the same share keep the same ones.
     Below(u64),
 }
 
@@ -17,7 +17,7 @@ impl Sampler {
         if fraction >= 1.0 {
             return Sampler::Always;
         }
-        // What is below 0 becomes 0.
+        // Numbers below 0 become 0.
         Sampler::Below((fraction * f64::from(u32::MAX)).ceil() as u64)
     }
 

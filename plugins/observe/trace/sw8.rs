@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference() {
+    fn invalid_references_are_refused() {
         let b = |text: &str| STANDARD.encode(text);
         let good = format!("1-{}-{}-3-{}-{}-{}-{}", b("t"), b("s"), b("a"), b("b"), b("/c"), b("h:1"));
         assert_eq!(Reference::parse(good.as_bytes()).unwrap().endpoint, "/c");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_of_a_correlation() {
+    fn correlations_are_passed_on_within_bounds() {
         let pair = |key: &str, value: &str| format!("{}:{}", STANDARD.encode(key), STANDARD.encode(value));
         let check =
             |text: String, is_fit: bool| assert_eq!(correlation(text.as_bytes()).is_some(), is_fit, "{text}");

@@ -38,7 +38,7 @@ impl SpanContext {
             && [version, trace, span, flags].into_iter().all(is_digits)
             && version != b"ff"
             && (version != b"00" || parts.next().is_none());
-        // Of the flags the lowest bit says it, whatever a later version makes of the others.
+        // The lowest bit of the flags has it, with any meaning of the others in a later version.
         let is_sampled = (*flags.get(1)? as char).to_digit(16)? & 1 == 1;
         let (trace, span) = (TraceId::parse(trace)?, SpanId::parse(span)?);
         is_valid.then_some(SpanContext { trace, span, is_sampled })
@@ -53,7 +53,7 @@ impl SpanContext {
         out
     }
 
-    /// That of a request. One that has the field twice has none.
+    /// Returns the context of a request. None if the field occurs twice.
     pub(crate) fn of(headers: &Headers) -> Option<SpanContext> {
         let mut values = headers.get_all(HeaderId::Traceparent);
         let value = values.next()?;
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_traceparent() {
+    fn valid_traceparents() {
         let check = |value: &str, expected: Option<bool>| {
             let found = SpanContext::parse(value.as_bytes());
             assert_eq!(found.map(|context| context.is_sampled), expected, "{value}");
         };
         check(&format!("00-{TRACE}-{SPAN}-01"), Some(true));
         check(&format!("00-{TRACE}-{SPAN}-00"), Some(false));
-        // With the random flag of level 2, and with flags that nobody knows yet.
+        // With the random flag of level 2, and with unknown flags.
         check(&format!("00-{TRACE}-{SPAN}-03"), Some(true));
         check(&format!("00-{TRACE}-{SPAN}-fe"), Some(false));
         check(&format!("cc-{TRACE}-{SPAN}-01-what-comes-later"), Some(true));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_parents_there_is_none() {
+    fn two_parents_are_ignored() {
         let mut headers = Headers::default();
         headers.add(HeaderId::Traceparent, format!("00-{TRACE}-{SPAN}-01").as_bytes());
         assert!(SpanContext::of(&headers).is_some());
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_of_a_state() {
+    fn states_are_passed_on_within_bounds() {
         let check = |values: &[&str], expected: bool| {
             assert_eq!(has_fit_state(&with(HeaderId::Tracestate, values)), expected, "{values:?}");
         };
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_of_a_baggage() {
+    fn baggage_is_passed_on_within_bounds() {
         let check = |value: &str, expected: bool| {
             assert_eq!(has_fit_baggage(&with(HeaderId::Baggage, &[value])), expected, "{value}");
         };

@@ -1,4 +1,4 @@
-//! What workers count in.
+//! The counters of workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ impl Cell {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// Owning thread only; the bits are those of a float.
+    /// Owning thread only; the bits encode a float.
     pub(super) fn add_float(&self, n: f64) {
         let sum = f64::from_bits(self.0.load(Ordering::Relaxed)) + n;
         self.0.store(sum.to_bits(), Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! Exemplars: for each bucket of a histogram a request that fell into it, by the span that tells of it.
+//! Exemplars: for each bucket of a histogram a request that fell into it, by its span.
 //!
-//! A worker has its own and is the only one to write them. A page may read one while it is written: then it has none of
-//! that bucket. There is no memory for them before the first sampled request of a series.
+//! A worker has its own and is the only one to write them. A page may read one while it is written: then it
+//! leaves out the exemplar of that bucket. There is no memory for them before the first sampled request of a
+//! series.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -48,7 +49,7 @@ struct Kept {
 }
 
 impl Exemplars {
-    /// Has `exemplar` take the place of the one before in `bucket` of so many. Nothing happens where no further series
+    /// Replaces the exemplar in `bucket` of so many by `exemplar`. Nothing happens where no further series
     /// may have some. Owning thread only.
     pub(super) fn put(&self, places: &Places, buckets: usize, bucket: usize, exemplar: &Exemplar) {
         let kept = match self.0.get() {
@@ -79,7 +80,7 @@ impl Slot {
     fn write(&self, exemplar: &Exemplar) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-        // Who reads a word of this one sees the odd turn.
+        // A reader of any word of this one sees the odd turn.
         fence(Ordering::Release);
         let words = words(exemplar);
         self.words.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn series_beyond_the_limit_have_none_until_one_goes() {
+    fn series_beyond_the_limit_get_exemplars_after_others_end() {
         let (places, one) = (Places::new(1), numbered(1));
         let (first, second) = (Exemplars::default(), Exemplars::default());
         first.put(&places, 1, 0, &one);
@@ -148,7 +149,7 @@ mod tests {
         assert!(none.0.get().is_none());
     }
 
-    /// Whatever a page reads while a worker writes, it is whole.
+    /// A page that reads while a worker writes reads whole exemplars.
     #[test]
     fn none_is_read_in_part() {
         let (exemplars, is_over) = (Exemplars::default(), AtomicBool::new(false));

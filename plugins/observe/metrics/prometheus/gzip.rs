@@ -1,9 +1,9 @@
 //! gzip (RFC 1952) for a writer that knows where its text repeats itself.
 //!
-//! Most of a compressor's time goes into the search for repetitions. The lines of a page of metrics are
-//! put together from parts that were written before, so whoever writes them can tell. What is told goes
-//! out as DEFLATE's fixed codes (RFC 1951 §3.2.6): the page of many routes costs a sixth of what a general
-//! compressor at its fastest takes for it.
+//! Most of a compressor's time goes into the search for repetitions. The lines of a page of metrics are put
+//! together from parts that were written before, so their writer knows the repetitions. Known repetitions
+//! become DEFLATE's fixed codes (RFC 1951 §3.2.6): the page of many routes costs a sixth of the time of a
+//! general compressor at its fastest.
 
 use crc32fast::Hasher;
 
@@ -97,14 +97,14 @@ impl Gzip {
         }
     }
 
-    /// The same `length` bytes as those that began `distance` bytes ago: at least [`SHORTEST`], and at most
-    /// [`WINDOW`] away. They may reach into what they make.
+    /// Repeats the `length` bytes that began `distance` bytes ago: at least [`SHORTEST`], and at most
+    /// [`WINDOW`] away. They may overlap with the output.
     pub(super) fn repeat(&mut self, distance: u64, mut length: usize) {
         debug_assert!(length >= SHORTEST && (1..=WINDOW).contains(&distance));
         let (distance_bits, distance_count) = distance_code(distance as u32);
         while length > 0 {
             let most = length.min(LONGEST);
-            // What is left over has to have a code too.
+            // The rest has to have a code too.
             let part = if (1..SHORTEST).contains(&(length - most)) { length - SHORTEST } else { most };
             let (bits, count) = LENGTHS[part - SHORTEST];
             self.put((bits | distance_bits << count, count + distance_count));
@@ -112,7 +112,7 @@ impl Gzip {
         }
     }
 
-    /// The text that was told of since the last call.
+    /// Adds the text since the last call to the checksum.
     pub(super) fn sum_up(&mut self, text: &[u8]) {
         self.sum.update(text);
         self.length = self.length.wrapping_add(text.len() as u32);
@@ -131,7 +131,7 @@ impl Gzip {
         self.out.extend_from_slice(&self.length.to_le_bytes());
     }
 
-    /// What was made and not taken yet, but for a few bits.
+    /// Returns the output that was not taken yet, but for a few bits.
     pub(super) fn made(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// What another one's decoder makes of it.
+    /// Returns the text as another program decodes it.
     fn decoded(gzip: &mut Gzip, text: &[u8]) -> Vec<u8> {
         gzip.sum_up(text);
         gzip.finish();

@@ -7,7 +7,7 @@ use sigma_plugin::{Context, Session};
 
 use super::settings::{Disabled, Label, Metric, Settings};
 
-/// What a request's labels are made of. They become text when it is the first one with them.
+/// The sources of a request's labels. They become text when it is the first one with them.
 #[derive(Debug, Default)]
 pub(super) struct Labels<'v> {
     pub(super) status: u16,
@@ -98,7 +98,7 @@ impl Labels<'_> {
 /// The values of labels that the configuration adds, by metric.
 pub(super) type ExtraValues = [Vec<String>; 3];
 
-/// Those of a request.
+/// Returns the values of a request.
 pub(super) fn extra_values(settings: &Settings, ctx: &Context) -> ExtraValues {
     settings.extra.each_ref().map(|labels| labels.iter().map(|(_, name)| extra_value(name, ctx)).collect())
 }
@@ -120,7 +120,7 @@ fn valid_start(bytes: &[u8]) -> &str {
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
-/// The labels of both metrics of a session: those of its route, and those of what came of it.
+/// Returns the labels of both metrics of a session: the labels of its route, and the labels of its result.
 pub(super) fn of_session(session: &Session, prefer_name: bool) -> (String, String) {
     let facts = &session.route;
     let name = facts.name.as_deref().filter(|_| prefer_name);

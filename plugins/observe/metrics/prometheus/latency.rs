@@ -71,7 +71,7 @@ fn write_exemplar(text: &mut Text, exemplar: &Exemplar) {
     text.show(format_args!("{} {}.{:03}", exemplar.value, at.as_secs(), at.subsec_millis()));
 }
 
-/// A histogram in both its forms. The count is that of the native one, which was read last: so there are never more
+/// A histogram in both its forms. The count is the native one's, which was read last: so there are never more
 /// observations in buckets than altogether.
 fn write_message(page: &mut Page, kind: &str, of: fn(&Latency) -> &Histogram, same: &[Arc<Series<Latency>>]) {
     let Page { text, families, limits, sums, native: Some(scale), .. } = page else { return };
@@ -102,7 +102,7 @@ fn write_message(page: &mut Page, kind: &str, of: fn(&Latency) -> &Histogram, sa
         }
     };
     let mut buckets: Vec<protobuf::Bucket> = limits.iter().zip(&*sums).enumerate().map(bucket).collect();
-    // The bucket behind all bounds is told for its exemplar only: its count is known.
+    // The bucket behind all bounds is written for its exemplar only: its count is known.
     if kind == "request"
         && let Some(exemplar) = newest(same, limits.len())
     {

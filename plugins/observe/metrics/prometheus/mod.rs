@@ -145,7 +145,7 @@ fn wanted(range: &[u8]) -> Option<(u16, Form)> {
     (form != Form::Protobuf || is_family).then_some((weight, form))
 }
 
-/// `may_differ`: by what is accepted.
+/// `may_differ`: whether the form depends on `Accept`.
 fn head(look: Look, may_differ: bool) -> Reply {
     let kind = match look.form {
         Form::Text => "text/plain; charset=utf-8",
@@ -249,7 +249,7 @@ fn matched_host<'r>(route: &'r RouteFacts, host: &[u8]) -> &'r str {
     })
 }
 
-/// The only pattern, or the longest that is met; empty if there is none.
+/// Returns the only pattern, or the longest that matches; empty if no pattern matches.
 fn longest(patterns: &[Box<str>], meets: impl Fn(&str) -> bool) -> &str {
     if let [only] = patterns {
         return only;

@@ -1,9 +1,11 @@
-//! Native histograms of Prometheus: buckets whose bounds follow from a schema, of which only those in use are told.
+//! Native histograms of Prometheus: buckets whose bounds follow from a schema, of which only the used ones
+//! are written.
 //!
-//! Bucket `i` of the schema `s` holds what is above 2^((i−1)/2^s) and at most 2^(i/2^s); one schema less joins two
-//! buckets to one. A worker has its own histogram and is the only one to write it. Its buckets are a window of cells
-//! that grows with what is observed. Where it would be larger than its limit, all buckets are joined in pairs and the
-//! schema is one less: values far apart cost precision, never memory. A page that reads meanwhile reads again.
+//! Bucket `i` of the schema `s` counts values above 2^((i−1)/2^s) and at most 2^(i/2^s); one schema less
+//! joins two buckets to one. A worker has its own histogram and is the only one to write it. Its buckets are
+//! a window of cells that grows with the observed values. Where it would be larger than its limit, all
+//! buckets are joined in pairs and the schema is one less: values far apart cost precision, never memory. A
+//! page that reads meanwhile reads again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
@@ -13,12 +15,12 @@ use super::cell::Cell;
 /// Schemas that Prometheus has.
 pub(super) const COARSEST: i32 = -4;
 pub(super) const FINEST: i32 = 8;
-/// What is at most this is zero. In milliseconds it is a bit less than a microsecond, so that a clock's last digits
-/// take up no buckets.
+/// Values up to this one count as zero. In milliseconds it is a bit less than a microsecond, so that a
+/// clock's last digits take up no buckets.
 pub(super) const ZERO: f64 = 1.0 / 1024.0;
 /// All values between [`ZERO`] and [`MOST`] are in so many buckets of the coarsest schema.
 pub(super) const FEWEST: usize = 4;
-/// What is above this counts as this: 34 years in milliseconds.
+/// Values above this one count as this: 34 years in milliseconds.
 const MOST: f64 = (1_u64 << 40) as f64;
 
 /// How values become buckets; the same for all histograms.
@@ -80,7 +82,7 @@ impl Native {
     /// Owning thread only.
     pub(super) fn observe(&self, scale: &Scale, value: f64) {
         let kept = self.0.get_or_init(|| Kept::new(scale.limit));
-        // What is no number is not above it either.
+        // NaN is not above it either.
         if value > ZERO {
             kept.add(scale.bucket(value));
         } else {
@@ -88,7 +90,7 @@ impl Native {
         }
     }
 
-    /// What was observed until now; None for nothing.
+    /// Returns the observations so far; None for nothing.
     pub(super) fn read(&self, scale: &Scale) -> Option<Buckets> {
         let kept = self.0.get()?;
         loop {
@@ -150,7 +152,7 @@ impl Kept {
         let counts: Vec<u64> = (start..end).map(|bucket| self.cell(bucket).get()).collect();
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-        // Who reads anything of what follows sees the odd turn.
+        // A reader of any of the following sees the odd turn.
         fence(Ordering::Release);
         self.cells.iter().for_each(|cell| cell.set(0));
         for (bucket, count) in (start..end).zip(counts) {
@@ -177,7 +179,7 @@ impl Kept {
     }
 }
 
-/// What a histogram has told.
+/// The content of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buckets {
     pub(super) schema: i32,
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_observed_is_told() {
+    fn observations_are_written() {
         let scale = Scale::new(0, 160);
         // Bounds are powers of two: 1, 2, 4, 8, …
         let buckets = observed(&scale, &[0.0, 0.0005, -1.0, f64::NAN, 3.0, 4.0, 4.5, 100.0]);
@@ -318,7 +320,7 @@ mod tests {
         assert!(within.counts.len() <= 10 && within.count() == 5, "{within:?}");
     }
 
-    /// Whatever a page reads while a worker writes is a histogram of what came until then.
+    /// A page that reads while a worker writes reads a histogram of all earlier observations.
     #[test]
     fn none_is_read_while_buckets_are_joined() {
         let scale = Scale::new(FINEST, 64);

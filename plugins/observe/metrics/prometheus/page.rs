@@ -7,7 +7,7 @@ use super::protobuf::{Families, Family};
 use super::series::Registry;
 use super::text::{Form, Look, Repeated, Text};
 
-/// What was written of a page and has not left, and what its next lines are made of.
+/// Written output of a page that has not left, and the parts of its next lines.
 pub(super) struct Page {
     pub(super) prefix: Box<str>,
     pub(super) form: Form,
@@ -16,7 +16,7 @@ pub(super) struct Page {
     pub(super) text: Text,
     /// Name and labels of a line.
     pub(super) head: Repeated,
-    /// The same of histograms' lines, up to the bound for those of buckets.
+    /// The same for lines of histograms, up to the bound of buckets.
     pub(super) bucket: Repeated,
     pub(super) count: Repeated,
     pub(super) sum: Repeated,
@@ -24,7 +24,7 @@ pub(super) struct Page {
     pub(super) bounds: Vec<Repeated>,
     /// The buckets of the histogram at hand, added up over workers.
     pub(super) sums: Vec<u64>,
-    /// What of the page is messages.
+    /// The messages of the page.
     pub(super) families: Families,
     /// The upper bounds of buckets as numbers.
     pub(super) limits: Box<[f64]>,
@@ -65,8 +65,8 @@ impl Page {
         self.text.show(format_args!("# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}\n"));
     }
 
-    /// A metric as OpenMetrics calls it, so that its series keep their names: a counter is called without `_total`, and
-    /// one whose series have none is `unknown`, as is one that would be called as another metric is.
+    /// Returns the name of a metric in OpenMetrics, so that its series keep their names: a counter loses
+    /// `_total`, and one whose series lack it is `unknown`, as is one whose name would be another metric's.
     fn named<'n>(&mut self, name: &'n str, kind: &'n str) -> (&'n str, &'n str) {
         let (name, kind) = match (kind, name.strip_suffix("_total")) {
             ("counter", Some(short)) if !self.begun.contains(short) => (short, kind),

@@ -1,8 +1,8 @@
-//! The page as messages of Protocol Buffers: `io.prometheus.client.MetricFamily` after `metrics.proto` of Prometheus'
-//! client model, written by hand as those of OTLP are; each behind its length.
+//! The page as messages of Protocol Buffers: `io.prometheus.client.MetricFamily` after `metrics.proto` of
+//! Prometheus' client model, written by hand like the messages of OTLP; each follows its length.
 //!
-//! A family of many series leaves in several messages of its name, since the length of one stands before it and nobody
-//! is to hold all of it. Prometheus reads them one after the other.
+//! A family of many series leaves in several messages of its name, since the length of one precedes it and
+//! the whole of it is never in memory. Prometheus reads them one after the other.
 
 use prost::Message as _;
 
@@ -14,7 +14,7 @@ use super::text::Text;
 /// Bytes of a message, about.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
-/// What is written and has not left: the series of one family.
+/// Written output that has not left: the series of one family.
 #[derive(Default)]
 pub(super) struct Families {
     family: Family,
@@ -22,7 +22,7 @@ pub(super) struct Families {
 }
 
 impl Families {
-    /// The family of what follows. One without a series is not told.
+    /// Begins the family of the next series. A family without a series is not written.
     pub(super) fn begin(&mut self, text: &mut Text, family: Family) {
         self.leave(text);
         self.family = family;
@@ -51,7 +51,7 @@ impl Families {
         }
     }
 
-    /// Writes what is left of the family.
+    /// Writes the rest of the family.
     pub(super) fn leave(&mut self, text: &mut Text) {
         if !self.family.metric.is_empty() {
             text.write(&self.family.encode_length_delimited_to_vec());
@@ -156,7 +156,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    /// `bucket`: those of the classic form.
+    /// `bucket`: the buckets of the classic form.
     pub(super) fn of(native: &Buckets, sum: f64, bucket: Vec<Bucket>) -> Histogram {
         let (mut spans, mut deltas) = (Vec::<Span>::new(), Vec::new());
         // The bucket behind the last span, and the count before.

@@ -35,7 +35,7 @@ pub(super) fn pieces(
         let left = sections.as_mut()?;
         while !left.is_empty() {
             fill(&mut page, left);
-            // Somebody else may need the CPU more.
+            // Other threads may need the CPU more.
             std::thread::yield_now();
             let piece = page.text.settle();
             if piece.is_some() {
@@ -49,7 +49,7 @@ pub(super) fn pieces(
 
 /// A part of the page that is written a little at a time.
 trait Section: Send {
-    /// Writes the next lines. False if there are none left.
+    /// Writes the next lines. False at the end.
     fn write(&mut self, page: &mut Page) -> bool;
 }
 
@@ -112,7 +112,7 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>, form: Form) -> Vec<Box<dyn Se
     ]
 }
 
-/// The last line, or what is left of the last family.
+/// The last line, or the rest of the last family.
 struct End(Form);
 
 impl Section for End {
@@ -145,7 +145,7 @@ fn joined(labels: &[(&str, &str)]) -> String {
     out
 }
 
-/// The series of all workers, those with the same labels beside each other.
+/// Returns the series of all workers; equal labels are adjacent.
 fn merged<N>(
     registry: &Registry,
     metric: Metric,
@@ -339,8 +339,8 @@ fn websockets(page: &mut Page, facts: &Facts) {
     }
 }
 
-/// Sessions of stream routes while they are open. What is read on one side is counted when it was written on
-/// the other.
+/// Sessions of stream routes while they are open. Bytes read on one side are counted when they were written
+/// on the other.
 fn streams(page: &mut Page, listeners: &[ListenerTraffic]) {
     if listeners.is_empty() {
         return;
@@ -392,7 +392,7 @@ fn quarantine(page: &mut Page, facts: &Facts) {
     }
 }
 
-/// What the control plane measures itself.
+/// Writes the control plane's own measurements.
 fn measures(page: &mut Page, facts: &Facts) {
     for measure in facts.measures.iter().filter(|measure| !measure.series.is_empty()) {
         page.begin(measure.name, if measure.is_counter { "counter" } else { "gauge" }, measure.help);

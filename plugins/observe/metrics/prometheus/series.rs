@@ -56,7 +56,7 @@ impl Histogram {
 #[derive(Debug)]
 pub(super) struct Latency {
     pub(super) request: Histogram,
-    /// Those of `request`: a span is of a whole request.
+    /// The exemplars of `request`: a span covers a whole request.
     pub(super) exemplars: Exemplars,
     pub(super) upstream: Histogram,
     pub(super) apisix: Histogram,
@@ -77,7 +77,7 @@ pub(super) struct Series<N> {
     pub(super) numbers: N,
     /// When it was last written, in the registry's milliseconds; kept if series expire.
     used_ms: AtomicU64,
-    /// A scrape has forgotten it; its worker begins anew.
+    /// A scrape has dropped it; its worker starts again.
     retired: AtomicBool,
 }
 
@@ -334,7 +334,7 @@ impl Table {
                 Bandwidth::default,
             ),
         };
-        // What expired is let go of when there is about as much of it as of the rest.
+        // Expired cells are dropped when there are about as many of them as of others.
         if cells.len() >= 64 && cells.len() >= 2 * statuses.len() {
             cells.retain(|_, cells| !cells.is_retired());
         }

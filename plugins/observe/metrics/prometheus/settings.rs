@@ -1,4 +1,4 @@
-//! What the plugin may be told, and the names of metrics and labels.
+//! The settings of the plugin, and the names of metrics and labels.
 
 use std::collections::HashMap;
 
@@ -140,7 +140,8 @@ fn disabled_labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "properties": lists, "additionalProperties": false})
 }
 
-/// What `plugin_attr.prometheus` may say. What begins with an underscore here, others read or nobody.
+/// The settings in `plugin_attr.prometheus`. A field with an underscore here is read by other code, or not at
+/// all.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {
@@ -262,7 +263,7 @@ fn metrics(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "properties": metrics})
 }
 
-/// What is the same for the whole process.
+/// The settings of the whole process.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     /// Begins every name.
@@ -279,15 +280,15 @@ pub(super) struct Settings {
     pub(super) max_series: usize,
     /// Series of one worker that keep exemplars.
     pub(super) exemplar_series: usize,
-    /// How values become buckets of native histograms; None: there are none.
+    /// How values become buckets of native histograms; None without native histograms.
     pub(super) native: Option<Scale>,
-    /// Who is sent the metrics.
+    /// The collector of pushed metrics.
     pub(super) push: Option<PushSettings>,
 }
 
 impl Settings {
-    /// Reads the attribute, which its schema has accepted. What is wrong all the same is warned of and
-    /// left out: a mistake in monitoring must not stop the traffic.
+    /// Reads the attribute, which its schema has accepted. A remaining mistake causes a warning and is left
+    /// out: a mistake in monitoring must not stop the traffic.
     pub(super) fn of(attribute: &Value) -> Settings {
         let attributes = Option::<Attributes>::deserialize(attribute).unwrap_or_else(|error| {
             tracing::warn!(%error, "plugin_attr.prometheus: the defaults are used");

@@ -27,22 +27,22 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pages that are not read to their end, since each holds memory. The next one waits for the oldest as long as
 /// one waits for a reader; then the oldest breaks off.
 const PAGES: usize = 8;
-/// How far the thread stands back: where it shares a CPU with a busy worker, a tenth is left for it. With less,
-/// a large page on a machine that has much else to do would be later than scrapers wait.
+/// The niceness of the thread: where it shares a CPU with a busy worker, a tenth is left for it. With less, a
+/// large page on a machine that has much else to do would be later than scrapers wait.
 const NICENESS: i32 = 10;
 
 /// Makes the next piece; None at the end.
 pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
 
-/// A page whose next piece is due, for the thread. What makes its pieces is there only once, and so is a page in
-/// the queue.
+/// A page whose next piece is due, for the thread. Its source of pieces exists only once, and so does a page
+/// in the queue.
 type Work = (Arc<Page>, Pieces);
 
 /// All pages of the gateway; a part of the node.
 #[derive(Default)]
 pub(super) struct SharedPages {
     open: Mutex<Open>,
-    /// Who has it begins the next page. It was the one before that began last.
+    /// Its holder begins the next page. It was the one before that began last.
     turn: Arc<tokio::sync::Mutex<Weak<Page>>>,
     work: OnceLock<mpsc::Sender<Work>>,
 }
@@ -51,7 +51,7 @@ pub(super) struct SharedPages {
 struct Open {
     /// The pages that have not begun, by look: who asks joins them.
     waiting: Vec<(Look, Weak<Page>)>,
-    /// Those that have, the oldest first.
+    /// The pages that have begun, the oldest first.
     begun: VecDeque<Weak<Page>>,
 }
 
@@ -69,8 +69,8 @@ impl SharedPages {
             let is_begun = reader.page.lock().is_begun;
             if !is_begun {
                 if let Some(before) = last.upgrade() {
-                    // One whose readers are slow goes on beside the next. One that waits for the thread would
-                    // only wait longer, and at the end be the oldest of too many.
+                    // A page with slow readers continues in parallel with the next. One that waits for the
+                    // thread would only wait longer, and at the end be the oldest of too many.
                     while tokio::time::timeout(PATIENCE, before.over()).await.is_err() && before.is_due() {}
                 }
                 if let Some(oldest) = self.oldest_of_too_many() {
@@ -133,7 +133,7 @@ impl SharedPages {
     fn thread(&self, node: &Node) -> mpsc::Sender<Work> {
         let start = || {
             let (work, due) = mpsc::channel();
-            // The control thread starts it: those of a worker may be bound to the worker's CPU.
+            // The control thread starts it: threads of a worker may be bound to the worker's CPU.
             node.spawn(async move {
                 let thread = std::thread::Builder::new().name("metrics".to_owned());
                 if let Err(error) = thread.spawn(move || make_all(&due)) {
@@ -175,7 +175,7 @@ struct State {
     pieces: Option<Pieces>,
     is_begun: bool,
     end: Option<End>,
-    /// What was made, and which piece the first of them is.
+    /// Finished pieces, and the number of the first of them.
     made: VecDeque<Arc<[u8]>>,
     first: usize,
     /// By number; None for those who have left or were left behind.
@@ -250,7 +250,7 @@ impl Page {
     fn take(self: &Arc<Page>, piece: Result<Option<Vec<u8>>, ()>, pieces: Pieces) {
         let mut state = self.lock();
         match piece {
-            // Nobody reads it any more.
+            // It has no readers any more.
             _ if state.end.is_some() => {}
             Ok(Some(piece)) => {
                 state.made.push_back(piece.into());
@@ -263,7 +263,7 @@ impl Page {
         self.tell(state);
     }
 
-    /// Whether somebody has yet to take pieces of it.
+    /// Whether a reader has yet to take pieces of it.
     fn is_read(&self) -> bool {
         let state = self.lock();
         state.end != Some(End::Broken) && state.readers.iter().any(Option::is_some)
@@ -277,7 +277,7 @@ impl Page {
         self.tell(state);
     }
 
-    /// Wakes all who wait for what has changed.
+    /// Wakes all tasks that wait for the change.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         let wakers: Vec<Waker> =
             state.readers.iter_mut().flatten().filter_map(|place| place.waker.take()).collect();
@@ -294,7 +294,7 @@ impl Page {
         self.wait_until(|page| page.lock().end.is_some()).await;
     }
 
-    /// Waits until nobody reads it any more.
+    /// Waits until it has no readers any more.
     async fn left(&self) {
         self.wait_until(|page| !page.is_read()).await;
     }
@@ -310,7 +310,7 @@ impl Page {
     }
 }
 
-/// One who reads a page, at its own pace as long as nobody has to wait for it.
+/// A reader of a page, at its own pace as long as no other one waits for it.
 pub(super) struct Reader {
     page: Arc<Page>,
     number: usize,
@@ -407,7 +407,7 @@ mod tests {
     const PLAIN: Look = Look { form: Form::Text, coding: Coding::Identity };
     const GZIP: Look = Look { form: Form::Text, coding: Coding::Gzip };
 
-    /// A gateway whose work beside the traffic is done, and pages of so many pieces.
+    /// A gateway whose background work is done, and pages of so many pieces.
     struct World {
         runtime: tokio::runtime::Runtime,
         node: Node,
@@ -477,9 +477,9 @@ mod tests {
             for reader in &mut readers {
                 assert_eq!(rest(reader).await.unwrap(), [1; 9]);
             }
-            // Who asks later gets a newer one.
+            // A later request gets a newer one.
             assert_eq!(rest(&mut late).await.unwrap(), [2; 9]);
-            // Who has left holds nobody up.
+            // A reader that has left delays no other.
             drop(world.ask());
             drop(world.ask().await);
             let mut last = world.ask().await;
@@ -489,13 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_not_made() {
+    fn unread_pieces_are_not_made() {
         let world = World::new(1000);
         world.runtime.block_on(async {
             let mut reader = world.ask().await;
             let one = std::future::poll_fn(|task| reader.poll_piece(task)).await.unwrap();
             assert_eq!(&*one.unwrap(), [1; 3]);
-            // Whatever the threads do meanwhile: no more than the window is ahead.
+            // With any order of the threads, no more than the window is ahead.
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
                 assert!(world.made.load(Ordering::SeqCst) <= WINDOW + 2);
@@ -512,7 +512,7 @@ mod tests {
             let (mut slow, mut fast) = (slow.await, fast.await);
             assert_eq!(rest(&mut fast).await.unwrap().len(), 300);
             assert!(rest(&mut slow).await.is_err());
-            // Alone it may be as slow as it likes; the next page does not wait for it for ever.
+            // Alone it may be slow; the next page does not wait for it forever.
             let mut slow = world.ask().await;
             let mut next = world.ask().await;
             assert_eq!(rest(&mut next).await.unwrap().len(), 300);
@@ -521,14 +521,14 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_woken_yet_is_not_in_the_way() {
+    fn a_reader_that_is_not_woken_yet_delays_no_other() {
         let world = World::new(3);
         world.runtime.block_on(async {
             let mut readers = Vec::new();
             for _ in 0..PAGES {
                 readers.push(world.ask().await);
             }
-            // All pages are made, and the first of them was read by nobody when the next one is due.
+            // All pages are made, and the first of them is still unread when the next one is due.
             assert_eq!(rest(&mut readers[PAGES - 1]).await.unwrap().len(), 9);
             tokio::time::pause();
             let mut next = tokio::spawn(world.ask());

@@ -209,7 +209,7 @@ fn names_labels_and_buckets_are_settings() {
 }
 
 #[test]
-fn too_many_series_are_not_shown_but_told_of() {
+fn surplus_series_are_counted_but_not_shown() {
     let mut world = World::new(json!({}), Value::Null, json!({"max_series": 2}));
     for id in ["1", "2", "3", "3", "1"] {
         world.request(id, 200);
@@ -220,7 +220,7 @@ fn too_many_series_are_not_shown_but_told_of() {
 }
 
 #[test]
-fn series_expire_and_begin_anew() {
+fn expired_series_start_again() {
     let attribute = json!({"metrics": {"http_status": {"expire": 1}}});
     let mut world = World::new(json!({}), Value::Null, attribute);
     world.request("1", 200);
@@ -324,7 +324,7 @@ fn the_metadata_names_what_may_be_left_out() {
 
 /// Workers count on while a page of many routes is made.
 #[test]
-fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
+fn a_scrape_of_ten_thousand_routes_delays_no_request() {
     const ROUTES: usize = 10_000;
     let mut world = World::new(json!({}), Value::Null, json!({"default_buckets": [10]}));
     for id in 0..ROUTES {
@@ -342,7 +342,7 @@ fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
 }
 
 #[test]
-fn who_accepts_it_gets_the_same_page_compressed() {
+fn the_compressed_page_has_the_same_text() {
     let check = |accept: &str, expected: Option<&str>| {
         let world = World::new(json!({}), Value::Null, Value::Null);
         let reply = scraped(&world.case.node, accept);
@@ -394,7 +394,7 @@ fn promtool_reads_the_page() {
     tool.stdin.take().unwrap().write_all(world.page().as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();
     let advice = String::from_utf8_lossy(&output.stderr).into_owned();
-    // 3 stands for advice on style, 1 for a page that cannot be read.
+    // 3 means advice on style, 1 a page that cannot be read.
     assert!(matches!(output.status.code(), Some(0 | 3)), "{advice}");
     let about_names = ["\"_total\" suffix", "base unit", "abbreviated", "no help text"];
     for line in advice.lines() {
@@ -448,7 +448,7 @@ const OPEN: &str =
 const SPAN: ([u8; 16], [u8; 8]) = ([0xab; 16], [0xcd; 8]);
 
 impl World {
-    /// What a scraper gets that wants OpenMetrics.
+    /// Returns the page for a scraper that wants OpenMetrics.
     fn open(&self) -> String {
         let reply = scraped_as(&self.case.node, "identity", OPEN);
         let kind = crate::testing::field(&reply, "content-type").unwrap();
@@ -474,7 +474,7 @@ fn buckets_lead_to_traces() {
     world.request("1", 200);
     assert!(!world.open().contains(" # {"), "no request was sampled");
     world.sampled("1");
-    // A series beyond the limit has none.
+    // A series beyond the limit does not get any.
     world.sampled("2");
     let page = world.open();
     let with: Vec<&str> = page.lines().filter(|line| line.contains(" # {")).collect();
@@ -510,13 +510,13 @@ fn both_forms_have_the_same_series() {
 }
 
 #[test]
-fn who_gets_which_form() {
+fn accept_selects_the_form() {
     let check = |accept: &str, expected: Form| {
         let mut headers = Headers::default();
         headers.append("Accept", accept.as_bytes());
         let offered = [Form::Text, Form::OpenMetrics, Form::Protobuf];
         assert_eq!(form_of(&headers, &offered), expected, "{accept}");
-        // What is not offered is as if nobody had named it.
+        // A form that is not offered is ignored.
         assert_eq!(form_of(&headers, &[Form::Text]), Form::Text, "{accept}");
     };
     check(OPEN, Form::OpenMetrics);
@@ -538,7 +538,7 @@ fn who_gets_which_form() {
     check(&family.replace("delimited", "text"), Form::Text);
     check(&family.replace("MetricFamily", "Metric"), Form::Text);
     check("application/vnd.google.protobuf;proto;encoding=;;=;q", Form::Text);
-    // Nobody gets them where no exemplars are kept and no native histograms are asked for.
+    // The page has no exemplars and no native histograms if they are not enabled.
     let world = World::new(json!({}), Value::Null, Value::Null);
     for accept in [OPEN, NATIVE] {
         let reply = scraped_as(&world.case.node, "identity", accept);
@@ -548,7 +548,7 @@ fn who_gets_which_form() {
     }
 }
 
-/// Whatever a client accepts, it gets one of the forms.
+/// Any `Accept` of a client selects one of the forms.
 #[test]
 fn any_accept_is_read() {
     const PARTS: [&str; 16] = [
@@ -587,7 +587,7 @@ fn any_accept_is_read() {
     }
 }
 
-/// What Prometheus asks with when it takes native histograms.
+/// The `Accept` of Prometheus when it takes native histograms.
 const NATIVE: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,\
     application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,\
     text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
@@ -659,7 +659,7 @@ fn lines(families: &[Family]) -> BTreeSet<String> {
 
 /// Every family and every number is in both forms, however long the page is.
 #[test]
-fn messages_tell_what_the_text_tells() {
+fn messages_have_the_content_of_the_text() {
     let attribute = json!({"native_histograms": true, "exemplar_series": 1});
     let mut world = World::new(json!({}), Value::Null, attribute);
     for id in 0..300_usize {
@@ -674,7 +674,7 @@ fn messages_tell_what_the_text_tells() {
     for coding in ["identity", "gzip"] {
         let families = world.families(coding);
         let told = lines(&families);
-        // A heading without series is told by text only.
+        // A heading without series is in the text only.
         let missing: Vec<&String> = text.difference(&told).filter(|line| !line.starts_with("# ")).collect();
         assert!(missing.is_empty(), "{missing:#?}");
         let more: Vec<&String> = told.difference(&text).collect();
@@ -691,9 +691,9 @@ fn messages_tell_what_the_text_tells() {
     }
 }
 
-/// The sparse buckets hold what the classic ones hold, of all workers.
+/// The sparse buckets count the same as the classic ones, of all workers.
 #[test]
-fn native_buckets_are_those_of_the_latencies() {
+fn native_buckets_count_the_latencies() {
     let attribute = json!({"native_histograms": true, "native_histogram_schema": 1});
     let mut world = World::new(json!({}), Value::Null, attribute);
     for worker in 0..3 {
@@ -739,7 +739,7 @@ fn prometheus_reads_openmetrics() {
     world.sampled("1");
     world.request("2", 404);
     let dir = tempfile::tempdir().unwrap();
-    // What is read from a file needs a time behind each sample.
+    // A sample from a file needs a time.
     let timed = |line: &str| match line.split_once(" # {") {
         _ if line.starts_with('#') => format!("{line}\n"),
         Some((sample, exemplar)) => format!("{sample} 1600000000 # {{{exemplar}\n"),

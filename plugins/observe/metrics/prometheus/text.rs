@@ -18,7 +18,7 @@ pub(super) struct Look {
     pub(super) coding: Coding,
 }
 
-/// What a page is written in. Of two that are wanted as much, the later one is used.
+/// The form of a page. Of two that are wanted as much, the later one is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
     /// The text format of Prometheus.
@@ -47,7 +47,7 @@ pub(super) struct Text {
 /// How text becomes what leaves.
 enum Packing {
     None,
-    /// By what is told of its repetitions.
+    /// By known repetitions.
     Told(Gzip),
     /// By a search for them: messages are short, and where they repeat each other is nothing that their encoder knows.
     Found(GzEncoder<Vec<u8>>),
@@ -102,7 +102,7 @@ impl Text {
         self.plain.len()
     }
 
-    /// Sums up what was written. A piece of what leaves, once there is enough for one.
+    /// Adds the output to the checksum. A piece of what leaves, once there is enough for one.
     pub(super) fn settle(&mut self) -> Option<Vec<u8>> {
         let out = match &mut self.packing {
             Packing::Told(gzip) => {
@@ -153,7 +153,7 @@ pub(super) struct Repeated {
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     at: Option<u64>,
-    /// Bytes of what was written there.
+    /// Bytes that were written before it.
     before: usize,
     /// How many of them this part begins with.
     prefix: usize,
@@ -179,7 +179,7 @@ impl Repeated {
         Repeated { text, ..Repeated::default() }
     }
 
-    /// Takes the place of what the part was before.
+    /// Replaces the former content of the part.
     pub(super) fn set(&mut self, parts: &[&str]) {
         std::mem::swap(&mut self.text, &mut self.before);
         self.text.clear();

@@ -1,4 +1,4 @@
-//! What an operator may say.
+//! The configuration.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::trace::post::{self, Collector};
 use crate::trace::sampling::Sampler;
 use sigma_plugin_kit::batch::{self, Pace};
 
-/// What `batch_span_processor` is where it says nothing.
+/// Defaults of `batch_span_processor`.
 const QUEUE: u64 = 2048;
 const EXPORT: usize = 256;
 const BATCH_TIMEOUT_S: f64 = 5.0;
@@ -232,7 +232,7 @@ impl Metadata {
     /// The way to the collector.
     ///
     /// # Errors
-    /// Returns an error if its address or a field is none.
+    /// Returns an error if its address or a field is invalid.
     pub(super) fn way(&self) -> Result<Way, String> {
         let CollectorConfig { address, request_timeout, request_headers, protocol } = &self.collector;
         let wrong = |reason: &str| format!("collector.address: `{address}` {reason}");
@@ -261,7 +261,7 @@ impl Metadata {
         }
     }
 
-    /// What the spans are of.
+    /// Returns the resource of the spans.
     pub(super) fn resource(&self, hostname: &str) -> Resource {
         otlp::resource(hostname, self.resource.as_ref())
     }

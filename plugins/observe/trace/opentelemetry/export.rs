@@ -20,7 +20,7 @@ const OVERALL: Duration = Duration::from_secs(10);
 const FAILURES: u64 = 5;
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 
-/// What is spoken to a collector.
+/// The protocol of a collector.
 pub(super) enum Way {
     Http(Collector, Url),
     Grpc(Callee),

@@ -1,8 +1,8 @@
-//! `opentelemetry`: a span of each sampled request, and spans of what it waited for, sent by OTLP.
+//! `opentelemetry`: a span of each sampled request, and spans of its phases, sent by OTLP.
 //!
 //! | file | question |
 //! |---|---|
-//! | `config` | what an operator may say |
+//! | `config` | the configuration |
 //! | `propagation` | which contexts come with a request, and which nodes get |
 //! | `spans` | what spans say of an exchange |
 //! | `export` | how batches reach a collector |
@@ -92,7 +92,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
 /// An instance.
 struct Tracing {
     sampler: Sampler,
-    /// What the parent has decided goes before the sampler.
+    /// The parent's decision goes before the sampler.
     follows_parent: bool,
     trusts: bool,
     additional: Additional,
@@ -100,7 +100,7 @@ struct Tracing {
     shared: Option<Shared>,
 }
 
-/// What the metadata say.
+/// The settings of the metadata.
 struct Shared {
     trace_id_source: TraceIdSource,
     sets_variables: bool,
@@ -179,7 +179,7 @@ impl Plugin for Tracing {
         }
         if is_sampled {
             ctx.record.sampled();
-            // For whoever tells of the same request.
+            // For other plugins that report the same request.
             ctx.keep(self, own);
             let parent = parent.map(|parent| parent.span);
             ctx.keep(self, Sampled { own, parent, attempts: Vec::new() });
@@ -189,8 +189,8 @@ impl Plugin for Tracing {
         Step::Next
     }
 
-    /// Each node is told the span of its own attempt: what it does for a request that another one gets as well is then
-    /// below the attempt that it was for.
+    /// Each node gets the span of its own attempt: its work for a request that another node gets as well is
+    /// then below the right attempt.
     fn before_proxy(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(shared) = &self.shared else { return Step::Next };
         // Attempts are written down when they have begun: this one will be the next.

@@ -23,7 +23,8 @@ fn of_b3(incoming: Incoming) -> Option<SpanContext> {
     Some(SpanContext { trace: trace.id(), span: span?, is_sampled })
 }
 
-/// Tells a node its parent. What came with the request and is of another trace, or unfit to be passed on, goes.
+/// Sends a node its parent. Fields of the request that belong to another trace, or cannot be passed on, are
+/// removed.
 pub(super) fn inject(
     propagators: &[Propagator],
     headers: &mut Headers,
@@ -47,7 +48,7 @@ pub(super) fn inject(
     tell(propagators, headers, own);
 }
 
-/// Names the span that is the parent of what is done for a request from now on.
+/// Sets the span that is the parent of all later work for a request.
 pub(super) fn tell(propagators: &[Propagator], headers: &mut Headers, own: &SpanContext) {
     for propagator in propagators {
         match propagator {

@@ -28,12 +28,12 @@ const FIELD_ATTRIBUTES: usize = 64;
 pub(super) struct Sampled {
     pub(super) own: SpanContext,
     pub(super) parent: Option<SpanId>,
-    /// The spans that nodes were told, by the number of the attempt.
+    /// The spans that nodes got, by the number of the attempt.
     pub(super) attempts: Vec<(usize, SpanId)>,
 }
 
 impl Sampled {
-    /// Draws the span of an attempt, in the place of one that was drawn for it and came to nothing.
+    /// Draws the span of an attempt, and replaces one that was drawn for it and not used.
     pub(super) fn draw_attempt(&mut self, number: usize, env: &Env<'_>) -> SpanId {
         let span = SpanId::draw(env);
         self.attempts.retain(|(known, _)| *known != number);
@@ -62,7 +62,7 @@ impl Additional {
         Additional { variables: variables.collect(), fields }
     }
 
-    /// Adds those of fields, then those of variables whose names no field has.
+    /// Adds the attributes of fields, then of variables whose names no field has.
     fn add(&self, ctx: &Context, out: &mut SpanAttributes) {
         self.add_fields(ctx, out);
         for (name, variable) in &self.variables {
@@ -163,7 +163,7 @@ fn trace_state(headers: &Headers) -> String {
     String::from_utf8_lossy(&values(headers, HeaderId::Tracestate.name().as_bytes())).into_owned()
 }
 
-/// The method, if it is one that routes know: what a client makes up is not what spans are called.
+/// Returns the method, if routes know it: a made-up method must not name spans.
 fn method(ctx: &Context) -> &'static str {
     match ctx.request.client_method() {
         Method::Other => "HTTP",
@@ -253,7 +253,7 @@ fn status_of(ctx: &Context) -> Option<Status> {
             code,
         });
     }
-    // Nobody got an answer, or half of one.
+    // The client got no answer, or half of one.
     let fault = record.fault.filter(|_| record.status == 0 || record.source == Source::Upstream)?;
     Some(Status { message: fault.kind.error_type().to_owned(), code })
 }

@@ -24,7 +24,7 @@ fn always() -> Value {
     json!({"name": "always_on"})
 }
 
-/// What the node gets as `traceparent` of a request with these fields.
+/// Returns the node's `traceparent` of a request with these fields.
 fn sent(plugin: &Entry, fields: &str) -> String {
     let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\n{fields}"));
     assert!(case.run(plugin, Phase::Rewrite).is_none());
@@ -69,7 +69,7 @@ fn a_trace_goes_on_where_the_client_is_believed() {
     let (parent, state, baggage) = run(json!({"sampler": always(), "trust_incoming": false}), &of);
     assert!(!parent.contains(TRACE), "{parent}");
     assert_eq!((&*state, &*baggage), ("", ""));
-    // A state without a parent is of nobody's trace, and one that is too large goes.
+    // A state without a parent belongs to no trace, and one that is too large is removed.
     assert_eq!(run(json!({"sampler": always()}), "tracestate: a=1").1, "");
     let large = (0..33).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
     let (_, state, baggage) =
@@ -78,7 +78,7 @@ fn a_trace_goes_on_where_the_client_is_believed() {
 }
 
 #[test]
-fn the_id_of_a_request_may_be_that_of_its_trace() {
+fn the_request_id_may_be_the_trace_id() {
     let check = |source: &str, fields: &str, expected: &str| {
         let plugin = plugin(always(), json!({"trace_id_source": source}));
         let got = sent(&plugin, fields);
@@ -260,7 +260,7 @@ fn attempt() -> Attempt {
 
 /// A node's parent is the attempt on it, and no other one.
 #[test]
-fn each_node_is_told_the_span_of_its_attempt() {
+fn each_node_gets_the_span_of_its_attempt() {
     for (propagators, name) in
         [(json!(["tracecontext"]), "traceparent"), (json!(["b3"]), "b3"), (json!(["b3multi"]), "x-b3-spanid")]
     {
@@ -314,7 +314,7 @@ fn the_times_of_an_attempt_are_shown() {
 }
 
 #[test]
-fn a_method_that_nobody_knows_names_nothing() {
+fn an_unknown_method_names_no_span() {
     let mut case = Case::new("BREW / HTTP/1.1\nHost: h");
     case.ctx.record.started = Some(std::time::Instant::now());
     case.respond(200, "");
@@ -335,7 +335,7 @@ fn attributes_are_bounded() {
     assert!(shown(&span, "user_agent.original").len() <= 4098);
 }
 
-/// What is encoded piece by piece is what the definition has as a whole.
+/// The encoding by pieces equals the encoding of the definition as a whole.
 #[test]
 fn a_batch_is_one_message() {
     let span = Span { name: "a".to_owned(), ..Span::default() };
@@ -350,7 +350,7 @@ fn a_batch_is_one_message() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let check = |metadata: Value, expected: &str| {
         let mut all = usual();
         all.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());

@@ -23,10 +23,10 @@ use sigma_plugin_kit::batch::{Batches, Limits, Pace, Processor};
 
 const NAME: &str = "skywalking";
 
-/// What the agents of SkyWalking call this gateway among components.
+/// The number of this gateway among SkyWalking's components.
 const COMPONENT: u32 = 6002;
 
-/// What the gateway calls the node that it does not know yet when it tells it of its parent.
+/// The name of a node that is not known yet when it gets its parent.
 const PEER: &str = "upstream service";
 
 /// Segments of a batch.
@@ -59,7 +59,7 @@ struct Config {
 
 impl Configuration for Config {}
 
-/// What the plugin is told once for the process.
+/// The settings of the plugin for the process.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
@@ -85,7 +85,7 @@ impl Default for Attributes {
     }
 }
 
-/// Who the segments are of.
+/// The service of the segments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     service: String,
@@ -176,7 +176,7 @@ impl Plugin for Skywalking {
     }
 }
 
-/// The id of a request that may be that of its trace.
+/// Returns the id of a request that may be the id of its trace.
 fn plain(id: &[u8]) -> Option<String> {
     let is_plain = !id.is_empty() && id.len() <= 128 && id.iter().all(u8::is_ascii_graphic);
     is_plain.then(|| String::from_utf8_lossy(id).into_owned())
@@ -238,7 +238,7 @@ fn segment(ctx: &Context, env: &Env<'_>, identity: &Identity, sampled: &Sampled)
         spans.push(attempt);
     }
     for wait in course.waits() {
-        // The exit span has its number even where there is none: nodes were told of it.
+        // The exit span has its number even where it is missing: nodes got it.
         let mut waited = span(spans.len().max(2), 0, "Local", (wait.began, wait.ended));
         waited["operationName"] = wait.name().into();
         spans.push(waited);
@@ -261,7 +261,7 @@ fn entry_tags(ctx: &Context) -> Value {
     ])
 }
 
-/// Without a status that nobody has sent.
+/// Without a status that was not sent.
 fn status(status: u16) -> String {
     if status == 0 { String::new() } else { status.to_string() }
 }

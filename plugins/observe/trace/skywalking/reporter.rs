@@ -1,4 +1,4 @@
-//! What the OAP server is told: who the gateway is, that it lives, and segments.
+//! Messages to the OAP server: the properties of the gateway, heartbeats, and segments.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Reporter {
     /// One to the server at this URL.
     ///
     /// # Errors
-    /// Returns an error if it is none.
+    /// Returns an error if it is invalid.
     pub(super) fn new(address: &str, identity: Identity, interval: Duration) -> Result<Reporter, String> {
         let base = Url::parse(address).map_err(|error| format!("`{address}` is no URL: {error}"))?;
         if !matches!(base.scheme(), "http" | "https") {

@@ -55,7 +55,7 @@ fn a_node_gets_its_parent() {
 }
 
 #[test]
-fn who_is_not_sampled_is_left_alone() {
+fn unsampled_requests_are_left_alone() {
     let case = rewrite(&skywalking(0.0), "sw8: anything\nsw8-correlation: x");
     assert_eq!(
         (case.sent("sw8").as_deref(), case.sent("sw8-correlation").as_deref()),
@@ -161,13 +161,13 @@ fn retries_and_waits_have_spans_of_their_own() {
             "4 0 \"apisix.phase.access.plugins.opa\" false",
         ]
     );
-    // Who was refused before a node was asked has no exit.
+    // A request that was refused before a node was tried has no exit.
     let refused = made(|case| case.respond(401, ""));
     assert_eq!(refused["spans"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let check =
         |ratio: Value, expected: &str| assert_eq!(refusal(NAME, &json!({ "sample_ratio": ratio })), expected);
     let wrong = "property \"sample_ratio\" validation failed: expected";

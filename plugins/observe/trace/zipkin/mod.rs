@@ -101,7 +101,7 @@ impl TryFrom<String> for Endpoint {
     }
 }
 
-/// What the plugin is told once for the process.
+/// The settings of the plugin for the process.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
@@ -113,7 +113,7 @@ struct Attributes {
 struct Zipkin {
     sample_ratio: f64,
     service_name: String,
-    /// In place of the address that the client connected to.
+    /// Replaces the address that the client connected to.
     server_addr: Option<Ipv4Addr>,
     layout: Layout,
     trusts: bool,
@@ -173,7 +173,7 @@ impl Zipkin {
         })
     }
 
-    /// What the request says of its trace. None if it says something that cannot be read.
+    /// Returns the trace context of a request. None if it says something that cannot be read.
     fn incoming(&self, ctx: &mut Context) -> Option<Incoming> {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let headers = &mut ctx.request.headers;
@@ -234,7 +234,7 @@ impl Plugin for Zipkin {
         if let Some(proxy) = told.span.filter(|_| is_sampled) {
             ctx.record.sampled();
             let rewritten = env.machine.uptime();
-            // For whoever tells of the same request.
+            // For other plugins that report the same request.
             ctx.keep(self, SpanContext { trace: trace.id(), span: own, is_sampled });
             ctx.keep(self, Sampled { trace, own, parent, proxy, rewritten, passed: None, answered: None });
         } else {
@@ -355,7 +355,7 @@ fn tags(ctx: &Context) -> Value {
     tags
 }
 
-/// What is told of an attempt on a node.
+/// Adds the data of an attempt on a node.
 fn describe(span: &mut Value, one: &Try<'_>) {
     let attempt = one.attempt;
     span["kind"] = "CLIENT".into();
@@ -375,7 +375,7 @@ fn describe(span: &mut Value, one: &Try<'_>) {
     span["annotations"] = events.collect();
 }
 
-/// An address as Zipkin has it; `null` if there is none.
+/// An address as Zipkin has it; `null` if the address is unknown.
 fn endpoint(addr: Option<IpAddr>, port: u16) -> Value {
     let Some(addr) = addr.map(|addr| addr.to_canonical()) else { return Value::Null };
     let family = if addr.is_ipv4() { "ipv4" } else { "ipv6" };

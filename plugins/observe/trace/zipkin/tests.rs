@@ -31,7 +31,7 @@ fn told(case: &Case) -> (String, String, String) {
 }
 
 #[test]
-fn who_decides_on_sampling() {
+fn sampling_decisions() {
     let never = entry(NAME, conf(json!({"sample_ratio": 0.00001}))).unwrap();
     let always = entry(NAME, conf(json!({}))).unwrap();
     let check = |plugin: &Entry, fields: &str, sampled: &str, flags: &str| {
@@ -127,7 +127,7 @@ fn spans_of_both_layouts() {
 }
 
 #[test]
-fn the_span_of_a_request_and_those_of_attempts() {
+fn requests_and_attempts_have_spans() {
     let all = spans(json!({"service_name": "edge", "server_addr": "10.0.0.9"}), |case| {
         case.respond(502, "");
         let attempt = Attempt {
@@ -184,7 +184,7 @@ fn variables_are_published_where_that_is_wanted() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_configurations_are_refused() {
     let check = |conf: Value, expected: &str| assert_eq!(refusal(NAME, &conf), expected, "{conf}");
     check(json!({"sample_ratio": 1}), "property \"endpoint\" is required");
     check(json!({"endpoint": "http://h"}), "property \"sample_ratio\" is required");

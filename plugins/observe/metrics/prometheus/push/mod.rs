@@ -1,10 +1,10 @@
-//! Pushes what the page shows to a collector of OpenTelemetry.
+//! Pushes the metrics of the page to a collector of OpenTelemetry.
 //!
 //! | file | question |
 //! |---|---|
-//! | `settings` | what an operator may say |
-//! | `page` | what the page says, as data points |
-//! | `messages` | how these are told |
+//! | `settings` | the configuration |
+//! | `page` | the page as data points |
+//! | `messages` | the messages with the data points |
 
 mod messages;
 mod page;
@@ -31,7 +31,7 @@ use crate::trace::otlp::{self, Resource, Scope};
 use crate::trace::post::Collector;
 use sigma_plugin_kit::batch::seconds;
 
-/// Data points of a request, and those of one more piece of the page: about a MiB. Collectors take 20.
+/// Data points of a request, and of one more piece of the page: about a MiB. Collectors take 20.
 const REQUEST_POINTS: usize = 4000;
 
 /// How the page is read here: its data points have no exemplars.
@@ -40,16 +40,16 @@ const PLAIN: Look = Look { form: Form::Text, coding: Coding::Identity };
 /// Pushes have begun; a part of the node.
 struct Begun;
 
-/// What is spoken to a collector.
+/// The protocol of a collector.
 enum Way {
     Http(Collector, Url),
     Grpc(Callee),
 }
 
-/// Asks for a last push, and is told when it is over.
+/// Requests a last push, and is notified when it is over.
 type LastOne = oneshot::Sender<()>;
 
-/// Begins to push, once for the process, if somebody is to be told.
+/// Begins to push, once for the process, if a collector is configured.
 pub(super) fn begin(node: &Arc<Node>, registry: &Arc<Registry>) {
     let Some(settings) = &registry.settings.push else { return };
     node.part(|| {
@@ -79,7 +79,7 @@ impl Push {
         })
     }
 
-    /// Pushes from now on, and at the end what was counted since the push before.
+    /// Pushes from now on, and at the end the counts since the push before.
     fn begin(self, settings: &PushSettings) {
         let (node, interval) = (Arc::clone(&self.node), seconds(settings.interval));
         let (ask, asked) = oneshot::channel();
@@ -96,9 +96,8 @@ impl Push {
         });
     }
 
-    /// Nothing is repeated: the next push has all that was counted. One that takes longer than the interval
-    /// delays the next one, and they never lie beside each other: one that is under way when the last one is asked
-    /// for is given up.
+    /// No push is repeated: the next push has all counts. One that takes longer than the interval delays the
+    /// next one, and they never overlap: one that is in progress when the last one is requested is aborted.
     async fn go_on(self, interval: Duration, last: oneshot::Receiver<LastOne>) {
         let done = tokio::select! {
             biased;
@@ -194,7 +193,7 @@ async fn over_http(
     Ok(ExportResponse::decode(&answer.body[..]).unwrap_or_default())
 }
 
-/// A page that is told piece by piece.
+/// A page that is pushed piece by piece.
 struct Reading {
     pieces: Pieces,
     reader: Reader,

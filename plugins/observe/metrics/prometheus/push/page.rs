@@ -1,7 +1,7 @@
 //! From the page that is scraped to data points.
 //!
-//! A collector that scrapes does just this. The page is the one list of all metrics, and its labels are text from
-//! the beginning; so what is pushed is what is scraped, today and with the next metric.
+//! A collector that scrapes does just this. The page is the one list of all metrics, and its labels are text
+//! from the beginning; so pushed and scraped metrics are the same, today and with the next metric.
 
 use super::super::labels::Pairs;
 use super::messages::{CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Sum};
@@ -21,7 +21,7 @@ pub(super) struct Reader {
     points: usize,
 }
 
-/// What the lines at hand are of.
+/// The family of the current lines.
 #[derive(Clone, Default)]
 struct Family {
     name: String,
@@ -63,7 +63,7 @@ impl Reader {
         self.points
     }
 
-    /// What was read since the last time.
+    /// Returns the metrics since the last call.
     pub(super) fn take(&mut self) -> Vec<Metric> {
         self.points = 0;
         std::mem::take(&mut self.metrics)
@@ -74,7 +74,7 @@ impl Reader {
         bytes.extend_from_slice(piece);
         let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         self.rest = bytes.split_off(end);
-        // The page is text: what it is made of was cut to whole characters.
+        // The page is text: its parts were cut to whole characters.
         String::from_utf8_lossy(&bytes).lines().for_each(|line| self.line(line));
     }
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_does_not_come_again() {
+    fn taken_metrics_do_not_come_again() {
         let mut reader = Reader::new(1, 2);
         let (begin, end) = PAGE.split_at(PAGE.find("l_bucket{t=\"x\",le=\"2.5\"").unwrap());
         reader.read(begin.as_bytes());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_left_out() {
+    fn invalid_lines_are_left_out() {
         let mut reader = Reader::new(1, 2);
         reader.read(
             b"\n#\n# HELP\na\na b\na{ 1\n{=\"\\ 1\n# TYPE x histogram\nl_sum 1\nx_bucket 1\n\xff 1\nend",

@@ -1,4 +1,4 @@
-//! Who is told of the metrics, and how often.
+//! The collector of the metrics, and the interval.
 
 use reqwest::Url;
 use schemars::JsonSchema;
@@ -63,10 +63,10 @@ impl std::fmt::Debug for PushSettings {
 }
 
 impl PushSettings {
-    /// How the collector is told.
+    /// Returns the way to the collector.
     ///
     /// # Errors
-    /// Returns an error if it cannot be told so.
+    /// Returns an error if the collector cannot be reached so.
     pub(super) fn way(&self) -> Result<Way, String> {
         let url = Url::parse(&self.endpoint).map_err(|error| format!("endpoint: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
@@ -86,7 +86,7 @@ impl PushSettings {
     }
 }
 
-/// An endpoint with the path that metrics have, if it has none.
+/// Returns an endpoint with the default path of metrics, if it has no path.
 fn asked_at(mut endpoint: Url) -> Url {
     if endpoint.path() == "/" {
         endpoint.set_path("/v1/metrics");
