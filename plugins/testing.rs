@@ -22,7 +22,7 @@ use sigma_plugin::{
     Identity, Kind, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
 };
 
-/// Numbers below what they are asked for, of a seed: the same ones in every run.
+/// Returns pseudo-random numbers below a given bound, of a seed: the same ones in every run.
 pub(crate) fn seeded(seed: u64) -> impl FnMut(u64) -> u64 {
     // The seed's bits are spread, and are never all zero, from which nothing else would come.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -61,7 +61,7 @@ pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Re
     )
 }
 
-/// As [`entry`], beside a Protocol Buffers definition with the id 1.
+/// Returns an instance as [`entry`], next to a Protocol Buffers definition with the id 1.
 pub(crate) fn entry_beside_proto(name: &str, conf: Value, definition: &str) -> Result<Entry, String> {
     /// The one resource that there is.
     struct Only(Arc<Proto>);
@@ -119,7 +119,7 @@ impl Default for FlowCase {
 }
 
 impl FlowCase {
-    /// What a plugin answers to a session that begins.
+    /// Returns a plugin's step for a new session.
     pub(crate) fn preread(&self, entry: &Entry<dyn FlowPlugin>, session: &mut Session) -> FlowStep {
         entry.plugin.preread(session, &Env::new(&self.node, &self.local, &self.consumers))
     }
@@ -167,7 +167,7 @@ pub(crate) fn merged(mut base: Value, more: &Value) -> Value {
     base
 }
 
-/// The pointers of what a plugin says of a configuration that it takes.
+/// Returns the pointers of a plugin's warnings about a valid configuration.
 pub(crate) fn warned(name: &str, scope: PluginScope, conf: &Value) -> Vec<String> {
     assert_eq!(refusal_in(name, scope, conf), "", "{conf}");
     roster().warnings(name, scope, conf).into_iter().map(|problem| problem.pointer).collect()
@@ -267,7 +267,7 @@ impl Case {
         reply
     }
 
-    /// What the header filter makes of the response that stands in the context.
+    /// Returns the header filter's step for the response in the context.
     pub(crate) fn response_step(&mut self, entry: &Entry) -> ResponseStep {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         entry.plugin.header_filter(&mut self.ctx, &env)
@@ -322,7 +322,7 @@ impl Case {
         }
     }
 
-    /// A field of the request as it stands now.
+    /// Returns a field of the request in its present form.
     pub(crate) fn sent(&self, name: &str) -> Option<String> {
         self.ctx.request.headers.find(name.as_bytes()).map(text)
     }
@@ -334,7 +334,7 @@ impl Case {
         values.map(|(_, value)| text(value)).collect::<Vec<_>>().join(", ")
     }
 
-    /// What the node would be asked for.
+    /// Returns the target of the request to the node.
     pub(crate) fn target(&self) -> String {
         text(self.ctx.outgoing_target())
     }
@@ -355,7 +355,7 @@ impl Frames for Given {
     }
 }
 
-/// Status and body of a reply; `passed` if there is none.
+/// Status and body of a reply; `passed` without a reply.
 pub(crate) fn summary(reply: Option<&Reply>) -> String {
     let Some(reply) = reply else { return "passed".to_owned() };
     let body = reply.body.as_deref().map(text).unwrap_or_default();

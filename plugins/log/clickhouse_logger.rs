@@ -124,7 +124,7 @@ fn logger(build: &Build<'_>) -> Result<Logger<Arc<Processor>>, String> {
 /// The servers that take batches.
 struct Server {
     endpoints: Endpoints,
-    /// What stands before the rows.
+    /// The text before the rows.
     insert: String,
     sender: HttpSender,
 }

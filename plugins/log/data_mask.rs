@@ -49,7 +49,7 @@ $ grep -c -e s3cret -e token=abc entries.log || true
 ```
 "#;
 
-/// JSON values of a body that is masked: about what a body of the default `max_body_size` takes at most.
+/// JSON values of a masked body: about the most that a body of the default `max_body_size` has.
 const MOST_VALUES: usize = 250_000;
 
 /// Masks parts of a request in the access log and in loggers. The node and the client get the original data.
@@ -197,8 +197,8 @@ impl Action {
     }
 }
 
-/// Applies a substitution to each text in a value. Numbers are texts as well: a client may send as a number what is
-/// a text otherwise.
+/// Applies a substitution to each text in a value. Numbers are texts as well: a client may send a number
+/// where others send a text.
 fn substitute_in(substitution: &Substitution, value: &mut Value) {
     let text = match &mut *value {
         Value::Array(items) => return items.iter_mut().for_each(|item| substitute_in(substitution, item)),
@@ -241,7 +241,7 @@ impl DataMask {
         self.form(query, usize::MAX, of)
     }
 
-    /// A form or a query, in which rules are applied to the fields that they are `of`; None if there are none.
+    /// Masks a form or a query by the rules whose fields match `of`; None if no rule applies.
     fn form(&self, form: &[u8], most: usize, of: impl Fn(&Rule, &[u8]) -> bool) -> Option<Vec<u8>> {
         let is_meant = |name: &[u8]| self.rules.iter().any(|rule| of(rule, name));
         if pairs(form).count() <= most && !pairs(form).any(|(name, _)| is_meant(&name)) {

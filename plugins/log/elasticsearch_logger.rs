@@ -246,7 +246,7 @@ struct Server {
     sender: HttpSender,
     /// The major version, once it is known.
     version: OnceCell<u64>,
-    /// Told what is lost.
+    /// Gets the number of lost entries.
     node: Arc<Node>,
 }
 

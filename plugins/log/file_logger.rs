@@ -195,7 +195,8 @@ impl Lines {
             write_all(&inbox, &waiting, &node);
             drop(alive);
         };
-        // The control thread starts it: those of a worker open no files to write to them (`process.sandbox`).
+        // The control thread starts it: threads of a worker cannot open files for writing
+        // (`process.sandbox`).
         env.node.spawn(async move {
             if let Err(error) = std::thread::Builder::new().name("file-logger".into()).spawn(write) {
                 tracing::error!(%error, "file-logger: no thread can be started, nothing is written");

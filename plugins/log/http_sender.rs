@@ -1,7 +1,7 @@
 //! How entries leave over HTTP: the same for all plugins that ship them so.
 //!
-//! Everything here runs beside the traffic, on the control thread's runtime. What a server says when it
-//! refuses is shown in the error log: the beginning of it, on one line and without the secrets that it was
+//! All of it runs in parallel with the traffic, on the control thread's runtime. The text of a server's
+//! refusal is shown in the error log: the beginning of it, on one line and without the secrets that it was
 //! sent.
 
 use std::borrow::Cow;
@@ -77,7 +77,7 @@ impl Address {
         Address::try_from(format!("{base}/{path}"))
     }
 
-    /// The address of `path` on the same server, whatever the path was.
+    /// Returns the address of `path` on the same server, and drops the former path.
     pub(super) fn at_path(&self, path: &str) -> Address {
         let mut url = self.0.clone();
         url.set_query(None);
@@ -119,7 +119,7 @@ pub(super) struct Endpoints(Vec<Address>);
 
 impl Endpoints {
     /// # Errors
-    /// Returns an error, which is a sentence, if there are none.
+    /// Returns an error, which is a sentence, if the list is empty.
     pub(super) fn new(addresses: Vec<Address>) -> Result<Endpoints, String> {
         match addresses.is_empty() {
             true => Err("endpoint_addrs: write at least one".to_owned()),
@@ -127,10 +127,10 @@ impl Endpoints {
         }
     }
 
-    /// Those of `path` on all servers.
+    /// Returns the endpoints of `path` on all servers.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there are none, or one is no URL with the path.
+    /// Returns an error, which is a sentence, if the list is empty, or one is not a URL with the path.
     pub(super) fn at(addresses: &[Address], path: &str) -> Result<Endpoints, String> {
         Endpoints::new(addresses.iter().map(|address| address.with_path(path)).collect::<Result<_, _>>()?)
     }
@@ -179,7 +179,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Sets a field. `place` is where its value stands in the configuration.
+    /// Sets a field. `place` names its value in the configuration.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if no field can hold the value.
@@ -188,7 +188,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds a field to those of its name.
+    /// Adds a field and keeps others of its name.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if no field can hold the value.
@@ -232,7 +232,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Has a text that a server may repeat left out of what is shown of its answers.
+    /// Adds a secret, which is left out of shown answers.
     pub(super) fn hide(&mut self, secret: &str) {
         if !secret.is_empty() {
             self.secrets.push(secret.into());
@@ -279,7 +279,7 @@ impl Transport {
     }
 }
 
-/// What batches leave by.
+/// The sender of batches.
 pub(super) struct HttpSender {
     transport: Transport,
     fields: Fields,
@@ -328,7 +328,7 @@ impl HttpSender {
         field.set_sensitive(true);
         let further = HeaderMap::from_iter([(HeaderName::from_static(name), field)]);
         let answer = self.exchange(Method::POST, to, further, body).await?;
-        // A scheme stands before what is secret.
+        // A scheme comes before the secret.
         let secret = value.split_once(' ').map_or(value, |(_, secret)| secret);
         Ok(Answer { further: Some(secret.into()), ..answer })
     }
@@ -366,7 +366,7 @@ impl Transport {
         reqwest::Client::builder()
             .connect_timeout(self.connect_timeout)
             .timeout(self.timeout)
-            // Who answers must not choose where entries go.
+            // A server must not choose where entries go.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .pool_max_idle_per_host(most)
@@ -402,12 +402,12 @@ impl Answer<'_> {
     /// The beginning of the body for an error's text. The status says enough if it does not come.
     pub(super) async fn shown_body(&mut self) -> String {
         let longest = self.secrets().map(|secret| secret.reveal().len()).max();
-        // A secret that stands across the end is seen whole.
+        // A secret that crosses the end is seen whole.
         let body = self.body(SHOWN_ANSWER_BYTES + longest.unwrap_or_default()).await;
         self.shown(&String::from_utf8_lossy(&body))
     }
 
-    /// The beginning of what the server says, without secrets that it repeats.
+    /// Returns the beginning of the server's text, without secrets that it repeats.
     pub(super) fn shown(&self, text: &str) -> String {
         shown(text, self.secrets())
     }
@@ -424,7 +424,7 @@ impl Answer<'_> {
         self.shown(&lines.collect::<Vec<_>>().join(", "))
     }
 
-    /// Reads what is left of a small answer, so that its connection can be kept.
+    /// Reads the rest of a small answer, so that its connection can be reused.
     pub(super) async fn finish(mut self) {
         if self.sender.transport.kept.is_some() {
             self.body(DRAINED_ANSWER_BYTES).await;
@@ -443,7 +443,7 @@ impl Answer<'_> {
     }
 }
 
-/// The beginning of a text of somebody else's, on one line and without these secrets.
+/// Returns the beginning of a foreign text, on one line and without these secrets.
 fn shown<'s>(text: &str, secrets: impl Iterator<Item = &'s Confidential>) -> String {
     let mut text = text.to_owned();
     for secret in secrets {
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_stands_behind_one_slash() {
+    fn a_path_follows_one_slash() {
         let check = |base: &str, path: &str, expected: &str| {
             assert_eq!(address(base).unwrap().with_path(path), address(expected), "{base} {path}");
         };
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_short_on_one_line_and_without_secrets() {
+    fn shown_answers_are_short_on_one_line_and_without_secrets() {
         let check = |text: &str, expected: &str| {
             let secrets: [Confidential; 2] = ["t0ken".into(), "p\"w".into()];
             assert_eq!(shown(text, secrets.iter()), expected, "{text}");

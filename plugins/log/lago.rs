@@ -119,7 +119,7 @@ impl Default for Metadata {
     }
 }
 
-/// Makes a batch one call unless somebody wants it larger.
+/// Limits a batch to one call by default.
 fn of_a_call(schema: &mut Schema) {
     if let Some(field) = schema.pointer_mut("/properties/batch_max_size") {
         field["default"] = EVENTS_OF_A_CALL.into();

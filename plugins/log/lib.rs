@@ -49,7 +49,7 @@ use sigma_config::described::schema_of;
 use sigma_plugin::{Configuration, Descriptor, Phase, PhaseSet};
 use sigma_plugin_kit::{batch, log_entry};
 
-/// What plugins have in common that ship entries in batches, with bodies where they are wanted; to be completed
+/// Shared parts of plugins that ship entries in batches, with bodies where they are wanted; to be completed
 /// with `..shipper::<C>()`.
 const fn shipper<C: Configuration>() -> Descriptor {
     Descriptor {

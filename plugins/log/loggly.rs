@@ -26,7 +26,7 @@ const NAME: &str = "loggly";
 /// Loggly's number among the enterprises of RFC 5424, §7.2.2.
 const ENTERPRISE: u32 = 41058;
 
-/// What the facility user adds to a severity (RFC 5424, §6.2.1).
+/// The value that the facility user adds to a severity (RFC 5424, §6.2.1).
 const USER_FACILITY: u8 = 8;
 
 /// Bytes of a refusing answer that are read.
@@ -170,7 +170,7 @@ impl JsonSchema for SeverityMap {
     }
 }
 
-/// Where entries go, and what they say.
+/// The target of entries, and their content.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
@@ -223,7 +223,7 @@ fn logger(build: &Build<'_>) -> Result<Logger<LogglySink>, String> {
         Protocol::Syslog => Arc::new(Datagrams::new(&metadata, build.node)?),
         Protocol::Http | Protocol::Https => Arc::new(Bulk::new(&config, &metadata)?),
     };
-    // What waits to be sent in one way is not sent in another.
+    // Entries that wait for one transport are not sent by another.
     let key = batch::key_with_metadata(build);
     let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
     let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, || destination);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_texts_whatever_a_client_sends() {
+    fn labels_are_texts_for_any_client_input() {
         let mut case = Case::new("GET /?a=x\"}y&b=%0a HTTP/1.1\nHost: h");
         case.ctx.request.headers.append("X-Long", "é".repeat(600).as_bytes());
         let check = |text: &str, expected: &str| {

@@ -1,4 +1,4 @@
-//! What a message of a queue is: entries in JSON, or heads of requests as they came.
+//! The message of a queue: entries in JSON, or heads of requests as they came.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sigma_plugin::{Context, Env};
 use sigma_plugin_kit::batch::Processor;
 use sigma_plugin_kit::log_entry::{self, EntryConfig, Formats, Logger, Sink};
 
-/// What is in a message.
+/// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum MetaFormat {

@@ -7,10 +7,10 @@ use sigma_plugin_kit::utc;
 /// The priority of the facility syslog and the severity info (§6.2.1).
 pub(super) const SYSLOG_INFO: u8 = 46;
 
-/// What structured data are where there are none (§6.3).
+/// The form of missing structured data (§6.3).
 pub(super) const NO_DATA: &str = "-";
 
-/// A line without its end. `host` is from the client: what a line cannot have there is shown as `-`.
+/// A line without its end. `host` is from the client: bytes that a line cannot have there are shown as `-`.
 pub(super) fn line(priority: u8, host: &[u8], unix_ms: u64, data: &str, entry: Map<String, Value>) -> String {
     // §6.2.4.
     let is_name = !host.is_empty() && host.len() <= 255 && host.iter().all(u8::is_ascii_graphic);

@@ -1,4 +1,4 @@
-//! `skywalking-logger`: entries in batches to Apache SkyWalking, beside its traces.
+//! `skywalking-logger`: entries in batches to Apache SkyWalking, in addition to its traces.
 
 use std::sync::Arc;
 

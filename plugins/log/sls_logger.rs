@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_line_tells_the_service() {
+    fn each_line_has_the_credentials_of_the_service() {
         let check = |project: &str, expected: &str| {
             let data = data(&config_of(conf("project", json!(project))));
             let rest = r#"logstore="l" access-key-id="i" access-key-secret="s"]"#;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_warned_of() {
+    fn risky_configurations_have_warnings() {
         let found = warnings(PluginScope::Http, &conf("ssl_verify", json!(false)));
         assert_eq!((found.len(), found[0].code), (1, "unverified"));
         assert!(warnings(PluginScope::Http, &conf("ssl_verify", json!(true))).is_empty());

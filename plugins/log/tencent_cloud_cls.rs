@@ -261,7 +261,7 @@ struct Service {
     sender: HttpSender,
     /// The address of this machine.
     source: OnceCell<String>,
-    /// Told what is lost.
+    /// Gets the number of lost entries.
     node: Arc<Node>,
 }
 
@@ -277,7 +277,7 @@ impl Service {
         Ok(Service { address, secret_id, secret_key, sender, source: OnceCell::new(), node })
     }
 
-    /// The address of this machine, or its name if that has none.
+    /// Returns the address of this machine, or its name if it has no address.
     async fn source(&self) -> &str {
         let asked = || async {
             let name = self.node.hostname();
@@ -359,7 +359,7 @@ fn delimited(tag: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// What `Authorization` says of a request that is made now.
+/// Returns the value of `Authorization` for a request that is made now.
 fn authorization(secret_id: &str, secret_key: &str, now_s: u64) -> String {
     let time = format!("{now_s};{}", now_s + SIGNATURE_S);
     let sign_key = hex_hmac(secret_key.as_bytes(), &time);

@@ -249,7 +249,7 @@ fn files_are_not_for_everybody_and_keep_their_mode() {
 }
 
 #[test]
-fn lost_lines_are_counted_and_a_pipe_holds_nobody_up() {
+fn lost_lines_are_counted_and_a_pipe_delays_no_request() {
     assert_eq!(log_to(Path::new("/dev/full"), |node| node.lost_lines() > 0), 1);
     assert_eq!(log_to(Path::new("/nonexistent/log"), |node| node.lost_lines() > 0), 1);
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `data-mask`: what is masked, what is not logged, and that no marked value gets through.
+//! Tests of `data-mask`: masked data, bodies that are not logged, and that no marked value gets through.
 
 use proptest::prelude::*;
 use sigma_config::expr::{VarName, VarValue, Variables};
@@ -169,7 +169,7 @@ fn bad_configurations_are_refused() {
     );
 }
 
-/// JSON in which each value of a member `secret` is marked, wherever it stands.
+/// JSON in which each value of a member `secret` is marked, at any place.
 fn document() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![Just(json!(1)), Just(json!("text")), Just(json!(null)), Just(json!("é\"\\"))];
     leaf.prop_recursive(5, 40, 5, |inner| {
@@ -209,7 +209,7 @@ proptest! {
         let conf = json!({"request": [rule], "max_body_size": limit});
         let shown = logged(&masked_with(&conf, "POST / HTTP/1.1\nHost: h", &pieces));
         prop_assert!(!shown.as_deref().unwrap_or_default().contains(MARK), "{shown:?}");
-        // It is no mask that hides everything: what is whole and within the limit is shown.
+        // The mask does not hide everything: a whole body within the limit is shown.
         if end.is_none() && text.len() <= limit {
             prop_assert!(shown.is_some());
         }
@@ -260,7 +260,7 @@ proptest! {
         prop_assert!(!shown.as_deref().unwrap_or_default().contains(MARK), "{shown:?}");
     }
 
-    /// The same for header fields, whatever stands beside them and however their names are written.
+    /// The same for header fields, with any neighbours and any spelling of their names.
     #[test]
     fn no_marked_header_field_is_logged(
         names in prop::collection::vec(prop_oneof![Just("X-Secret"), Just("x-secret"), Just("X-SECRET"), Just("X-A")], 0..6),

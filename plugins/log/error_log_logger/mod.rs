@@ -1,7 +1,7 @@
 //! `error-log-logger`: lines of the gateway's own error log, in batches to a server that collects them.
 //!
-//! The thread of the log shows each line to a [`Courier`], which never waits. All that sends runs on a thread of its
-//! own, and nobody is shown what that thread itself tells the log: a server that refuses lines would otherwise cause
+//! The thread of the log shows each line to a [`Courier`], which never waits. All sending runs on a thread of
+//! its own, and that thread's own lines are not shipped: a server that refuses lines would otherwise cause
 //! further ones, without end.
 
 mod target;
@@ -142,7 +142,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     vec![Problem::new("", "without_effect", message).hint("write its plugin metadata, and remove it here")]
 }
 
-/// What its metadata say is to be shipped.
+/// The plan of shipping in its metadata.
 struct Shipping(Option<Plan>);
 
 struct Plan {
@@ -204,7 +204,7 @@ impl Courier {
             return Ok(Arc::clone(beside));
         }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        // Those too that look names up.
+        // Including threads that resolve names.
         let runtime = runtime.enable_all().on_thread_start(error_lines::unwatch_thread).build()?;
         let handle = runtime.handle().clone();
         let run = move || {
@@ -218,7 +218,7 @@ impl Courier {
         Ok(Arc::clone(self.beside.get_or_init(|| beside)))
     }
 
-    /// What waits for the one before is sent still.
+    /// Lines that wait for the former target are still sent.
     fn carry(&self, processor: Option<Arc<Processor>>) {
         *self.processor.lock().unwrap_or_else(PoisonError::into_inner) = processor;
     }

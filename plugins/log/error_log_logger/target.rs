@@ -123,7 +123,7 @@ struct Kafka {
     tls: Option<TlsConfig>,
 }
 
-/// What is odd about the metadata.
+/// Returns warnings about the metadata.
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
     let within =
         |part: &str, found: Vec<Problem>| found.into_iter().map(|p| p.within(part)).collect::<Vec<_>>();
@@ -148,7 +148,7 @@ impl Targets {
     /// The server. `timeout` is for each step, and a connection may idle for `keepalive`.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if there is none or it cannot be like this.
+    /// Returns an error, which is a sentence, if there is no target or it is invalid.
     pub(super) fn chosen(
         self,
         timeout: Duration,
@@ -253,7 +253,8 @@ impl Destination for Target {
                 Target::Kafka(producer) => {
                     let values: Vec<Vec<u8>> = lines.iter().map(|line| quoted(line)).collect();
                     let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-                    // What was taken is of several partitions, and so not the first of the lines.
+                    // The accepted messages belong to several partitions, so they are not the first of the
+                    // lines.
                     producer.send(&values).await.map_err(|(_, reason)| Refusal::from(reason))
                 }
             }

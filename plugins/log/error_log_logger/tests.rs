@@ -1,4 +1,4 @@
-//! What metadata say, and what servers get.
+//! Targets by metadata, and the servers' input.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sigma_plugin::Kind as _;
 
 use super::*;
 
-/// What these metadata make.
+/// Returns the result of these metadata.
 fn shipping(metadata: &Value) -> Result<Option<(tracing::Level, Pace)>, String> {
     let roster = crate::testing::roster();
     roster.check(NAME, PluginScope::Metadata, metadata).map_err(|refusal| refusal.to_string())?;
@@ -35,7 +35,7 @@ fn shipping(metadata: &Value) -> Result<Option<(tracing::Level, Pace)>, String> 
 }
 
 #[test]
-fn defaults_are_those_of_the_page() {
+fn defaults_agree_with_the_page() {
     let (level, pace) = shipping(&json!({"host": "h", "port": 1})).unwrap().unwrap();
     assert_eq!(level, tracing::Level::WARN);
     let times = (pace.inactive_timeout, pace.buffer_duration, pace.retry_delay);
@@ -82,7 +82,7 @@ fn bad_metadata() {
 }
 
 #[test]
-fn what_is_warned_of() {
+fn doubtful_metadata_has_warnings() {
     let check = |scope: PluginScope, conf: Value, expected: &[(&str, &str)]| {
         let found = ERROR_LOG_LOGGER.warnings(scope, &conf);
         let found: Vec<(&str, &str)> =

@@ -1,4 +1,4 @@
-//! Who the gateway is at Google: a service account, and the tokens that its key gets.
+//! The gateway's identity at Google: a service account, and the tokens for its key.
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -162,7 +162,7 @@ impl Tokens {
         Ok(Tokens { sender: HttpSender::new(NAME, &[], transport, fields), current: Mutex::default() })
     }
 
-    /// What `Authorization` says for this account.
+    /// Returns the value of `Authorization` for this account.
     ///
     /// # Errors
     /// Returns an error, in APISIX's words, if there is no token.
@@ -199,7 +199,7 @@ fn granted(status: u16, body: &[u8], now_s: u64) -> Result<Token, String> {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |name: &str| told.get(name).and_then(Value::as_str);
     if status != 200 {
-        // Only what RFC 6749 has names for: the rest may repeat what was asked with.
+        // Only names of RFC 6749: other texts may repeat the request.
         let known =
             ["invalid_grant", "invalid_request", "invalid_client", "unauthorized_client", "invalid_scope"];
         let code = known.into_iter().find(|known| text("error") == Some(*known));
@@ -208,7 +208,7 @@ fn granted(status: u16, body: &[u8], now_s: u64) -> Result<Token, String> {
     let token = text("access_token").filter(|token| !token.is_empty());
     let token = token.ok_or("the answer has no access_token")?;
     let kind = text("token_type").filter(|kind| !kind.is_empty()).unwrap_or("Bearer");
-    // One whose end is not told serves this batch alone.
+    // A token without an end serves this batch alone.
     let seconds = told.get("expires_in").and_then(Value::as_u64).unwrap_or_default();
     let field = format!("{kind} {token}");
     Ok(Token { field: field.as_str().into(), end_s: now_s.saturating_add(seconds.min(TOKEN_S)) })

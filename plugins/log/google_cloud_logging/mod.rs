@@ -179,7 +179,7 @@ fn http_request(usual: &Value) -> Value {
 
 /// The service that takes batches.
 struct Service {
-    /// Where the account stands, unless the configuration has it.
+    /// The file with the account, unless the configuration has it.
     file: Option<PathBuf>,
     account: OnceCell<Account>,
     log_id: String,

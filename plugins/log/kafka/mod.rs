@@ -215,7 +215,7 @@ fn warnings(_: PluginScope, conf: &Value) -> Vec<Problem> {
     found
 }
 
-/// What is odd about brokers, TLS, and what is `ignored` of what APISIX knows.
+/// Returns warnings about brokers, TLS, and the APISIX fields that are `ignored`.
 pub(super) fn warnings_of(conf: &Value, ignored: &[&str]) -> Vec<Problem> {
     let mut found = Vec::new();
     let is_clear = conf.get("tls").is_none();

@@ -13,7 +13,7 @@ use sigma_plugin_kit::server::Security;
 /// so does another leader.
 const PAUSES_MS: [u64; 4] = [100, 200, 400, 800];
 
-/// What a producer is made of.
+/// The settings of a producer.
 pub(crate) struct Settings {
     pub(crate) plugin: &'static str,
     pub(crate) brokers: Vec<Broker>,
@@ -69,7 +69,7 @@ impl Producer {
         Ok(())
     }
 
-    /// A reason in the words of the error log: with the brokers, and without what is secret about them.
+    /// Returns a function that words a reason for the error log: with the brokers, and without their secrets.
     fn in_words(&self) -> impl Fn(&str) -> String + use<> {
         let brokers = self.cluster.brokers().iter();
         let brokers: Vec<String> =

@@ -31,7 +31,7 @@ pub(super) struct Message {
     pub(super) entries: u64,
 }
 
-/// Messages of one producer that nobody waits for.
+/// Messages of one producer that no batch waits for.
 pub(super) struct Queue {
     producer: Producer,
     bounds: Bounds,
@@ -132,7 +132,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Whoever held it has left it whole.
+        // Each holder leaves it consistent.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn write(from: &Path, to: &Path, timeout: Duration) -> io::Result<()>
     out.finish()?.sync_all()
 }
 
-/// What stands before a file.
+/// Returns the header of a file.
 fn header(name: &[u8], length: u64, modified_s: i64) -> io::Result<[u8; BLOCK]> {
     let mut header = [0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);

@@ -12,16 +12,16 @@ use sigma_net::descriptors::is_open_for_writing;
 use super::archive;
 use sigma_plugin_kit::utc;
 
-/// What stands behind the name of an archive.
+/// The suffix of an archive's name.
 const ARCHIVE: &str = ".tar.gz";
 
-/// What stands behind it while it is written.
+/// The suffix while it is written.
 const PART: &str = ".part";
 
 /// A file that a log was written to.
 pub(super) struct Rotated {
     path: PathBuf,
-    /// What the names of all rotated files of its log end with.
+    /// The common suffix of the names of all rotated files of its log.
     end: OsString,
 }
 
@@ -71,7 +71,7 @@ impl Rotated {
         processes.map(|process| process.path()).any(|process| writes(&process, &file))
     }
 
-    /// Puts an archive in its place.
+    /// Compresses the file, and moves the archive to its final name.
     ///
     /// # Errors
     /// Returns an error if that fails or takes longer than `timeout`; the file stays then.
@@ -108,7 +108,7 @@ impl Rotated {
         let name = name.as_encoded_bytes();
         let name = name.strip_suffix(ARCHIVE.as_bytes()).unwrap_or(name);
         let moment = name.strip_suffix(self.end.as_encoded_bytes());
-        // Nothing else is removed, whatever a folder has.
+        // No other file of a folder is removed.
         let is_part = |b: &u8| b.is_ascii_digit() || b"-_".contains(b);
         moment.is_some_and(|moment| moment.len() == utc::FOR_FILES && moment.iter().all(is_part))
     }
@@ -129,6 +129,6 @@ fn is_for_writing(about: &Path) -> bool {
     let text = fs::read_to_string(about).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    // What is not known may be.
+    // An unknown file may be.
     flags.is_none_or(|flags| flags & 0b11 != 0)
 }

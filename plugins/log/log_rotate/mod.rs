@@ -1,7 +1,7 @@
 //! `log-rotate`: gives the gateway's own log files other names, by time and by size.
 //!
-//! A file is renamed, then the process opens its logs anew. Until each writer has done that it goes on with the file
-//! that it has, so no line is lost; a file is compressed only when nobody writes to it any more.
+//! A file is renamed, then the process reopens its logs. Until then each writer continues with its open file,
+//! so no line is lost; a file is compressed only when it has no writers any more.
 
 mod archive;
 mod files;
@@ -75,7 +75,7 @@ struct Nothing;
 
 impl Plugin for Nothing {}
 
-/// When files are rotated, and what is kept.
+/// The times of rotation, and the number of kept files.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Settings {
@@ -108,7 +108,7 @@ fn warnings(_: PluginScope, _: &Value) -> Vec<Problem> {
     ]
 }
 
-/// What the settings say is to be done.
+/// The rotation by the settings.
 struct Rotation(Settings);
 
 impl Rotation {
@@ -166,12 +166,12 @@ fn files_of(logs: &OwnLogs) -> Vec<PathBuf> {
     files
 }
 
-/// What is rotated, and when.
+/// The rotated files, and the times.
 struct Rotor {
     settings: Settings,
     /// When all files are rotated the next time, in seconds since 1970.
     next_s: u64,
-    /// Files that are to be compressed when nobody writes to them.
+    /// Files that wait for compression until they have no writers.
     written: Vec<Rotated>,
 }
 
@@ -181,9 +181,9 @@ impl Rotor {
         Rotor { settings, next_s, written: Vec::new() }
     }
 
-    /// Does what is due now. Whether a file was rotated, so that the logs have to be opened anew.
+    /// Does all due work. Returns whether a file was rotated, so that the logs have to be reopened.
     fn look(&mut self, files: &[PathBuf], now_s: u64) -> bool {
-        // Those of an earlier look: their writers have had time to let go.
+        // Files of an earlier pass: their writers have had time to close them.
         self.compress();
         let is_time = now_s >= self.next_s;
         if is_time {

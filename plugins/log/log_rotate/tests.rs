@@ -1,4 +1,4 @@
-//! What is rotated when, and what becomes of it.
+//! Times of rotation, and the resulting files.
 
 use std::fs;
 use std::io::Write;
@@ -82,7 +82,7 @@ fn as_many_are_kept_as_is_said() {
 
 /// A line that comes while a writer still has the old file is in the archive.
 #[test]
-fn a_file_is_compressed_when_nobody_writes_to_it() {
+fn a_file_without_writers_is_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
     let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
@@ -107,7 +107,7 @@ fn a_file_is_compressed_when_nobody_writes_to_it() {
 }
 
 #[test]
-fn what_takes_too_long_stays_as_it_is() {
+fn a_slow_compression_leaves_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.log");
     fs::write(&path, vec![b'a'; 1 << 20]).unwrap();

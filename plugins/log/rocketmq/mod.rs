@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_warned_of() {
+    fn risky_configurations_have_warnings() {
         let check = |field: &str, value: Value, expected: &[(&str, &str)]| {
             let found = warnings(PluginScope::Http, &conf(field, value));
             let found: Vec<_> = found.iter().map(|problem| (&*problem.pointer, problem.code)).collect();

@@ -23,7 +23,7 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// Connections that are kept to each server.
 const KEPT: usize = 4;
 
-/// For how long. Servers close what is idle for two minutes.
+/// For how long. Servers close connections that are idle for two minutes.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Brokers whose connections are kept.
@@ -32,7 +32,7 @@ const MOST_BROKERS: usize = 1000;
 /// The group that the gateway's producers are of, as APISIX's are.
 const GROUP: &str = "apisixLogProducer";
 
-/// What a producer is made of.
+/// The settings of a producer.
 pub(super) struct Settings {
     pub(super) nameservers: Vec<Address>,
     pub(super) security: Security,
@@ -201,6 +201,6 @@ fn unix_ms() -> u128 {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in it is whole after each line that writes it.
+    // Its content is consistent after each line that writes it.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

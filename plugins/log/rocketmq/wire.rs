@@ -38,7 +38,7 @@ const TEMPLATE_QUEUES: u32 = 4;
 /// That a broker takes messages for a queue.
 const WRITABLE: i64 = 2;
 
-/// The number of the broker that takes messages, among those of one name.
+/// The number of the broker that accepts messages, among the brokers of one name.
 const MASTER: &str = "0";
 
 /// How the gateway proves who it is.
@@ -95,7 +95,7 @@ pub(super) fn route(topic: &str, login: Option<&Login>) -> Vec<u8> {
     command(Request::Route, fields.into(), &[], login)
 }
 
-/// What goes with each message.
+/// The fields of each message.
 pub(super) struct Envelope<'m> {
     pub(super) group: &'m str,
     pub(super) topic: &'m str,
@@ -139,7 +139,7 @@ pub(super) fn send(
     command(Request::Send, fields.into(), body, login)
 }
 
-/// What a server says that is no command of its protocol.
+/// The error for an answer that is not a command of the protocol.
 const GARBAGE: &str = "the server's answer cannot be read";
 
 /// An answer.
@@ -171,7 +171,7 @@ impl Refused {
         matches!(self.code, 1 | 2 | 14 | 16 | 17)
     }
 
-    /// Whether it is that nobody knows the topic.
+    /// Whether the topic is unknown.
     pub(super) fn is_unknown_topic(&self) -> bool {
         self.code == 17
     }
@@ -226,7 +226,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Characters of what a server says about an error.
+/// Most characters of a server's error text.
 const LONGEST_REMARK: usize = 300;
 
 /// Where a topic is: its queues that take messages.

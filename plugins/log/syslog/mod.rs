@@ -164,7 +164,7 @@ impl Configuration for Config {
     }
 }
 
-/// What it takes on stream routes.
+/// The configuration on stream routes.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("stream sys logger"))]
 struct SessionConfig {

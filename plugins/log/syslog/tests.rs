@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::{merged, refusal, refusal_in, warned};
 
 #[test]
-fn a_line_is_one_whatever_the_client_sends() {
+fn an_entry_is_one_line_for_any_client_input() {
     let check = |host: &[u8], expected: &str| {
         let entry = json!({ "uri": "/a\nb" }).as_object().unwrap().clone();
         let text = String::from_utf8(line(host, 1_704_067_200_123, entry)).unwrap();
@@ -24,7 +24,7 @@ fn a_line_is_one_whatever_the_client_sends() {
 }
 
 #[test]
-fn what_is_refused_and_what_is_warned_of() {
+fn invalid_configurations_are_refused_and_risky_ones_have_warnings() {
     let conf = |more: Value| merged(json!({ "host": "127.0.0.1", "port": 514 }), &more);
     for scope in [PluginScope::Http, PluginScope::Stream] {
         let refused = |more: Value| refusal_in(NAME, scope, &conf(more));

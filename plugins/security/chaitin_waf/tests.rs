@@ -113,7 +113,7 @@ fn without_a_verdict() {
 }
 
 #[test]
-fn requests_that_do_not_match_are_not_checked() {
+fn the_detector_is_queried_by_mode_and_match() {
     let case = |conf: Value, metadata: Option<Value>| {
         let mut case = Case::new("GET /a HTTP/1.1\nHost: h");
         let (said, fields, asked) = outcome(&mut case, conf, metadata, Ok(PASSES));
@@ -149,7 +149,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, String)> {
 }
 
 #[test]
-fn requests_to_a_detector_have_its_protocol() {
+fn the_detector_gets_the_request() {
     let mut case = Case::new("POST /a%20b/../c?x=1 HTTP/1.1\nHost: h.test:81\nX-A: 1\nX-A: 2");
     case.ctx.client.addr = Some([192, 0, 2, 1].into());
     case.ctx.client.port = 5;

@@ -460,7 +460,7 @@ fn bodies_that_are_encoded() {
 
 /// A node whose bodies are looked at is asked for what can be looked at; others are asked as the client asks.
 #[test]
-fn nodes_get_accept_encoding() {
+fn nodes_are_asked_for_whole_decodable_answers() {
     let entry = plugin(&json!({"validate_responses": "report"}));
     let check = |line: &str, expected: [Option<&str>; 2]| {
         let fields = "Accept-Encoding: zstd, gzip;q=0.5\nRange: bytes=0-1";

@@ -1,4 +1,4 @@
-//! Service accounts from files, what they sign, and the tokens that they get.
+//! Service accounts from files, their signatures, and their tokens.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::KeySize;
