@@ -1,5 +1,5 @@
-//! The Admin API behaves as its own OpenAPI document says: schemathesis makes requests from the
-//! document, and compares what a real listener answers with it.
+//! The Admin API conforms to its own OpenAPI document: schemathesis makes requests from the document, and
+//! compares the answers of a real listener with it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -33,7 +33,7 @@ async fn answers_are_as_the_document_says() {
         command.arg("--header").arg(format!("X-API-KEY: {KEY}"));
         command.args(["--phases", "fuzzing", "--max-examples", EXAMPLES, "--seed", SEED]);
         command.args(["--exclude-checks", NOT_CHECKED, "--no-color"]);
-        // It keeps what it found in its folder.
+        // It stores its findings in its folder.
         let folder = tempfile::tempdir().expect("a folder");
         command.current_dir(folder.path()).output().expect("schemathesis starts")
     };

@@ -1,4 +1,4 @@
-//! What every store promises, asked of each of them.
+//! The contract of all stores, checked for each of them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 mod store_support;
@@ -133,7 +133,7 @@ async fn watching(store: &Shared) {
         format!("routes/w2 gone {third}"),
     ];
     assert_eq!(text(&collect(&mut watch, third).await), expected);
-    // A second watcher that begins later is told the same from the history.
+    // A second watcher that begins later gets the same from the history.
     let mut late = Arc::clone(store).watch(first);
     assert_eq!(text(&collect(&mut late, third).await), expected[2..]);
     let mut newest = Arc::clone(store).watch(third);
@@ -198,7 +198,7 @@ async fn concurrent_writers(store: &Shared) {
     assert_eq!(value(store, "protos/count").await.as_deref(), Some(r#"{"n":50}"#));
 }
 
-/// Adds five, one at a time, and again whenever somebody else was faster.
+/// Adds five, one at a time, and again whenever another writer was faster.
 async fn increment(store: Shared) {
     let mut left = 5;
     while left > 0 {
@@ -213,7 +213,7 @@ async fn increment(store: Shared) {
     }
 }
 
-/// Whoever loads once and then follows the watch has what a new load gives.
+/// A watcher that loads once and then follows has the same as a new load.
 async fn replay_equals_load(store: &Shared) {
     let Contents { revision, records } = store.load().await.unwrap();
     let mut followed: BTreeMap<_, _> =
@@ -235,7 +235,7 @@ async fn replay_equals_load(store: &Shared) {
             .collect();
         last = store.commit(always(writes)).await.unwrap();
     }
-    // Marks the end: a transaction that only deletes what is not there may tell of nothing.
+    // Marks the end: a transaction that only deletes missing keys may cause no event.
     last = last.max(store.commit(always([put("routes/end", "{}")])).await.unwrap());
     for change in collect(&mut watch, last).await {
         match change {

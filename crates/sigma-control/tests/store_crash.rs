@@ -67,7 +67,7 @@ async fn no_acknowledged_write_is_lost() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it said between the last line that was read and its end.
+        // Its output between the last line that was read and its end.
         acknowledged.extend(lines.filter_map(parse));
         let store = Embedded::open(dir.path()).unwrap();
         let newest = store.load().await.unwrap().revision;
@@ -112,7 +112,7 @@ async fn child_on_a_full_disk() {
 #[test]
 fn a_full_disk_loses_nothing_and_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
-    // A limit on the size of a file stands for the disk; its signal must not end the process.
+    // A limit on the size of a file simulates a full disk; its signal must not end the process.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -S -f 6000; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())

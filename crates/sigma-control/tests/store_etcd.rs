@@ -1,4 +1,4 @@
-//! What is particular to etcd: its layout, and all the ways in which it goes away and comes back.
+//! Tests of etcd alone: its layout, and all the ways in which it fails and comes back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 mod store_support;
@@ -41,7 +41,7 @@ async fn until_regained(watch: &mut sigma_control::store::Watch) {
 }
 
 #[tokio::test]
-async fn the_layout_is_that_of_apisix() {
+async fn the_layout_equals_apisix() {
     let server = EtcdServer::start().unwrap();
     server.put("/apisix/routes/1", r#"{"uri":"/a"}"#).unwrap();
     server.put("/apisix/plugins", r#"[{"name":"cors"}]"#).unwrap();
@@ -107,7 +107,7 @@ async fn leases_do_not_outlive_their_records() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_split_or_refused_with_a_sentence() {
+async fn large_writes_are_split_or_refused_with_a_sentence() {
     let server = EtcdServer::start().unwrap();
     let store = server.store();
     let value = format!("{{\"desc\":\"{}\"}}", "x".repeat(900_000));
@@ -210,7 +210,7 @@ fn write_routes(server: &EtcdServer, round: u32) -> Vec<u64> {
     (0..5).map(|number| write(number).unwrap()).collect()
 }
 
-/// Waits until the watcher knows everything up to a revision, however it was told.
+/// Waits until the watcher knows everything up to a revision, by any events.
 async fn until_revision(watch: &mut sigma_control::store::Watch, last: u64) {
     let told = |event: &Event| match event {
         Event::Changed { revision, .. } => *revision >= last,
@@ -220,7 +220,7 @@ async fn until_revision(watch: &mut sigma_control::store::Watch, last: u64) {
     until(watch, |event| told(event).then_some(())).await;
 }
 
-/// Waits until everything is told again, and checks that all five routes are of this round.
+/// Waits until everything is sent again, and checks that all five routes are of this round.
 async fn until_reloaded(watch: &mut sigma_control::store::Watch, round: u32) {
     let contents = until(watch, |event| match event {
         Event::Reloaded(contents) => Some(contents.clone()),
@@ -274,11 +274,11 @@ async fn keys_that_do_not_agree_are_read_again() {
     let store = Arc::new(Etcd::new(options).unwrap());
     write_routes(&server, 1);
     let contents = store.load().await.unwrap();
-    // A watch that claims to know what nobody told it stands for one to which changes got lost.
+    // A watch that claims to know unsent changes simulates lost changes.
     let claimed = write_routes(&server, 2)[4];
     let mut lost = Arc::clone(&store).watch(claimed);
     until_reloaded(&mut lost, 2).await;
-    // Where nothing is missing, nothing is told, though history is forgotten meanwhile.
+    // Without a loss nothing is sent again, although history is compacted meanwhile.
     let mut whole = Arc::clone(&store).watch(contents.revision);
     until_revision(&mut whole, claimed).await;
     for number in 0..10 {
@@ -287,7 +287,7 @@ async fn keys_that_do_not_agree_are_read_again() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(whole.is_empty(), "{:?}", whole.try_recv());
-    // What is compared while history is forgotten and routes are written may be read for nothing.
+    // A comparison while history is compacted and routes are written may be read in vain.
     let last = write_routes(&server, 3);
     until_revision(&mut whole, last[4]).await;
     until_revision(&mut lost, last[4]).await;
@@ -318,7 +318,7 @@ async fn users_and_passwords() {
     check(Some(("root", "wrong")), &["insufficient credentials code: 401", "`store.password`"]).await;
     check(Some(("nobody", "wrong")), &["insufficient credentials code: 401"]).await;
     check(None, &["`store.user`"]).await;
-    // A wrong password is told to the watcher, who may be the only one that looks.
+    // A wrong password is reported to the watcher, which may be the only reader.
     let mut watch = with(Some(("root", "wrong"))).watch(0);
     assert!(until_lost(&mut watch).await.contains("code: 401"));
     // A new etcd process knows none of the tokens that the old one gave out.
@@ -360,7 +360,7 @@ async fn tls_with_a_certificate_on_both_sides() {
 async fn members_that_are_dead_or_mute_are_passed_over() {
     let mut server = EtcdServer::start().unwrap();
     let dead = EtcdServer::absent().unwrap().endpoint();
-    // The kernel accepts connections for it, and nobody answers.
+    // The kernel accepts connections for it, but no process answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = format!("http://{}", mute.local_addr().unwrap());
     let endpoints = vec![dead.clone(), mute, server.endpoint()];

@@ -1,7 +1,7 @@
 //! The audit log: a line for each call that changes something, and for each that was refused.
 //!
-//! A line is written by a thread of its own, after the answer has left: no call waits for a disk. What a line says of
-//! its caller comes from the connection and from the key that was recognised, never from a query or a body.
+//! A line is written by a thread of its own, after the answer has left: no call waits for a disk. The caller
+//! in a line comes from the connection and from the verified key, never from a query or a body.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ const VERSION_LOOK: Duration = Duration::from_millis(20);
 /// How far behind the newest it is looked for.
 const VERSIONS: usize = 32;
 
-/// The name of the key that a call has shown, which stands among the extensions of its answer.
+/// The name of the key of a call, as an extension of its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyOf(pub(crate) Arc<str>);
 
@@ -84,7 +84,7 @@ impl Audit {
         Ok(Arc::new(Audit { thread, history: history.cloned(), allowance, throttle }))
     }
 
-    /// Opens the file anew: somebody has moved it.
+    /// Reopens the file after it was moved.
     pub(crate) fn reopen(&self) {
         self.tell(Told::Reopen);
     }
@@ -184,7 +184,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Writes lines until nobody is left who tells any.
+/// Writes lines until all senders are gone.
 fn write(path: &Path, mut file: File, told: &Receiver<Told>) {
     let mut complained = false;
     for one in told {

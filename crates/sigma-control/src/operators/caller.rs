@@ -1,9 +1,8 @@
 //! Whether a call without a key is an operator's own, or one that a web page made in a browser.
 //!
-//! Browsers let any page send requests to any address, loopback included, and a page whose name is
-//! made to resolve to an address of the operator (DNS rebinding) may read the answers too. What
-//! tells such calls apart: the name that was called (`Host`), and what browsers say of the page
-//! (`Origin`, `Sec-Fetch-Site`).
+//! Browsers let any page send requests to any address, loopback included, and a page whose name is made to
+//! resolve to an address of the operator (DNS rebinding) may read the answers too. Such calls are recognised
+//! by the called name (`Host`), and by the browser's fields about the page (`Origin`, `Sec-Fetch-Site`).
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use sigma_config::settings::Operators;
 
-/// What names and pages an operator trusts.
+/// The names and pages that an operator trusts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trusted {
     hosts: Vec<String>,
@@ -59,7 +58,7 @@ impl Trusted {
         }
     }
 
-    /// Refuses, with the reason, what a stranger's page may have sent.
+    /// Refuses, with the reason, a call that a foreign page may have sent.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         self.check_host(headers)?;
         if self.is_foreign(headers) {
@@ -88,7 +87,7 @@ impl Trusted {
         !self.is_foreign(headers) && (method.is_safe() || !is_silent_browser(headers))
     }
 
-    /// Whether a browser sent it for a page that was not loaded from here, and that nobody lists.
+    /// Whether a browser sent it for a page that was not loaded from here, and that is not listed.
     pub(crate) fn is_foreign(&self, headers: &HeaderMap) -> bool {
         let origin = text(headers, header::ORIGIN);
         if let Some(origin) = &origin {

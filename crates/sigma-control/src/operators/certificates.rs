@@ -40,7 +40,7 @@ pub(super) fn measure(snapshot: &Snapshot) -> Measure {
         let Some(ends) = ends else { continue };
         let labels = vec![("resource", place), ("type", side.name().to_owned()), ("serial", serial)];
         let ends = u64::try_from(ends).unwrap_or(0);
-        // A series has one number: that of the certificate which goes first.
+        // A series has one number: the end of the certificate that expires first.
         series.entry(labels).and_modify(|first| *first = ends.min(*first)).or_insert(ends);
     }
     Measure {

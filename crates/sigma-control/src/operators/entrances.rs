@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The listening sockets for operators.
 #[derive(Debug)]
 pub(crate) struct Entrances {
-    /// Those that another process has bound, until all are found that are wanted.
+    /// Sockets that another process has bound, until all needed ones are found.
     found: Mutex<Arc<Sockets>>,
     bound: Mutex<Vec<std::net::TcpListener>>,
     open: watch::Sender<bool>,
@@ -28,7 +28,7 @@ pub(crate) struct Entrances {
 }
 
 impl Entrances {
-    /// Those of this process, which listen on sockets that are found bound, where there are any.
+    /// Returns the listeners of this process, which use sockets that are already bound, where there are any.
     pub(crate) fn new(found: Arc<Sockets>) -> Entrances {
         let open = watch::Sender::new(true);
         Entrances { found: Mutex::new(found), bound: Mutex::default(), open, in_hand: AtomicUsize::new(0) }
@@ -54,12 +54,12 @@ impl Entrances {
         TcpListener::from_std(listener)
     }
 
-    /// No further one is bound. Those that another process has bound, and that were not wanted, are closed.
+    /// No further listener is bound. Unused sockets of another process are closed.
     pub(super) fn are_bound(&self) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
     }
 
-    /// Whether connections are taken; it tells of changes.
+    /// Returns whether connections are accepted; the receiver is notified of changes.
     pub(super) fn open(&self) -> watch::Receiver<bool> {
         self.open.subscribe()
     }
@@ -70,8 +70,8 @@ impl Entrances {
         Call(Arc::clone(self))
     }
 
-    /// Takes no connection any more, and ends those that are open after the call in hand. Calls that come wait in the
-    /// kernel, for whoever listens there next. Returns when nothing is in hand, or that takes too long.
+    /// Stops accepting connections, and ends open ones after the current call. New calls wait in the kernel,
+    /// for the next process that listens there. Returns when no call runs, or after a time-out.
     pub(crate) async fn pause(&self) {
         self.open.send_replace(false);
         let ended = async {
@@ -79,7 +79,7 @@ impl Entrances {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        // What takes longer is a page of metrics or a watch; neither changes anything.
+        // Longer calls are a page of metrics or a watch; neither changes anything.
         let _ = tokio::time::timeout(CALLS_END, ended).await;
     }
 

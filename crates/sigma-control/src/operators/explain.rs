@@ -1,5 +1,5 @@
-//! What would become of a request, by what this process serves now. Nothing is sent and nothing counted; it is worked
-//! out beside the control thread, and workers know nothing of it.
+//! Explains the result of a request, by the configuration that this process serves now. Nothing is sent and
+//! nothing counted; it runs in parallel with the control thread, and workers are not involved.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ const NODES: usize = 500;
 const FIELDS: usize = 100;
 /// Bytes that a request may have.
 const BYTES: usize = 64 << 10;
-/// Phases in which a plugin may change what a node gets, or answer itself.
+/// Phases in which a plugin may change the node's request, or answer itself.
 const BEFORE_NODE: [Phase; 4] = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::RequestFilter];
 
 /// Explains requests.
@@ -110,7 +110,7 @@ impl Explainer {
     /// Explains a request.
     ///
     /// # Errors
-    /// Returns an error if it is none, or the consumer or listener that it names is not there.
+    /// Returns an error if it is invalid, or the consumer or listener that it names does not exist.
     pub(crate) async fn explain(&self, wish: Wish) -> Result<Value, Refused> {
         let bad = |reason: String| (StatusCode::BAD_REQUEST, reason);
         let question = wish.question().map_err(bad)?;
@@ -118,7 +118,7 @@ impl Explainer {
             let state = self.0.state();
             let resources = &state.desired.config.resources;
             let mut config = Config::default();
-            // The rest stands in the snapshot.
+            // The rest is in the snapshot.
             config.resources.global_rules = resources.global_rules.clone();
             config.resources.consumer_groups = resources.consumer_groups.clone();
             let is_known =
@@ -262,7 +262,7 @@ fn met(one: &Met) -> Value {
     shown
 }
 
-/// What a plugin would do, without what fields say that let somebody in.
+/// Returns a plugin's changes, without values of credential fields.
 fn masked(mut would: Value) -> Value {
     let masks = Masks::default();
     if let Some(uri) = would.get_mut("uri") {
@@ -299,8 +299,8 @@ fn phases(plugins: &[Met]) -> Value {
     Value::Object(all)
 }
 
-/// The request as a node would get it if no plugin changed it but those that tell what they would do, and which
-/// plugins may.
+/// Returns the request as a node would get it with the changes of plugins that can predict them, and the
+/// plugins that may change more.
 fn to_node(question: &Question, explained: &Explained) -> Value {
     if explained.upstream.is_none() {
         return Value::Null;

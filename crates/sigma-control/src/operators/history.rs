@@ -1,4 +1,4 @@
-//! The history as operators read it: secrets are masked for everybody, whoever asks.
+//! The history for operators: secrets are masked for all readers.
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::store::StoreError;
 use crate::store::history::{Difference, History, Room, SETTINGS, Version};
 
-/// Versions that a list has unless it is told how many.
+/// Versions in a list by default.
 const LISTED: usize = 50;
 /// Versions that a list has at most.
 const LISTED_MAX: usize = 500;
@@ -33,7 +33,7 @@ pub(crate) struct HistoryReader {
     plugins: Arc<dyn PluginSchemas>,
 }
 
-/// What is asked for with a list.
+/// The arguments of a list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     pub(crate) limit: Option<String>,
@@ -54,7 +54,7 @@ impl HistoryReader {
     /// Versions, the newest first.
     ///
     /// # Errors
-    /// Returns an error if an argument is none, or the history cannot be read.
+    /// Returns an error if an argument is invalid, or the history cannot be read.
     pub(crate) async fn list(&self, wanted: Wanted) -> Result<Value, Refused> {
         let limit = number("limit", wanted.limit.as_deref())?.map_or(LISTED, |limit| limit as usize);
         if !(1..=LISTED_MAX).contains(&limit) {
@@ -70,7 +70,7 @@ impl HistoryReader {
         Ok(json!({"list": list, "next_before": next}))
     }
 
-    /// The number of the newest version; 0 if there is none.
+    /// Returns the number of the newest version; 0 without any.
     ///
     /// # Errors
     /// Returns an error if the history cannot be read.
@@ -94,7 +94,7 @@ impl HistoryReader {
         })
     }
 
-    /// One version with what it changed; of one key, if one is named.
+    /// Returns one version with its changes; of one key, if one is named.
     ///
     /// # Errors
     /// Returns an error if there is no such version, or the history cannot be read.
@@ -111,7 +111,7 @@ impl HistoryReader {
         Ok(shown)
     }
 
-    /// What is different between the states after two versions.
+    /// Returns the differences between the states after two versions.
     ///
     /// # Errors
     /// Returns an error if there is no such version, or the history cannot be read.

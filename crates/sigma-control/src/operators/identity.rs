@@ -1,4 +1,4 @@
-//! Who a listener for operators is towards its callers, and who they have to be.
+//! The identity of an operators' listener, and the required identity of its callers.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,7 +24,8 @@ const FILE_MAX: u64 = 1 << 20;
 /// The only protocol that these listeners speak.
 const ALPN: &[u8] = b"http/1.1";
 
-/// The certificate of a listener, and whom it lets in. Its files are read again when they change.
+/// The certificate of a listener, and the accepted client certificates. Its files are read again when they
+/// change.
 pub(crate) struct Identity {
     tls: AdminTls,
     allow: CidrSet,
@@ -38,7 +39,7 @@ pub(crate) struct Caller {
     chain: Arc<[CertificateDer<'static>]>,
 }
 
-/// The subject of the certificate that a caller has shown, which stands among the extensions of its requests.
+/// The subject of a caller's certificate, as an extension of its requests.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateOf(pub(crate) Arc<str>);
 
@@ -158,7 +159,7 @@ pub(crate) fn read(tls: &AdminTls) -> Result<ServerIdentity, Problem> {
         versions: Versions::ALL,
         offer: Offer::default(),
         client_auth,
-        // Whoever calls shows its certificate each time.
+        // Each call needs a full handshake with the caller's certificate.
         resumption: Resumption::Off,
     };
     ServerIdentity::new(identity).map_err(|error| unusable("cert", &tls.cert, &error))

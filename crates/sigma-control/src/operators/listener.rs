@@ -100,7 +100,7 @@ async fn accept_while_open(
     }
 }
 
-/// Waits until connections are taken, or are not; for ever once nobody says so any more.
+/// Waits until connections are accepted, or are not; forever once the sender is gone.
 async fn until(is_open: &mut watch::Receiver<bool>, wanted: bool) {
     if is_open.wait_for(|is_open| *is_open == wanted).await.is_err() {
         std::future::pending().await
@@ -140,7 +140,7 @@ impl Open {
     }
 }
 
-/// What is known of one connection.
+/// State of one connection.
 struct Connection {
     /// In hand: from their heads to the last bytes of their answers.
     requests: AtomicUsize,
@@ -281,7 +281,7 @@ fn shut_out() -> Response {
     answer
 }
 
-/// How much of a body is read on that nobody wants any more.
+/// Limits for reading the rest of an unwanted body.
 #[derive(Clone, Copy)]
 struct Linger {
     bytes: u64,
@@ -345,13 +345,13 @@ impl Drop for Lingering {
                     }
                 }
             };
-            // Whether it came to its end or not, nobody waits for it.
+            // Complete or not, the rest is dropped.
             drop(tokio::time::timeout(time, read_on).await);
         });
     }
 }
 
-/// A connection whose peer has to take what is written to it.
+/// A connection whose peer has to read written data in time.
 struct Patient {
     stream: TcpStream,
     limit: Duration,

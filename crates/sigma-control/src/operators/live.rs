@@ -1,8 +1,8 @@
-//! What requests are like right now: what the workers have counted since somebody looks, by the second and in a
-//! window of the last minute.
+//! Live statistics of requests: counts of the workers since the first query, by the second and in a window of
+//! the last minute.
 //!
-//! Whoever asks makes the workers count, for [`WATCH_FOR`] from then on. The first answer after a pause knows only
-//! what is counted always.
+//! A query makes the workers count, for [`WATCH_FOR`] from then on. The first answer after a pause has only
+//! the permanent counters.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use sigma_observe::figures::{Figures, PERCENTILE_ERROR_PERCENT};
 use sigma_proxy::live::{LiveInbox, Table};
 use tokio::time::Instant;
 
-/// Workers count for so long after somebody has asked.
+/// Workers count for so long after a query.
 const WATCH_FOR: Duration = Duration::from_secs(15);
 /// Seconds of the series.
 const SERIES: u64 = 120;
@@ -22,7 +22,7 @@ const WINDOW: u64 = 60;
 /// Seconds that the rows of one slot are about. By the second, a thousand routes would take 10 MiB.
 const SLOT: u64 = 5;
 
-/// What is known of the last minutes.
+/// Statistics of the last minutes.
 #[derive(Debug, Default)]
 struct Window {
     /// Since when workers count, in seconds of [`Live::began`]; None while they do not.
@@ -45,9 +45,9 @@ struct Slot {
 /// Figures by route and by node.
 #[derive(Debug, Default)]
 struct Rows {
-    /// By the route's id; its name beside.
+    /// By the route's id; with its name.
     routes: HashMap<Box<str>, (Option<Box<str>>, Figures)>,
-    /// By the node's address; its host as it was configured beside.
+    /// By the node's address; with its host as it was configured.
     nodes: HashMap<String, (String, Figures)>,
 }
 
@@ -91,13 +91,13 @@ impl Window {
         while self.seconds.front().is_some_and(|(second, _)| second + SERIES < now) {
             self.seconds.pop_front();
         }
-        // What remains is in the window as a whole.
+        // The remaining slots are in the window as a whole.
         while self.slots.front().is_some_and(|slot| slot.begins + WINDOW < now) {
             self.slots.pop_front();
         }
     }
 
-    /// Forgets everything once nobody has asked for a while. What comes late belongs to nobody's window.
+    /// Forgets everything after a while without a query. Late counts belong to no window.
     fn end_if_nobody_looks(&mut self, now: u64) {
         if self.asked + WATCH_FOR.as_secs() <= now {
             *self = Window::default();
@@ -168,17 +168,17 @@ fn shown(figures: &Figures, seconds: u64) -> Value {
     })
 }
 
-/// The control thread's part: who looks, and what is to be seen.
+/// The control thread's part: the time of the last query, and the statistics.
 #[derive(Debug)]
 pub(crate) struct Live {
     began: Instant,
     window: Mutex<Window>,
-    /// Somebody looks who did not before.
+    /// Notified at the first query after a pause.
     looks: tokio::sync::Notify,
 }
 
 impl Live {
-    /// Takes what the workers tell, until the process ends.
+    /// Collects the workers' counts, until the process ends.
     pub(crate) fn begin(inbox: LiveInbox) -> Arc<Live> {
         let live = Arc::new(Live {
             began: Instant::now(),
@@ -202,7 +202,7 @@ impl Live {
         loop {
             tokio::select! {
                 () = self.looks.notified() => inbox.watch(true),
-                // What comes late is nobody's concern any more.
+                // Late counts are dropped.
                 late = inbox.next() => match late {
                     Some(_) => continue,
                     None => return,
@@ -221,7 +221,7 @@ impl Live {
         }
     }
 
-    /// Until when workers count; None if nobody looks.
+    /// Returns until when workers count; None without a query.
     fn watched_until(&self) -> Option<Instant> {
         let window = self.window();
         window.since.map(|_| self.began + Duration::from_secs(window.asked) + WATCH_FOR)
@@ -231,7 +231,7 @@ impl Live {
         self.window().end_if_nobody_looks(self.now());
     }
 
-    /// What there is to be seen, for somebody who looks.
+    /// Returns the statistics, and keeps the workers counting.
     pub(crate) fn look(&self) -> Value {
         let now = self.now();
         let mut window = self.window();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_counted_for_who_does_not_look() {
+    fn workers_do_not_count_without_a_query() {
         let mut window = Window { since: Some(3), asked: 5, ..Window::default() };
         window.add(6, &table(1, 200));
         window.end_if_nobody_looks(4 + WATCH_FOR.as_secs());

@@ -74,12 +74,12 @@ pub enum OpenError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// What a plugin says of where its pages are to be served.
+    /// A plugin's setting of the listener for its pages.
     #[error("{0}")]
     Pages(String),
 }
 
-/// What is written down of changes and calls.
+/// The logs of changes and calls.
 pub(crate) struct Records {
     /// The history; None if none is kept.
     pub(crate) history: Option<Arc<History>>,
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
         let store_settings = settings.store.clone().unwrap_or_default();
         if let Some(file) = admin::settle_key(&mut admin, &store_settings.path)? {
             let path = file.path.display();
-            // Whoever starts for the first time has to find it, however little is logged.
+            // An operator at the first start has to find it, at any log level.
             if file.is_new {
                 tracing::warn!(file = %path, "a key for the Admin API was made; it is in this file");
             } else {
@@ -171,7 +171,7 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 
-/// What stands before the keys of resources: those of a file have nothing before them.
+/// Returns the prefix of the keys of resources: keys of a file have no prefix.
 fn key_prefix(settings: &Settings, is_stored: bool) -> &str {
     match &settings.store {
         Some(store) if store.kind == StoreKind::Etcd => &store.prefix,
@@ -190,7 +190,7 @@ pub(crate) async fn listen(
     listen_as(None, address, router, limits, entrances).await
 }
 
-/// The same over TLS, if there is somebody to be.
+/// Listens over TLS, if there is a certificate.
 async fn listen_as(
     identity: Option<Arc<Identity>>,
     address: SocketAddr,

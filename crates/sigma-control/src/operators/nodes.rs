@@ -23,7 +23,7 @@ pub struct UpstreamNodes {
 }
 
 impl UpstreamNodes {
-    /// What is known of an upstream whose nodes are these.
+    /// Returns the state of an upstream with these nodes.
     pub(crate) fn of(key: &str, set: &EndpointSet, is_checked: bool) -> UpstreamNodes {
         let none = || match set.unresolved {
             Some(fault) => fault.to_string(),
@@ -84,7 +84,7 @@ pub(super) fn measure<'e>(upstreams: impl Iterator<Item = (&'e str, Arc<Endpoint
     Measure { name: "upstream_outliers_not_ejected_total", help, is_counter: true, series }
 }
 
-/// APISIX's words have none for a node that no check has found unhealthy.
+/// APISIX has no word for a node that no check has found unhealthy.
 pub(super) fn status_name(standing: Standing) -> &'static str {
     if standing.ejected.is_some() { State::Unhealthy.name() } else { standing.state.name() }
 }

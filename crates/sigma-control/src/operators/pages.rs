@@ -1,8 +1,8 @@
-//! What enabled plugins serve themselves, on listeners of their own, and the facts that they show.
+//! Pages of enabled plugins, on listeners of their own, and the facts that they show.
 //!
 //! A plugin with endpoints gets a listener where its `plugin_attr` has an `export_addr` or says
-//! `enable_export_server: true`. Answers are made on threads beside the control thread: a page of
-//! ten thousand routes takes a while.
+//! `enable_export_server: true`. Answers are made on separate threads: a page of ten thousand routes takes a
+//! while.
 
 use std::future::poll_fn;
 use std::io;
@@ -43,13 +43,13 @@ const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 /// Largest body of a request to an endpoint; none of them has use for more.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Requests that are answered at a time. Each holds a thread that blocks while it waits, and what it waits for
-/// needs one too: were all of them held, nobody would ever be answered.
+/// Requests that are answered at a time. Each holds a thread that blocks while it waits, and needs another
+/// one to continue: without a limit all could block forever.
 static TURNS: Semaphore = Semaphore::const_new(64);
 
-/// How old facts become where nobody asks for them on a listener.
+/// The age of facts without requests on a listener.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
-/// The shortest such pause, whatever is written: a collection takes some milliseconds of the control thread.
+/// The shortest such pause: a collection takes some milliseconds of the control thread.
 const LEAST_REFRESH: Duration = Duration::from_millis(100);
 
 /// Opens the listeners, and keeps the facts up to date for endpoints that are reached otherwise.
@@ -112,7 +112,7 @@ pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAd
     Ok(Some(address))
 }
 
-/// What one listener serves.
+/// The pages of one listener.
 #[derive(Clone)]
 struct Pages {
     facts: Arc<FactsSource>,
@@ -137,7 +137,7 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
     let Ok(turn) = TURNS.acquire().await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     let (delivery, answered) = oneshot::channel();
     let runtime = tokio::runtime::Handle::current();
-    // What a hook waits for stays on the thread of the hook, and this one is for all operators.
+    // A waiting hook blocks its own thread, and this one is shared by all operators.
     tokio::task::spawn_blocking(move || {
         runtime.block_on(pages.deliver(at, head, body, delivery));
         drop(turn);
@@ -146,8 +146,8 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
 }
 
 impl Pages {
-    /// Answers as one endpoint says, which is asked as workers ask it; it can call nobody from here. Stays until
-    /// the last piece of a body that is made while it is sent.
+    /// Answers from one endpoint, which is called as workers call it; it can send no requests from here.
+    /// Stays until the last piece of a body that is made while it is sent.
     async fn deliver(self, at: usize, head: RequestHead, body: Vec<u8>, answered: oneshot::Sender<Response>) {
         let (local, consumers) = (Rc::new(Local::default()), Consumers::default());
         let env = Env::new(&self.facts.node, &local, &consumers);
@@ -210,7 +210,7 @@ impl Stream for Pieces {
     }
 }
 
-/// The head as hooks see it; None if it is none that a worker would take.
+/// The head as hooks see it; None if a worker would refuse it.
 fn head_of(request: &Request) -> Option<RequestHead> {
     let target = request.uri().path_and_query()?;
     let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
@@ -284,7 +284,7 @@ impl FactsSource {
     }
 }
 
-/// What clients do now.
+/// Returns the current counts of clients.
 fn pulse(running: &Running) -> Pulse {
     let totals = merge(running.counters());
     let requests = totals.get(Counter::Requests);

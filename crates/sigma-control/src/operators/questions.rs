@@ -1,4 +1,4 @@
-//! What the Admin API asks the running gateway.
+//! Queries of the Admin API to the running gateway.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::operators::admin::Question;
 use crate::operators::control_api::{Inspect, shown};
 use crate::operators::nodes::UpstreamNodes;
 
-/// The answer, which is read from what is published and waits for nothing.
+/// Returns the answer, which is read from published state and waits for nothing.
 pub(crate) fn answer(inspect: &dyn Inspect, question: Question) -> Value {
     match question {
         Question::Live => inspect.live(),

@@ -3,7 +3,7 @@
 use sigma_discovery::Report;
 use sigma_plugin::facts::Measure;
 
-/// A metric: name, help, whether it only grows, and its number in a report; None where there is none.
+/// A metric: name, help, whether it only grows, and its number in a report; None where it does not apply.
 type Metric = (&'static str, &'static str, bool, fn(&Report) -> Option<u64>);
 
 const METRICS: [Metric; 10] = [

@@ -1,8 +1,8 @@
 //! The running gateway, as operators may ask it and tell it.
 //!
-//! What is asked is read from what the parts of the gateway publish, and never waits: not for a
-//! change, nor for open exchanges when the process stops. What is told are [`Command`]s, which the
-//! supervisor carries out one after the other.
+//! Answers are read from published state of the gateway's parts, and never wait: not for a change, nor for
+//! open exchanges when the process stops. Orders are [`Command`]s, which the supervisor carries out one after
+//! the other.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ use crate::serving::publisher::{self, Publisher};
 use crate::serving::purges::Purges;
 use crate::store::{Store, StoreStatus};
 
-/// What operators tell the process. The reply tells how it went.
+/// An operator's order to the process. The reply has the result.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Read the file again.
@@ -135,7 +135,7 @@ impl Running {
         self.commands.send(command).await.is_ok()
     }
 
-    /// Has the process stop, whatever it does.
+    /// Stops the process, during any other work.
     pub(crate) fn stop(&self) {
         self.stop.notify_one();
     }
@@ -150,7 +150,7 @@ impl Running {
         &self.counters
     }
 
-    /// What the process uses of what it may use.
+    /// Returns the process's use of its limits.
     pub(crate) fn pressure(&self) -> Arc<Pressure> {
         self.node.part(Pressure::default)
     }
@@ -163,12 +163,12 @@ impl Running {
         totals
     }
 
-    /// What is not served as it stands in the store.
+    /// Returns the objects that are not served as they are in the store.
     pub(crate) fn quarantine(&self) -> Vec<Quarantined> {
         self.publisher.state().desired.quarantine().cloned().collect()
     }
 
-    /// What puts changes into force.
+    /// Returns the publisher of changes.
     pub(crate) fn publisher(&self) -> &Arc<Publisher> {
         &self.publisher
     }
@@ -311,7 +311,7 @@ impl Inspect for Running {
         seen["since_start"] = json!({
             "uptime_seconds": self.started.elapsed().as_secs(),
             "workers": self.counters.len(),
-            // What is rendered is JSON.
+            // The rendered text is JSON.
             "counters": serde_json::from_str::<Value>(&counters).unwrap_or_default(),
         });
         seen
@@ -346,7 +346,7 @@ fn file() -> StoreStatus {
     StoreStatus { kind: "file", revision: 0, lost: None, copied: None }
 }
 
-/// The resources of a kind; what a change is about to replace is still the one before.
+/// Returns the resources of a kind; during a change, still the former ones.
 fn in_force(state: &publisher::State, kind: Kind) -> Vec<InForce> {
     let publisher::State { desired, batch, .. } = state;
     let resources = &desired.config.resources;

@@ -40,8 +40,8 @@ async fn status(State(running): State<Arc<Running>>) -> Response {
 }
 
 async fn ready(State(running): State<Arc<Running>>) -> Response {
-    // A gateway with something in quarantine serves everything else: to take it out of rotation would
-    // be for whoever wrote that to decide for all.
+    // A gateway with something in quarantine serves everything else: otherwise one invalid object could take
+    // all gateways out of rotation.
     let quarantined: Value = running.quarantine().iter().map(control_api::quarantined_item).collect();
     match running.unready() {
         None => json_answer(StatusCode::OK, &json!({"status": "ok", "quarantined": quarantined})),

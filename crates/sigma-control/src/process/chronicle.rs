@@ -1,4 +1,4 @@
-//! What the history is told: how it begins, and what a file says in the words of a store.
+//! Entries of the history: its beginning, and the content of a file in the terms of a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::serving::source::Source;
 use crate::store::history::{Author, By, History, Limits, Place, SETTINGS};
 use crate::store::{Contents, Store};
 
-/// The file beside the store.
+/// The file next to the store.
 const FILE_NAME: &str = "history.redb";
 /// A file with more routes, upstreams and consumers has no history in memory: it would hold all of them once more.
 const IN_MEMORY_OBJECTS: usize = 10_000;
 /// Periods between two looks whether something was missed, which may have everything read again.
 pub(super) const LOOK_PERIODS: u32 = 15;
 
-/// What had the file read.
+/// The cause of a reload of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
     /// The process has started.
@@ -46,7 +46,7 @@ impl Trigger {
     }
 }
 
-/// The history of this process, and what it has to know to tell it.
+/// The history of this process, and the state to write it.
 pub(super) struct Chronicle {
     pub(super) history: Arc<History>,
     keyring: Keyring,
@@ -56,7 +56,7 @@ pub(super) struct Chronicle {
 }
 
 impl Chronicle {
-    /// Begins the history that the settings ask for. `store` is that of the resources, if they are in one.
+    /// Begins the history that the settings ask for. `store` is the resources' store, if they are in one.
     pub(super) fn begin(
         config: &Config,
         store: Option<&Arc<dyn Store>>,
@@ -95,19 +95,19 @@ impl Chronicle {
         }
     }
 
-    /// Tells what was loaded from the store. A copy may be older than what is known.
+    /// Records the resources that were loaded from the store. A copy may be older than the known revision.
     pub(super) fn loaded(&self, store: &dyn Store, contents: &Contents) {
         if store.status().copied.is_none() {
             self.history.found(contents);
         }
     }
 
-    /// Tells what a file says that is in force now.
+    /// Records the content of a file that is in force now.
     pub(super) fn file(&self, source: &Source, trigger: Trigger, config: &Config, is_stored: bool) {
         self.history.file(author(source, trigger), self.values(config, is_stored));
     }
 
-    /// Tells that the file was refused.
+    /// Records that the file was refused.
     pub(super) fn refused(&self, source: &Source, trigger: Trigger, reason: &str) {
         self.history.refused(author(source, trigger), reason);
     }

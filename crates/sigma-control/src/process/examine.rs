@@ -19,9 +19,9 @@ use crate::serving::references::References;
 use crate::serving::revealed::Revealed;
 use crate::serving::secret::{Limits, Secrets, Unresolved};
 
-/// Compiles a configuration that is not to be served, for tools that look at it. `plugins` are
-/// those of the build. What a start would look up is looked up: the environment, and the secret
-/// managers that the configuration names. Blocks meanwhile; not to be called within a runtime.
+/// Compiles a configuration that is not to be served, for tools that look at it. `plugins` are the build's
+/// plugins. External values are looked up as at a start: the environment, and the secret managers that the
+/// configuration names. Blocks meanwhile; not to be called within a runtime.
 ///
 /// # Errors
 /// Returns an error if the configuration cannot be compiled: every problem that the check of the
@@ -59,8 +59,7 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     })
 }
 
-/// What no process could start with, whatever it serves: resources in two places, and listeners that
-/// would stand in each other's way.
+/// Returns the problems that prevent any start: resources in two places, and conflicting listeners.
 pub(crate) fn unfit(config: &Config, plugins: &Roster) -> Vec<Problem> {
     let mut problems = Vec::new();
     if config.settings.store.is_some() || config.settings.admin.is_some() {

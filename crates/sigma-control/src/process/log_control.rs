@@ -9,14 +9,14 @@ pub trait LogControl {
     /// # Errors
     /// Returns an error if the filter is not understood.
     fn set_level(&self, filter: &str) -> Result<(), String>;
-    /// Opens the file anew, after it was renamed.
+    /// Reopens the file, after it was renamed.
     fn reopen(&self);
-    /// Tells the caller of a reload or an upgrade how it went: a note on what was done, or the problem.
+    /// Reports the result of a reload or an upgrade to the caller: a note on the changes, or the problem.
     fn carried_out(&mut self, result: Result<&str, &str>);
-    /// Where it tells that, for the program that takes the place of this one in the same process; None if it tells it
-    /// nowhere.
+    /// Returns the descriptor of that report, for the program that replaces this one in the same process;
+    /// None without a report.
     fn outcome(&self) -> Option<BorrowedFd<'_>>;
-    /// Waits a moment until what was said is written.
+    /// Waits a moment until earlier lines are written.
     fn flush(&self);
 }
 

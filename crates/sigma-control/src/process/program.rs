@@ -15,8 +15,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// This process's; to be called before it goes to another folder. A path that was given when it started is followed again at each start, so that a file put in
-    /// its place, or a link that leads elsewhere since, is what is started then.
+    /// This process's; to be called before it goes to another folder. A path that was given at its start is
+    /// resolved again at each start, so that a replaced file, or a link that leads elsewhere since, is used
+    /// then.
     ///
     /// # Errors
     /// Returns an error if the system does not say which program this is.
@@ -38,7 +39,7 @@ impl Program {
         command
     }
 
-    /// What it was started with, without its own name.
+    /// Returns its arguments, without its own name.
     pub(crate) fn arguments(&self) -> &[OsString] {
         &self.arguments
     }

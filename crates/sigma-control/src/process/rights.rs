@@ -1,4 +1,4 @@
-//! What the process may do: its user, its limits, its folder.
+//! The rights of the process: its user, its limits, its folder.
 
 use std::fs;
 use std::io;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_named() {
+    fn missing_rights_are_named() {
         let check = |process: Process, words: &str| {
             let error = confine(&process).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -1,4 +1,4 @@
-//! What a start needs besides the parts that it puts together, and why it may fail.
+//! Inputs of a start besides the parts that it puts together, and its errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,13 +58,13 @@ pub enum StartError {
     /// A listener for operators.
     #[error(transparent)]
     Operators(#[from] OpenError),
-    /// What secrets are read with.
+    /// The readers of secrets.
     #[error("{0}")]
     Secrets(String),
     /// A change of a node.
     #[error("{0}")]
     Edit(String),
-    /// What the process before has.
+    /// The possessions of the previous process.
     #[error("cannot take over from the previous process: {0}")]
     Handover(std::io::Error),
     /// The gateway in the background.
@@ -160,7 +160,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) -> Vec<&'static st
     changed
 }
 
-/// What has become of a reload, for its operator.
+/// Returns the result of a reload, for its operator.
 pub(super) fn reload_note(need_restart: &[&str]) -> String {
     match need_restart {
         [] => "reloaded".to_owned(),
@@ -189,9 +189,8 @@ impl Signals {
     }
 }
 
-/// The endpoints of upstreams, whose health a webhook is told of if there is one. They begin with what the file
-/// says of them. Within a runtime.
-/// What the process before has known is newer.
+/// Returns the endpoints of upstreams, whose health events go to a webhook if there is one. Their health
+/// begins with the file's content. Within a runtime. The state of the previous process is newer.
 pub(super) fn endpoints(
     settings: &Settings,
     workers: usize,
@@ -212,18 +211,18 @@ pub(super) fn endpoints(
     endpoints
 }
 
-/// What was there before this process.
+/// The possessions of earlier processes.
 pub(super) struct Before {
     pub(super) links: Links,
     /// Sockets that are bound already.
     pub(super) sockets: Arc<Sockets>,
-    /// What the process before has known.
+    /// The state of the previous process.
     pub(super) state: Option<State>,
 }
 
 impl Before {
-    /// Asks whoever has started this process. To be called when nothing but what comes from there can stop a start
-    /// any more.
+    /// Requests the possessions of the process that started this one. To be called when only an error there
+    /// can stop a start any more.
     pub(super) async fn ask(origin: &Origin) -> Result<Before, StartError> {
         let links = origin.links().map_err(StartError::Handover)?;
         let (mut sockets, mut state) = (Sockets::default(), None);
@@ -261,7 +260,7 @@ impl Before {
         }
     }
 
-    /// When this process receives datagrams: whoever was there before may have sessions for it.
+    /// Returns when this process receives datagrams: the previous one may have sessions for it.
     pub(super) fn receiving(&self) -> Receiving {
         if self.links.predecessor.is_some() { Receiving::Later } else { Receiving::AtOnce }
     }
@@ -288,7 +287,8 @@ pub(super) fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) ->
     if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
 }
 
-/// What the configuration names beside its text; some of it is kept up to date until the process ends.
+/// Loads the files and other sources that the configuration names; some are kept up to date until the process
+/// ends.
 pub(super) async fn files(settings: &Settings, store: Option<&Arc<dyn Store>>, keyring: &Keyring) -> Files {
     let (keys, keeper) = TicketKeeper::begin(&settings.tls, store, keyring).await.unzip();
     if let Some(keeper) = keeper {
@@ -297,7 +297,7 @@ pub(super) async fn files(settings: &Settings, store: Option<&Arc<dyn Store>>, k
     Files::followed_on(Handle::current(), &settings.tls).with_ticket_keys(keys)
 }
 
-/// Begins what goes on beside the traffic until the process ends.
+/// Starts the background tasks of the process.
 pub(super) fn look_after(
     publisher: &Arc<Publisher>,
     health_file: Option<&HealthFile>,
@@ -312,7 +312,8 @@ pub(super) fn look_after(
     }
 }
 
-/// What is desired with what the store has, if there is one, and what an earlier process had of it.
+/// Returns the desired configuration with the store's content, if there is a store, and an earlier process's
+/// copy of it.
 pub(super) async fn with_stored(
     mut desired: Desired,
     store: Option<&Arc<dyn Store>>,

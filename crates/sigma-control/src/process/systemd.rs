@@ -1,7 +1,7 @@
 //! systemd, or what else starts services and speaks as it does, if it has started this process.
 //!
-//! It is told when the gateway serves, reloads and stops, and that it is alive; sockets that it has bound are listened
-//! on. Without one, all of this does nothing.
+//! The service manager is notified when the gateway serves, reloads and stops, and that it is alive; the
+//! gateway listens on sockets that it has bound. Without one, all of this does nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ impl Systemd {
     /// The one that has started this process, or the process whose place this one takes.
     pub(crate) fn of_environment(is_successor: bool) -> Systemd {
         let limit = match sd_notify::watchdog_enabled() {
-            // What it wants of the one, it wants of the other; only the number of the process differs.
+            // The interval is the same for both; only the number of the process differs.
             None if is_successor => number("WATCHDOG_USEC").map(Duration::from_micros),
             limit => limit,
         };
@@ -53,7 +53,8 @@ impl Systemd {
         tell(&[NotifyState::MainPid(pid), NotifyState::Ready]);
     }
 
-    /// Everything is alive. To be called each second or so; it is told no more often than it has to be.
+    /// Everything is alive. To be called each second or so; notifications are sent only as often as
+    /// necessary.
     pub(crate) fn alive(&mut self, now: Instant) {
         let Some(period) = self.period else { return };
         if self.last.is_none_or(|last| now.duration_since(last) >= period) {
@@ -82,7 +83,7 @@ const FIRST: u64 = 3;
 /// # Errors
 /// Returns an error if they are not there.
 pub(super) fn sockets() -> io::Result<Vec<OwnedFd>> {
-    // Those of a process that has started this one are not meant.
+    // Sockets for the starter of this process are not meant.
     if number("LISTEN_PID") != Some(std::process::id().into()) {
         return Ok(Vec::new());
     }

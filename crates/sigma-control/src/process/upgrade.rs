@@ -1,4 +1,4 @@
-//! The process that takes the place of this one: how it is started, and what it gets.
+//! The process that replaces this one: how it is started, and its possessions.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +20,8 @@ use crate::operators::running::{Running, fault_names};
 use crate::serving::publisher::Publisher;
 use crate::store::Store;
 
-/// A thread that starts programs. They get its priority, which is that of workers: the control thread has stepped back
-/// behind them.
+/// A thread that starts programs. They inherit its priority, the priority of workers: the control thread has
+/// a lower one.
 #[derive(Debug, Clone)]
 pub(crate) struct Starter(mpsc::Sender<(Command, oneshot::Sender<io::Result<Child>>)>);
 
@@ -34,7 +34,8 @@ impl Starter {
         let (sender, commands) = mpsc::channel::<(Command, oneshot::Sender<io::Result<Child>>)>();
         std::thread::Builder::new().name("sigma-starter".into()).spawn(move || {
             for (mut command, reply) in commands {
-                // Whoever has asked ends what was started; if nobody waits any more, it ends for want of a predecessor.
+                // The caller ends the started process; if the caller has left, it ends for want of a
+                // predecessor.
                 let _ = reply.send(command.spawn());
             }
         })?;
@@ -49,19 +50,19 @@ impl Starter {
     }
 }
 
-/// A process that serves in the place of this one.
+/// A process that serves instead of this one.
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) channel: Channel,
     pub(crate) version: String,
     /// It goes on with sessions over UDP.
     pub(crate) takes_sessions: bool,
-    /// Unknown if somebody else has started it.
+    /// Unknown if another process has started it.
     pub(crate) pid: Option<u32>,
 }
 
 impl Successor {
-    /// What has become of the upgrade, for its operator.
+    /// Returns the result of the upgrade, for its operator.
     pub(crate) fn note(&self) -> String {
         let own = env!("CARGO_PKG_VERSION");
         let versions = match self.version == own {
@@ -139,7 +140,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Gives what there is to whoever is at the other end.
+/// Hands the possessions over to the process at the other end.
 ///
 /// # Errors
 /// Returns an error that says why there is no successor; this process has all again.
@@ -160,7 +161,7 @@ pub(crate) async fn give(
     }
 }
 
-/// What a running gateway has.
+/// The possessions of a running gateway.
 pub(crate) struct Possessions {
     sockets: Vec<OwnedFd>,
     ticket_keys: (Vec<SharedKey>, Duration),
@@ -177,7 +178,7 @@ fn ms(time: Duration) -> u64 {
 }
 
 impl Possessions {
-    /// Those of `gateway` and of what is around it.
+    /// Returns the possessions of `gateway` and of its process.
     ///
     /// # Errors
     /// Returns an error if there are too many open files.
@@ -226,7 +227,7 @@ impl Possessions {
 
 impl Estate for Possessions {
     async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)> {
-        // Whoever calls now waits for the successor. So what a call that was answered has changed is in the store.
+        // New callers wait for the successor. So the changes of answered calls are in the store.
         self.entrances.pause().await;
         if let Some(store) = &self.store {
             store.release().await.map_err(io::Error::other)?;

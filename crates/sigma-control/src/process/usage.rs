@@ -1,4 +1,4 @@
-//! What the process uses of what it may use, for workers that refuse requests before it is too much.
+//! The process's use of its limits, for workers that refuse requests under pressure.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use sigma_net::{limits, memory};
 use sigma_plugin::Node;
 use sigma_proxy::Pressure;
 
-/// What the process uses, and whom that is told.
+/// Measures the process's use, and publishes it to workers.
 pub(super) struct Usage {
     told: Arc<Pressure>,
     /// Bytes that its cgroup may have.
@@ -17,7 +17,8 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// As seen by `workers` workers, which are told at once how much of the memory each may hold for clients.
+    /// Returns the meter for `workers` workers, which learn at once how much of the memory each may hold for
+    /// clients.
     pub(super) fn of(node: &Node, workers: usize) -> Usage {
         let told = node.part(Pressure::default);
         let memory_limit = memory::cgroup_limit();

@@ -14,7 +14,7 @@ const LOOK_MS: u32 = 1_000;
 /// A parent that could not help is asked again after so many looks.
 const ASK_AGAIN: u32 = 10;
 
-/// What was seen of the workers.
+/// Observations of the workers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchOver {
     heartbeat: Heartbeat,
@@ -23,7 +23,7 @@ pub(crate) struct WatchOver {
 }
 
 impl WatchOver {
-    /// Looks at the workers, once a second. Returns what is wrong with them; the log says it once.
+    /// Checks the workers, once a second. Returns the problem with them; it is logged once.
     pub(crate) fn look(&mut self, gateway: &Gateway, settings: &Process) -> Option<&'static str> {
         let looks = settings.stuck_worker_ms.div_ceil(LOOK_MS);
         let stuck = self.heartbeat.look(gateway.inheritance().counters(), looks.max(1)).filter(|_| looks > 0);
@@ -44,7 +44,7 @@ impl WatchOver {
         problem
     }
 
-    /// Whether the parent is to be told of the problem now.
+    /// Whether the problem is to be reported to the parent now.
     pub(crate) fn is_to_be_told(&self) -> bool {
         self.problem.is_some_and(|(_, times)| times % ASK_AGAIN == 0)
     }

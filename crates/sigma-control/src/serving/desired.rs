@@ -1,5 +1,5 @@
-//! What is to be served: the configuration as the store has it. What is invalid there is quarantined:
-//! its last good form stays if that lets nothing through which the new one guards, else it is closed.
+//! The desired configuration: the resources of the store. Invalid ones are quarantined: the last good form
+//! stays if it lets no request pass that the new one guards, else the resource is closed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -27,31 +27,30 @@ type Read = (AnyResource, Vec<Problem>);
 /// and asks again.
 const WARNINGS_PER_OBJECT: usize = 16;
 
-/// An object of the store that is not served as it stands there.
+/// An object of the store that is not served as it is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// Its key, such as `routes/1`.
     pub key: ResourceKey,
-    /// What is wrong with it.
+    /// Its problem.
     pub reason: String,
     /// Since when.
     pub since: SystemTime,
     /// The store's revision in which it was written.
     pub revision: u64,
-    /// What is served in its place.
+    /// The form that is served instead.
     pub standing: Standing,
 }
 
-/// What is served in the place of an object that cannot be served as it was written.
+/// The replacement of an object that cannot be served as it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The form before it.
     LastGood,
-    /// 503, or no handshake for the names of an ssl. That is so where there is no form before it, and
-    /// where that one lets through what the new one guards.
+    /// 503, or no handshake for the names of an ssl. That is so without an earlier form, and where the
+    /// earlier form lets requests pass that the new one guards.
     Closed,
-    /// Nothing: it is unknown whom it would have served, or it serves nobody by itself. What was in force
-    /// before stays.
+    /// Nothing: its requests are unknown, or it serves none by itself. The former state stays in force.
     LeftOut,
 }
 
@@ -75,11 +74,11 @@ struct Former {
     closed: bool,
 }
 
-/// What a batch of events changed, and how it was before.
+/// The changes of a batch of events, and the former state.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     before: HashMap<ResourceKey, Option<Former>>,
-    /// Those of them that were refused before, and are tried once more.
+    /// Refused ones, which are tried once more.
     retried: Vec<ResourceKey>,
 }
 
@@ -118,21 +117,21 @@ pub(crate) struct Desired {
     read: u64,
     /// The revision of the newest change of resources that is known.
     changed: u64,
-    /// How each resource was written, by kind and id, to tell on a reload what has changed.
+    /// The written form of each resource, by kind and id, to find the changes on a reload.
     written: BTreeMap<Kind, HashMap<Box<str>, Written>>,
     hasher: RandomState,
     quarantine: BTreeMap<ResourceKey, Quarantined>,
-    /// Of these, what is valid by itself but could not be compiled: it may fit when something else
-    /// has changed. With it goes when it was created.
+    /// Resources that are valid by themselves but could not be compiled: they may fit when something else has
+    /// changed. Each with its revision of creation.
     refused: HashMap<ResourceKey, (AnyResource, u64)>,
-    /// What the store has below services: what fields of their schemas cost, by service and id. None for one that could
-    /// never be read.
+    /// The store's objects below services: costs of fields of their schemas, by service and id. None for one
+    /// that could never be read.
     decorations: BTreeMap<Box<str>, BTreeMap<Box<str>, Option<Decoration>>>,
     /// A configuration is in force, which a change that cannot be read leaves as it is.
     is_serving: bool,
     /// Services below which something has changed that is not in them yet.
     redecorated: BTreeSet<Box<str>>,
-    /// What should be known of the file, though it stops nothing.
+    /// Warnings about the file.
     file_warnings: Vec<Problem>,
     /// The same of the store's objects.
     warnings: BTreeMap<ResourceKey, Vec<Problem>>,
@@ -147,7 +146,7 @@ struct Written {
 }
 
 impl Desired {
-    /// Begins with what the file says.
+    /// Begins with the file's content.
     pub(crate) fn new(checked: Checked, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
         let mut desired = Desired {
             config: Config::default(),
@@ -170,7 +169,7 @@ impl Desired {
         desired
     }
 
-    /// Takes over what a file says that holds all resources.
+    /// Applies a file with all resources.
     pub(crate) fn replace_file(&mut self, checked: Checked) {
         let Checked { config, warnings, set_aside, .. } = checked;
         (self.config, self.file_warnings) = (config, warnings);
@@ -183,14 +182,14 @@ impl Desired {
         }
     }
 
-    /// Takes over the settings of a file beside which a store holds the resources.
+    /// Applies the settings of a file whose resources are in a store.
     pub(crate) fn replace_settings(&mut self, checked: Checked) {
         let resources = std::mem::take(&mut self.config.resources);
         (self.config, self.file_warnings) = (Config { resources, ..checked.config }, checked.warnings);
     }
 
-    /// What should be known though it stops nothing: of the file, then of the store's objects, whose
-    /// pointers begin with their keys.
+    /// Returns warnings: about the file, then about the store's objects, whose pointers begin with their
+    /// keys.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = &Problem> {
         self.file_warnings.iter().chain(self.warnings.values().flatten())
     }
@@ -232,12 +231,12 @@ impl Desired {
         self.config.resources.order(key).map(Order::created)
     }
 
-    /// What is not served as it stands in the store.
+    /// Returns the objects that are not served as they are in the store.
     pub(crate) fn quarantine(&self) -> impl Iterator<Item = &Quarantined> {
         self.quarantine.values()
     }
 
-    /// Takes over what a store tells; notes in `batch` what that changes.
+    /// Applies an event of the store; notes its changes in `batch`.
     pub(crate) fn absorb(&mut self, event: Event, batch: &mut Batch) {
         self.is_serving = true;
         match event {
@@ -262,7 +261,7 @@ impl Desired {
         }
     }
 
-    /// Takes in forms from before a restart, so that what has become invalid since has a last good form.
+    /// Restores forms from before a restart, so that a resource that is invalid now has a last good form.
     pub(crate) fn remember(&mut self, earlier: &[Record]) {
         earlier.iter().for_each(|record| self.put(record, &mut Batch::default()));
         self.redecorate(&mut Batch::default());
@@ -330,7 +329,7 @@ impl Desired {
         }
     }
 
-    /// Puts what has changed below services into them.
+    /// Merges changed objects below services into them.
     fn redecorate(&mut self, batch: &mut Batch) {
         for service in std::mem::take(&mut self.redecorated) {
             let key = ResourceKey::new(Kind::Service, &*service);
@@ -343,7 +342,7 @@ impl Desired {
         }
     }
 
-    /// A resource with what the store has below it.
+    /// Returns a resource with the store's objects below it.
     fn decorated(&self, resource: AnyResource) -> AnyResource {
         let AnyResource::Service(mut service) = resource else { return resource };
         let below = self.decorations.get(service.id.as_str());
@@ -399,8 +398,7 @@ impl Desired {
         Some(Former { resource, created, closed })
     }
 
-    /// The resource and what should be known of it; or why it is none, with the value if that could be
-    /// read at all.
+    /// Returns the resource and warnings about it; or the problem, with the value if it could be read at all.
     fn read(&self, key: &ResourceKey, record: &Record) -> Result<Read, (Option<Value>, String)> {
         let mut value = strict_json(&record.value).map_err(|error| match error {
             JsonError::Syntax(error) => (None, format!("the value is not JSON: {error}")),
@@ -423,8 +421,7 @@ impl Desired {
         Ok((resource, warnings.into_iter().map(|problem| problem.within(&place)).collect()))
     }
 
-    /// Decides what is served in the place of a record that is no resource. `value` is None if
-    /// nothing of it can be read.
+    /// Decides on the replacement of an invalid record. `value` is None if nothing of it can be read.
     fn hold_place(
         &mut self,
         key: &ResourceKey,
@@ -435,7 +432,7 @@ impl Desired {
         let value = value.filter(|value| value.is_object());
         let last = self.former(key);
         if self.is_serving && last.is_none() && !stored::tells_whom(key, value.unwrap_or(&Value::Null)) {
-            // What it was to guard is unknown, and what is in force is no more open than it was before.
+            // Its guards are unknown, and the present state is no more open than it was before.
             return Standing::LeftOut;
         }
         let outline = stored::outline(key, value.unwrap_or(&Value::Null));
@@ -447,7 +444,7 @@ impl Desired {
                 self.close(key, outline, created, batch);
             }
             (None, None) => return Standing::LeftOut,
-            // Where the new form cannot be read at all, the place of the one before it is kept.
+            // Where the new form cannot be read at all, the resource is closed.
             (Some(_), None) => {}
             (_, Some(outline)) => self.close(key, outline, created, batch),
         }
@@ -474,7 +471,7 @@ impl Desired {
         }
     }
 
-    /// A resource turned out to be unusable, by itself or after a change of what it refers to. Its
+    /// Reverts a resource that turned out to be unusable, by itself or after a change of its references. Its
     /// last good form stays if it may stand in; otherwise its place is kept.
     pub(crate) fn revert(&mut self, key: &ResourceKey, reason: String, batch: &mut Batch) {
         batch.retried.retain(|retried| retried != key);
@@ -520,8 +517,8 @@ impl Desired {
         true
     }
 
-    /// Closes a resource that is there, or takes it out if it is for nobody by itself; whether it
-    /// still has a place.
+    /// Closes an existing resource, or removes it if it serves no request by itself; returns whether it still
+    /// has a place.
     fn keep_place(&mut self, key: &ResourceKey) -> bool {
         if stored::has_place(key.kind) {
             self.config.resources.close(key.clone());
@@ -531,7 +528,7 @@ impl Desired {
         false
     }
 
-    /// What is served in the place of a resource that has just been refused.
+    /// Returns the replacement of a resource that has just been refused.
     fn standing(&self, key: &ResourceKey) -> Standing {
         if self.config.resources.is_closed(key) { Standing::Closed } else { Standing::LeftOut }
     }
@@ -589,7 +586,7 @@ mod tests {
     const GOOD: &str = r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#;
 
     #[test]
-    fn what_is_invalid_leaves_the_last_good_form() {
+    fn an_invalid_object_leaves_the_last_good_form() {
         let mut desired = desired();
         let mut batch = Batch::default();
         let put = |value, revision| changed(revision, vec![Change::Put(record("routes/1", value, revision))]);
@@ -622,7 +619,7 @@ mod tests {
         assert_eq!(keys, ["routes/2", "routes/3"]);
     }
 
-    /// What stands below a service in the store is in it, however the two came.
+    /// A service contains the store's objects below it, in any order of arrival.
     #[test]
     fn decorations_are_in_their_services() {
         let mut desired = desired();
@@ -722,7 +719,7 @@ mod tests {
         };
         assert_eq!((kept(&desired), batch.keys()), ((false, true), vec![key.clone()]));
         assert_eq!(desired.quarantine().count(), 2);
-        // What was refused is tried once more, and stays refused or is in force.
+        // A refused resource is tried once more, and stays refused or comes into force.
         for succeeds in [false, true] {
             let mut batch = Batch::default();
             desired.retry(|refused| *refused == key, &mut batch);
@@ -739,7 +736,7 @@ mod tests {
 
     /// The form before stays only where it lets nothing through that the new one guards.
     #[test]
-    fn what_was_more_open_does_not_stand_in() {
+    fn a_more_open_form_does_not_replace() {
         let check = |key: &str, good: &str, bad: &str, expected: Standing| {
             let mut desired = desired();
             desired.absorb(changed(1, vec![Change::Put(record(key, good, 1))]), &mut Batch::default());
@@ -771,7 +768,7 @@ mod tests {
 
     /// Without a form before it, the place is kept of everything of which it is known.
     #[test]
-    fn what_was_never_good_keeps_its_place() {
+    fn a_resource_that_was_never_good_keeps_its_place() {
         let check = |key: &str, bad: &str, expected: Standing| {
             let mut desired = desired();
             let mut batch = Batch::default();
@@ -802,9 +799,10 @@ mod tests {
         check("plugin_metadata/cors", "garbage", Standing::LeftOut);
     }
 
-    /// A change that cannot be read leaves what is in force. At a start nothing is in force, and all is closed.
+    /// A change that cannot be read leaves the present state in force. At a start nothing is in force, and
+    /// all is closed.
     #[test]
-    fn what_cannot_be_read_is_not_applied() {
+    fn unreadable_changes_are_not_applied() {
         let rows = [
             ("global_rules/1", "garbage"),
             ("global_rules/1", ""),

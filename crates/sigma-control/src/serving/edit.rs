@@ -13,11 +13,11 @@ pub(crate) struct Edit {
     pub(crate) app: String,
     /// Its host, with the port if it has one.
     pub(crate) host: String,
-    /// What becomes of it.
+    /// The change.
     pub(crate) change: Change,
 }
 
-/// What becomes of a backend.
+/// A change of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It gets no requests, or gets them again.

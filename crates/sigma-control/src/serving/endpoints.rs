@@ -42,7 +42,7 @@ struct Compiled {
     plan: Option<Arc<Plan>>,
     cell: Arc<UpstreamCell>,
     service: Option<Box<str>>,
-    /// What operators want of its nodes.
+    /// The operators' states of its nodes.
     node_states: BTreeMap<Box<str>, NodeState>,
 }
 
@@ -118,27 +118,27 @@ impl Endpoints {
         Endpoints { workers, dns, discovery, registries, ..Endpoints::default() }
     }
 
-    /// Tells whoever is to know when a node goes out or comes back.
+    /// Reports health events to `events` when a node goes out or comes back.
     pub(crate) fn telling(self, events: HealthEvents) -> Endpoints {
         Endpoints { checkers: Checkers::telling(events), ..self }
     }
 
-    /// Begins with what was known of nodes before this process.
+    /// Begins with the health of nodes before this process.
     pub(crate) fn begin_with_health(&mut self, kept: Kept) {
         self.checkers.begin_with(kept);
     }
 
-    /// What is known of nodes, for the next process.
+    /// Returns the health of nodes, for the next process.
     pub(crate) fn kept_health(&self) -> Kept {
         self.checkers.kept()
     }
 
-    /// What moves when that changes.
+    /// Returns a number that changes with it.
     pub(crate) fn health_changes(&self) -> u64 {
         self.checkers.changes()
     }
 
-    /// What was known before this process is too old for nodes that have not come yet.
+    /// Drops the former health of nodes that have not come yet: it is too old.
     pub(crate) fn forget_earlier_health(&mut self) {
         self.checkers.forget_earlier();
     }
@@ -148,7 +148,7 @@ impl Endpoints {
         self.checkers.findings()
     }
 
-    /// Takes out what other gateways have found, as far as `agreement` goes.
+    /// Ejects nodes that other gateways have found unhealthy, as far as `agreement` allows.
     pub(crate) fn heed(&mut self, others: &[Arc<Findings>], agreement: &Agreement) {
         self.checkers.heed(others, agreement);
     }
@@ -201,7 +201,7 @@ impl Endpoints {
             pending.upstreams.into_iter().zip(pending.watches)
         {
             let states = self.checkers.states();
-            // Also what was told since the nodes were planned.
+            // Including states that were set since the nodes were planned.
             if states.configure(&key, node_states) || states.are_told() {
                 self.want(&key, &cell.load().endpoints);
             }
@@ -241,8 +241,8 @@ impl Endpoints {
         all
     }
 
-    /// Puts a node, by its name or its address, into a state. Returned is the state that holds: what the
-    /// configuration takes away stays so.
+    /// Puts a node, by its name or its address, into a state. Returns the resulting state: a node that the
+    /// configuration takes out stays out.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
@@ -316,12 +316,12 @@ impl Endpoints {
         Ok(Box::new(RegistryFeed(subscription)))
     }
 
-    /// What is known of a registry, in APISIX's form; None if it has none.
+    /// Returns the data of a registry, in APISIX's form; None without this registry.
     pub(crate) fn dump(&self, registry: Registry) -> Option<Value> {
         self.registries.dump(registry)
     }
 
-    /// What is stored of a registry for the next start; None if nothing is. Within a runtime.
+    /// Returns the stored list of a registry for the next start; None if nothing is stored. Within a runtime.
     pub(crate) fn stored(
         &self,
         registry: Registry,
@@ -391,7 +391,7 @@ impl Feed for RegistryFeed {
     }
 }
 
-/// What tells the services of upstreams apart: nodes are the same as long as this is.
+/// Returns a key for the service of an upstream: nodes are the same as long as it is.
 fn service_of(config: &resources::Upstream) -> Box<str> {
     let args = config.discovery_args.as_deref();
     let shown = args.map(|args| serde_json::to_string(args).unwrap_or_default()).unwrap_or_default();
@@ -502,7 +502,7 @@ mod tests {
 
     const NODES: u32 = 100;
 
-    /// What a compilation asks for, and the commit after it. No two changes have a node in common.
+    /// Does the requests of a compilation, and the commit after it. No two changes have a node in common.
     fn put(endpoints: &mut Endpoints, change: u32) -> Arc<UpstreamCell> {
         let node = |n: u32| {
             let [_, a, b, c] = (change * NODES + n).to_be_bytes();
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn upstreams_that_are_compiled_anew_leave_nothing_behind() {
+    async fn recompiled_upstreams_leave_nothing_behind() {
         let (mut endpoints, nodes) = (Endpoints::default(), NODES as usize);
         let mut cell = put(&mut endpoints, 0);
         for change in 1..200 {
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn name_servers_that_cannot_be_read_are_told() {
+    fn unreadable_name_servers_are_reported() {
         let dns = sigma_config::discovery::DnsDiscovery {
             resolv_conf: Some("/nowhere/resolv.conf".into()),
             ..Default::default()

@@ -1,7 +1,6 @@
-//! When the certificates in force expire, and who is told of it in time.
+//! Expiry of the certificates in force, with warnings in time.
 //!
-//! Nothing is taken out of use for its age: whoever is shown an expired certificate refuses it anyway, and some
-//! do not look.
+//! An expired certificate stays in use: peers that check refuse it anyway, and some do not check.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -27,9 +26,9 @@ const DAY_S: i64 = 86_400;
 /// A certificate in force.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct InUse {
-    /// Where it stands, such as `ssls/1`.
+    /// Its place, such as `ssls/1`.
     pub(crate) place: String,
-    /// Who is shown it.
+    /// The side that it is shown to.
     pub(crate) side: Side,
     /// The DNS names that it is for.
     pub(crate) names: Vec<String>,
@@ -57,8 +56,9 @@ impl InUse {
         }
     }
 
-    /// How it stands at `now`, in Unix seconds, where `days` before the end are worth a word. None of them comes
-    /// before the last third of its lifetime: one that is good for 30 days is renewed after 20.
+    /// Returns its state at `now`, in Unix seconds, where `days` are the thresholds of warnings before the
+    /// end. No warning comes before the last third of its lifetime: one that is valid for 30 days is renewed
+    /// after 20.
     pub(crate) fn standing(&self, days: &[u32], now: i64) -> Standing {
         let (Some(ends), Some(begins)) = (self.ends, self.begins) else { return Standing::Unreadable };
         let left = ends.saturating_sub(now);
@@ -88,13 +88,13 @@ impl InUse {
     fn end(&self) -> String {
         let seconds = self.ends.and_then(|ends| u64::try_from(ends).ok()).unwrap_or_default();
         let clock = Clock::new(seconds.saturating_mul(1000));
-        // The date is what comes before the time of day.
+        // The date is the part before the time of day.
         let text = String::from_utf8_lossy(clock.time_iso8601()).into_owned();
         text.split('T').next().unwrap_or_default().to_owned()
     }
 }
 
-/// How a certificate stands, the most urgent last.
+/// The state of a certificate, the most urgent last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// It is in force, and will be for a while.
@@ -121,7 +121,7 @@ impl Standing {
         }
     }
 
-    /// What is to be done, as a sentence; None if nothing is.
+    /// Returns the remedy, as a sentence; None if nothing is to be done.
     fn advice(self) -> Option<&'static str> {
         match self {
             Standing::Good => None,
@@ -135,12 +135,13 @@ impl Standing {
     }
 }
 
-/// What has been said of the certificates in force.
+/// Past messages about the certificates in force.
 #[derive(Default)]
 struct Told(HashMap<InUse, Standing>);
 
 impl Told {
-    /// What is to be said at `now` of `certificates`: each threshold once, and only the nearest of several.
+    /// Returns the messages at `now` about `certificates`: each threshold once, and only the nearest of
+    /// several.
     fn look(&mut self, certificates: Vec<InUse>, days: &[u32], now: i64) -> Vec<(InUse, Standing)> {
         let mut before = std::mem::take(&mut self.0);
         let mut news = Vec::new();
@@ -173,7 +174,7 @@ fn say(certificate: &InUse, standing: Standing, now: i64) {
 pub(crate) async fn watch(publisher: Arc<Publisher>) {
     let (mut told, mut seen, mut looked) = (Told::default(), Weak::new(), Instant::now());
     loop {
-        // Before the rest, so that nobody waits for the state while dates are read.
+        // Before the rest, so that the state is not locked while dates are read.
         let snapshot = publisher.state().snapshot.clone();
         if let Some(snapshot) = snapshot {
             let current = Arc::downgrade(&snapshot);
@@ -191,8 +192,8 @@ pub(crate) async fn watch(publisher: Arc<Publisher>) {
     }
 }
 
-/// What should be known of the certificates of a configuration that is looked at and not served, beside what
-/// the check of the document has said of the dates of those that stand in it.
+/// Returns warnings about the certificates of a configuration that is checked and not served, in addition to
+/// the warnings about dates of certificates within the document.
 pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
     let certificates = snapshot.presented().iter().map(InUse::of).collect();
     let news = Told::default().look(certificates, &snapshot.settings.tls.expiry_warning_days, unix_seconds());
@@ -219,7 +220,7 @@ fn file_of<'s>(snapshot: &'s Snapshot, place: &str) -> Option<&'s Path> {
     }
 }
 
-/// The leaf of what is shown.
+/// Returns the leaf of a shown certificate.
 pub(crate) fn leaf(presented: &Presented) -> Option<&CertificateDer<'static>> {
     presented.pair.chain().first()
 }
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn each_threshold_is_told_once_and_only_the_nearest() {
+    fn each_threshold_is_reported_once_and_only_the_nearest() {
         let mut told = Told::default();
         let ends = 100 * DAY_S;
         let mut said = Vec::new();
@@ -251,10 +252,10 @@ mod tests {
         let expected =
             [(70 * 24, within(30)), (93 * 24, within(7)), (99 * 24, within(1)), (2401, Standing::Expired)];
         assert_eq!(said, expected);
-        // Its successor has thresholds of its own; where it is loaded late only the nearest is told.
+        // Its successor has thresholds of its own; where it is loaded late only the nearest is reported.
         let news = told.look(vec![one("02", 0, ends)], &DAYS, 95 * DAY_S);
         assert_eq!(news, [(one("02", 0, ends), within(7))]);
-        // One that stands at a place twice is one.
+        // One that occurs twice at a place is one.
         assert_eq!(told.look(vec![one("03", 0, 0), one("03", 0, 0)], &DAYS, 5).len(), 1);
     }
 
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_at_once_is_told_at_once() {
+    fn immediate_problems_are_reported_at_once() {
         let check = |certificate: InUse, now: i64, days: &[u32], expected: &[Standing]| {
             let news = Told::default().look(vec![certificate], days, now);
             assert_eq!(news.iter().map(|(_, standing)| *standing).collect::<Vec<_>>(), expected);

@@ -26,17 +26,17 @@ pub(crate) struct Files {
     pub(crate) pairs: PairFiles,
     /// Lists of revoked certificates.
     revocation: Revocations,
-    /// What is asked about certificates of clients.
+    /// Queries about certificates of clients.
     inquirers: Inquirers,
-    /// What is stapled to certificates.
+    /// Staples for certificates.
     stapling: Staplings,
     /// Keys of session tickets that are kept or shared.
     ticket_keys: Option<Arc<TicketKeys>>,
 }
 
 impl Files {
-    /// Files of a configuration that is served: what may change is kept up to date on `runtime`, and what was
-    /// fetched in the folder of `tls`. Blocks.
+    /// Returns the files of a served configuration: they are kept up to date on `runtime`, and fetched ones
+    /// in the folder of `tls`. Blocks.
     pub(crate) fn followed_on(runtime: Handle, tls: &Tls) -> Files {
         let folder = tls.folder().map(|path| Folder::open(path));
         let revocation = Revocations::followed_on(runtime.clone(), folder.clone());
@@ -50,7 +50,7 @@ impl Files {
         }
     }
 
-    /// The same, with keys of session tickets that somebody else gives.
+    /// Returns the same, with external keys of session tickets.
     pub(crate) fn with_ticket_keys(self, keys: Option<Arc<TicketKeys>>) -> Files {
         Files { ticket_keys: keys, ..self }
     }

@@ -1,8 +1,8 @@
 //! The databases of addresses: read at the start, and again when their files change.
 //!
 //! A file is read whole before anything looks at it, and only once it has been the same for a while; then all
-//! of it is checked. So neither a file that is replaced while it is read nor one that was written in part comes
-//! into force: what was read of it before stays.
+//! of it is checked. So neither a file that is replaced while it is read nor one that was written in part
+//! comes into force: its former content stays.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use sigma_plugin::geography::{Database, Geography};
 
 use super::file_stamp::FileStamp;
 
-/// One file and what was last read of it.
+/// One file and its last content.
 #[derive(Clone)]
 struct File {
     path: PathBuf,
@@ -89,8 +89,8 @@ impl GeoFiles {
         self
     }
 
-    /// Whether a file is another one than was read, and the same as when this was asked before: whoever writes
-    /// it has come to an end. To be asked at intervals.
+    /// Whether a file differs from its last read form, and is the same as at the last call: its writer has
+    /// finished. To be asked at intervals.
     pub(crate) fn have_changed(&mut self) -> bool {
         let mut have_changed = false;
         for file in &mut self.files {
@@ -101,8 +101,8 @@ impl GeoFiles {
         have_changed
     }
 
-    /// Reads the files that have changed; tells whether anything new came of it. What cannot be used stays as it was,
-    /// and the log says so, once for each change.
+    /// Reads the files that have changed; returns whether there is anything new. A file that cannot be used
+    /// stays as it was, and the log says so, once for each change.
     pub(crate) async fn refreshed(self) -> (GeoFiles, bool) {
         let before = self.clone();
         let read = tokio::task::spawn_blocking(move || self.reading()).await;
@@ -175,7 +175,7 @@ mod tests {
 
     /// Every kind of change that a file can undergo while a gateway runs.
     #[test]
-    fn what_a_file_may_become() {
+    fn changes_of_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.mmdb");
         std::fs::write(&path, country("DE")).unwrap();

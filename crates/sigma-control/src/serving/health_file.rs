@@ -1,5 +1,5 @@
-//! What is known of nodes, in a file: a start begins with it. A file that cannot be read changes nothing, and the
-//! log says so.
+//! The health of nodes, in a file: a start begins with it. A file that cannot be read changes nothing, and
+//! the log says so.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Within its age a file is written so often, whether or not anything has changed.
 const TIMES: u32 = 4;
 
-/// A file that is larger is none of ours.
+/// A larger file is not valid.
 const FILE_MAX: u64 = 64 << 20;
 
 /// The layout of the file.
@@ -48,8 +48,8 @@ impl HealthFile {
         Some(HealthFile { path, max_age: Duration::from_secs(settings.max_age.into()) })
     }
 
-    /// What the file says; nothing if there is none. It blocks, and is for a start: nobody is served yet, and another
-    /// thread would only be waited for.
+    /// Returns the content of the file; nothing if it is missing. It blocks, and is for a start: no request
+    /// is served yet, and another thread would only be waited for.
     pub(crate) fn read(&self) -> Kept {
         match read_file(&self.path) {
             Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
@@ -61,7 +61,7 @@ impl HealthFile {
         }
     }
 
-    /// What a file is believed at `now_ms`.
+    /// Returns the trusted part of a file at `now_ms`.
     fn believed(&self, document: Document, now_ms: u64) -> Kept {
         let age = Duration::from_millis(now_ms.saturating_sub(document.written_ms));
         if age <= self.max_age {
@@ -109,7 +109,7 @@ impl HealthFile {
         }
     }
 
-    /// Writes what is known now, for the next process.
+    /// Writes the present state, for the next process.
     pub(crate) async fn write_last(&self, publisher: &Publisher) {
         let kept = publisher.state().endpoints.kept_health();
         if kept == Kept::default() && !self.path.exists() {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_is_read_and_a_damaged_file_is_nothing() {
+    async fn written_health_is_read_and_a_damaged_file_is_empty() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = file(dir.path().join("a/health.json"));
         assert_eq!(file.read(), Kept::default());

@@ -1,5 +1,5 @@
-//! What gateways on one etcd tell each other of nodes: each writes what it has found under a key of its own, which
-//! goes with its lease, and heeds what the others have written.
+//! Shared health of nodes between gateways on one etcd: each writes its findings under a key of its own,
+//! which goes with its lease, and heeds the others' findings.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ const FOLDER: &str = "data_plane/health/";
 /// How often changes are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What others say is heeded anew at least so often, for nodes that have come meanwhile.
+/// The longest interval at which the others' findings are applied again, for nodes that have come meanwhile.
 const HEED: Duration = Duration::from_secs(5);
 
 /// Within the time that its word holds a gateway repeats it so often.
@@ -42,14 +42,14 @@ struct Peers {
     heard: Mutex<Heard>,
 }
 
-/// What the others have said.
+/// The others' findings.
 #[derive(Default)]
 struct Heard {
     by_key: HashMap<String, Said>,
     changes: u64,
     /// Since when the store cannot be reached.
     lost: Option<Instant>,
-    /// What was said before the watch is still to be read.
+    /// Findings from before the watch are still to be read.
     is_behind: bool,
 }
 
@@ -154,7 +154,7 @@ impl Peers {
         }
     }
 
-    /// Reads what was said before this process listened. What cannot be read is tried again.
+    /// Reads findings from before the watch. Failed reads are tried again.
     async fn catch_up(&self) {
         let Ok(records) = self.store.list(FOLDER).await else { return };
         self.heard().catch_up(&records, &self.key);
@@ -188,7 +188,7 @@ impl Heard {
         }
     }
 
-    /// Takes in what was read beside the watch. Meanwhile that may have told what is newer.
+    /// Merges findings that were read apart from the watch. The watch may have brought newer ones meanwhile.
     fn catch_up(&mut self, records: &[Record], own: &str) {
         if std::mem::take(&mut self.is_behind) {
             let read: HashSet<&str> = records.iter().map(|record| record.key.as_str()).collect();
@@ -235,8 +235,8 @@ impl Heard {
         self.changes += 1;
     }
 
-    /// What holds now, and a number that moves with it. While the store cannot be reached nobody can take back
-    /// what it said, so it holds no longer than the store would have kept it.
+    /// Returns the valid findings, and a number that changes with them. While the store cannot be reached,
+    /// findings cannot be withdrawn, so they are valid no longer than the store would have kept them.
     fn valid(&mut self, ttl: Duration) -> (u64, Vec<Arc<Findings>>) {
         if self.lost.is_some_and(|lost| lost.elapsed() >= ttl) && !self.by_key.is_empty() {
             self.forget();
@@ -277,7 +277,7 @@ mod tests {
     fn others_are_heard_in_any_order() {
         let mut heard = Heard { is_behind: true, ..Heard::default() };
         let changed = |changes| Event::Changed { revision: 9, changes };
-        // The watch tells what is newer than the list, which comes after it.
+        // The watch brings newer findings than the list, which comes after it.
         heard.hear(
             &changed(vec![said("a", 5), said("own", 5), gone("b", 6), said("c", 7), gone("c", 8)]),
             OWN,
@@ -287,12 +287,12 @@ mod tests {
         assert_eq!(names(&heard), ["a", "d"]);
         heard.hear(&changed(vec![gone("a", 10), said("e", 11), gone("e", 12), gone("nobody", 13)]), OWN);
         assert_eq!(names(&heard), ["d"]);
-        // What cannot be read holds nothing, and neither does what stood there before.
+        // An unreadable record has no findings, and it removes former ones.
         let odd = ["", "[]", r#"{"upstreams":[]}"#, r#"{"upstreams":{"u":[{"port":70000}]}}"#];
         let odd = odd.map(|value| Change::Put(record("d", 14, value)));
         heard.hear(&changed(odd.to_vec()), OWN);
         assert!(names(&heard).is_empty());
-        // What is not among all that there is was taken back unseen.
+        // A record that is missing in the whole list was withdrawn unseen.
         heard.hear(&changed(vec![said("d", 15)]), OWN);
         let all = Contents { revision: 20, records: vec![record("f", 16, r#"{"upstreams":{}}"#)] };
         heard.hear(&Event::Reloaded(all), OWN);

@@ -1,8 +1,8 @@
-//! Who asks responders about certificates of clients (OCSP), for the handshakes that wait for it.
+//! Queries to responders about certificates of clients (OCSP), for the handshakes that wait for it.
 //!
-//! Each certificate has one task, which asks when its first connection is there, and anew before an answer is
-//! over, as long as somebody uses it. A responder that is away leaves the last answer in force until that is over.
-//! What counts then is for the settings of the ssl to say; who was revoked stays so.
+//! Each certificate has one task, which queries at its first connection, and again before an answer expires,
+//! as long as it is in use. A responder that is away leaves the last answer in force until that is over. The
+//! settings of the ssl decide then; a revoked certificate stays revoked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::clock::unix_seconds;
 use super::published::{Request, shown};
 
-/// Questions that wait for whoever asks; more of them count as not answered.
+/// Questions that wait; more of them count as not answered.
 const QUEUE: usize = 1_024;
 /// Responders that are asked at the same time.
 const AT_ONCE: usize = 64;
@@ -27,7 +27,7 @@ const RETRY_MAX_S: i64 = 300;
 /// By how much moments differ at random.
 const JITTER: f64 = 0.2;
 
-/// The inquiries in use, by what they are made for.
+/// The inquiries in use, by their source.
 #[derive(Default)]
 pub(crate) struct Inquirers {
     runtime: Option<Handle>,
@@ -46,7 +46,7 @@ impl Inquirers {
         Inquirers { runtime: Some(runtime), used: Vec::new() }
     }
 
-    /// What is known of clients whose certificates `authorities` have issued.
+    /// Returns the inquiries about clients whose certificates `authorities` have issued.
     pub(crate) fn inquiries(
         &mut self,
         ocsp: &SslOcsp,
@@ -68,7 +68,7 @@ impl Inquirers {
     }
 }
 
-/// Answers inquiries until nobody can make any more.
+/// Answers inquiries until all senders are gone.
 async fn answer(mut asked: mpsc::Receiver<Arc<Inquiry>>, ocsp: SslOcsp, inquiries: Weak<Inquiries>) {
     let shared =
         Arc::new(Shared { ocsp, inquiries, places: Semaphore::new(AT_ONCE), fails: AtomicBool::new(false) });
@@ -79,7 +79,7 @@ async fn answer(mut asked: mpsc::Receiver<Arc<Inquiry>>, ocsp: SslOcsp, inquirie
     }
 }
 
-/// What all certificates of some clients have in common.
+/// The shared state of all certificates of some clients.
 struct Shared {
     ocsp: SslOcsp,
     inquiries: Weak<Inquiries>,
@@ -88,13 +88,13 @@ struct Shared {
     fails: AtomicBool,
 }
 
-/// Who asks about one certificate.
+/// The task for one certificate.
 struct One {
     shared: Arc<Shared>,
     inquiry: Arc<Inquiry>,
     /// When the newest answer was made; an older one is a recording.
     last_update: i64,
-    /// When what was said last is over; None while nothing was.
+    /// When the last answer expires; None without an answer.
     ends: Option<i64>,
     failures: u32,
 }
@@ -141,7 +141,7 @@ impl One {
         Ok((answer.status, answer.next_update.unwrap_or(longest)))
     }
 
-    /// What counts from now on, and the seconds until it is asked again.
+    /// Returns the status from now on, and the seconds until the next query.
     fn judged(
         &mut self,
         asked: Result<(RevocationStatus, i64), String>,
@@ -174,15 +174,15 @@ impl One {
                     _ => Standing::Unavailable,
                 };
                 let pause = pause(self.shared.ocsp.retry_s.into(), self.failures, chance);
-                // What is over does not count until it is asked again.
+                // An expired answer does not count until the next query.
                 (standing, left.map_or(pause, |left| pause.min(left)))
             }
         }
     }
 }
 
-/// Seconds until a responder is asked anew whose answer `ends`: when half of its time is over, and after `ttl` at
-/// the latest. Chance is between 0 and 1.
+/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;
     let longest = half.max(ASK_MIN_S).min(ttl).max(1);

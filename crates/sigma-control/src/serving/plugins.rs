@@ -10,9 +10,9 @@ use sigma_plugin::{Kind, Node, Roster};
 pub(crate) struct Plugins {
     /// All of the build.
     pub(crate) all: Arc<Roster>,
-    /// Those that may be used.
+    /// The enabled plugins.
     pub(crate) enabled: Arc<Roster>,
-    /// What their instances share.
+    /// The shared state of their instances.
     pub(crate) node: Arc<Node>,
 }
 

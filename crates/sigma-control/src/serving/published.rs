@@ -1,7 +1,7 @@
-//! What authorities publish: asked for within bounds, and kept over a restart.
+//! Documents that authorities publish: fetched within limits, and kept over a restart.
 //!
-//! Nothing of it is secret, and nothing of it is believed for where it comes from, neither the network nor the
-//! folder: whoever uses it looks at signatures and times.
+//! They are not secret, and not trusted because of their source, neither the network nor the folder: each
+//! user checks signatures and times.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use aws_lc_rs::digest::{SHA256, digest};
 use sigma_discovery::kept_file;
 
-/// A file that nobody has written for so long is of something that is used no more.
+/// A file that was not written for so long is not in use any more.
 const FORGOTTEN: Duration = Duration::from_secs(90 * 86_400);
 
 /// The folder of this process.
@@ -20,14 +20,14 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// A folder; it need not be there yet. What is old in it is deleted. Blocks.
+    /// A folder; it need not be there yet. Old files in it are deleted. Blocks.
     pub(crate) fn open(path: &Path) -> Folder {
         let folder = Folder { path: path.to_owned() };
         folder.sweep(SystemTime::now());
         folder
     }
 
-    /// What was kept of a kind under a name. Blocks.
+    /// Returns the stored document of a kind under a name. Blocks.
     pub(crate) fn read(&self, kind: &str, name: &[u8], most_bytes: u64) -> Option<Vec<u8>> {
         let path = self.file(kind, name);
         match kept_file::read(&path, most_bytes) {
@@ -84,7 +84,7 @@ impl Request<'_> {
         static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
         let build = || {
             let client = reqwest::Client::builder()
-                // What is asked is what was configured, or stands in a certificate.
+                // The URL was configured, or is part of a certificate.
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_read_until_nobody_has_written_it_for_long() {
+    async fn stored_documents_last_until_they_are_unwritten_for_long() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("tls");
         let folder = Folder::open(&path);

@@ -1,10 +1,9 @@
-//! From what is to be served to what is served: reveal secrets, compile, resolve names, publish, and
-//! take back what cannot be.
+//! From desired to served resources: reveal secrets, compile, resolve names, publish, and revert failures.
 //!
-//! A change waits twice: for secrets before it is compiled, for names after. What is waited for is
-//! outside of the state, whose lock is held between two waits and never over one: so questions are
-//! answered whatever a change waits for. What a change comes to ([`Whole`], [`Part`]) is put into force
-//! by the supervisor, who begins the next one only then; or it is dropped, and leaves nothing behind.
+//! A change waits twice: for secrets before it is compiled, for names after. Waiting happens outside of the
+//! state, whose lock is held between two waits and never over one: so queries are answered during a change.
+//! The result of a change ([`Whole`], [`Part`]) is put into force by the supervisor, which begins the next
+//! one only then; or it is dropped, and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,21 +27,21 @@ use crate::serving::revealed::Revealed;
 use crate::serving::secret::Secrets;
 use crate::store::Event;
 
-/// Compiles, and remembers what is in force.
+/// Compiles, and knows the snapshot in force.
 pub(crate) struct Publisher {
     secrets: Secrets,
     state: Mutex<State>,
 }
 
-/// What is in force, and what it was made of.
+/// The snapshot in force, and its sources.
 pub(crate) struct State {
     pub(crate) desired: Desired,
-    /// What the change under way has changed in `desired`.
+    /// The effects of the current change on `desired`.
     pub(crate) batch: Batch,
     pub(crate) endpoints: Endpoints,
     /// The store's revision that is in force.
     pub(crate) published: u64,
-    /// What is in force; None before the start is over.
+    /// The snapshot in force; None before the start is over.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     compiler: Compiler,
     revealed: Revealed,
@@ -68,13 +67,13 @@ pub(crate) struct Whole {
 #[must_use]
 pub(crate) struct Part {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Keys of upstreams that are gone; None if everything was compiled anew.
+    /// Keys of upstreams that are gone; None if everything was compiled again.
     gone: Option<Vec<String>>,
     pending: Pending,
 }
 
 impl Publisher {
-    /// Begins with `desired`, which serves nothing. `endpoints` are those of no upstream yet.
+    /// Begins with `desired`, which serves nothing. `endpoints` have no upstreams yet.
     pub(crate) fn new(
         desired: Desired,
         endpoints: Endpoints,
@@ -99,10 +98,10 @@ impl Publisher {
         Publisher { secrets, state: Mutex::new(state) }
     }
 
-    /// What is known now. To be held for a moment: everything else waits for it.
+    /// Locks and returns the state. To be held for a moment: everything else waits for it.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // All who lock it are tasks of one thread. Whoever panics in between ends with its task, and
-        // what it has left is still the best answer to a question.
+        // All who lock it are tasks of one thread. A panic in between ends its task, and the state that it
+        // has left is still the best answer to a query.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,16 +150,16 @@ impl Publisher {
         state.order();
     }
 
-    /// Takes in what the store tells; it comes into force with [`Publisher::change`].
+    /// Records an event of the store; it comes into force with [`Publisher::change`].
     pub(crate) fn absorb(&self, event: Event) {
         let mut state = self.state();
         let State { desired, batch, .. } = &mut *state;
         desired.absorb(event, batch);
     }
 
-    /// Compiles what was taken in. Resources that cannot be compiled are quarantined, the rest is
-    /// served all the same. What changes nothing comes into force as well, for its revision. None if
-    /// there is nothing to put into force.
+    /// Compiles the recorded changes. Resources that cannot be compiled are quarantined, the rest is served
+    /// all the same. A change without an effect comes into force as well, for its revision. None if there is
+    /// nothing to put into force.
     pub(crate) async fn change(&self) -> Option<Part> {
         let (accesses, wanted) = {
             let mut state = self.state();
@@ -189,7 +188,7 @@ impl Publisher {
         }
     }
 
-    /// Looks up all secrets again, and compiles anew what holds one that has changed at its manager.
+    /// Looks up all secrets again, and recompiles the holders of changed ones.
     pub(crate) async fn refresh(&self) -> Option<Part> {
         let (accesses, wanted) = {
             let state = self.state();
@@ -221,7 +220,7 @@ impl Publisher {
         self.state().files.pairs.have_changed()
     }
 
-    /// Reads the files of certificates that have changed, and compiles anew what shows them.
+    /// Reads the changed files of certificates, and recompiles the resources that show them.
     pub(crate) async fn refresh_pairs(&self) -> Option<Part> {
         let ssls = {
             let mut state = self.state();
@@ -234,7 +233,7 @@ impl Publisher {
         if ssls.is_empty() { None } else { self.compile_change(ssls).await }
     }
 
-    /// Compiles ssls anew whose certificates were ordered.
+    /// Recompiles ssls whose certificates were ordered.
     pub(crate) async fn show(&self, ssls: Vec<ResourceKey>) -> Option<Part> {
         self.compile_change(ssls).await
     }
@@ -264,7 +263,7 @@ impl Publisher {
         state.order();
     }
 
-    /// Looks up references; returns the resources with one that stands for something else than before.
+    /// Looks up references; returns the resources with a changed value.
     async fn look_up(&self, accesses: Vec<Arc<Secret>>, wanted: BTreeSet<String>) -> Vec<ResourceKey> {
         let names: Vec<String> = wanted.into_iter().collect();
         let mut values = Value::from(names.clone());
@@ -282,7 +281,7 @@ impl Publisher {
 }
 
 impl State {
-    /// Has the certificates ordered that what is in force wants.
+    /// Orders the certificates that the snapshot in force needs.
     fn order(&self) {
         if let Some(ordered) = &self.ordered {
             ordered.want(&self.desired.config.resources);
@@ -307,7 +306,7 @@ impl State {
         Ok((compiler, snapshot, planning.into_pending()))
     }
 
-    /// Compiles what has changed. `holders` are resources whose secrets have changed.
+    /// Compiles the changes. `holders` are resources whose secrets have changed.
     fn compile_change(&mut self, mut holders: Vec<ResourceKey>) -> Option<Part> {
         let State { desired, batch, endpoints, compiler, revealed, files, geo_files, ordered, .. } = self;
         desired.retry(|refused| holders.contains(refused), batch);
@@ -360,9 +359,9 @@ fn change_wait(dns: &Dns) -> Duration {
     Duration::from_millis(dns.change_wait_ms.into())
 }
 
-/// Which resources of a batch are at fault. A failure of one outside of it, which the batch has
-/// brought about, is that of the whole batch; but that of one which shows the certificate of an ssl
-/// is its own, since the ssl may be right in its new form.
+/// Which resources of a batch are at fault. A failure of a resource outside of it, which the batch has
+/// caused, blames the whole batch; but a failure of one that shows the certificate of an ssl is its own,
+/// since the ssl may be right in its new form.
 fn blame(failures: &[Failure], keys: &[ResourceKey]) -> Vec<(ResourceKey, String)> {
     let has_ssl = keys.iter().any(|key| key.kind == Kind::Ssl);
     let at_fault = |failure: &Failure| {

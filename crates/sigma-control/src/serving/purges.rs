@@ -1,8 +1,8 @@
 //! Orders to forget what caches keep, for this gateway and for all others of its store.
 //!
-//! Who is ordered forgets at once, and writes the order beside the resources under a lease, where the others hear of
-//! it. A gateway that was away from its store reads what was ordered meanwhile, and forgets everything if orders may
-//! have gone unread.
+//! The gateway with the order purges at once, and writes the order next to the resources under a lease, where
+//! the others read it. A gateway that was away from its store reads the orders that it missed, and purges
+//! everything if orders may be lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ const FOLDER: &str = "data_plane/purges/";
 /// For how long an order can be read.
 const TTL: Duration = Duration::from_secs(600);
 
-/// How long it is waited for until nothing of what was forgotten is on a disk: one that hangs holds up nobody.
+/// How long the removal of purged answers from disks is awaited: one that hangs delays nothing else.
 const ERASING: Duration = Duration::from_secs(10);
 
 /// The pause before orders are read again that could not be.
@@ -43,13 +43,13 @@ pub(crate) struct PurgeOrder {
     zone: Option<String>,
     /// Everything.
     all: bool,
-    /// What was answered to requests for these.
+    /// Answers to requests for these.
     urls: Vec<String>,
-    /// What was answered to requests for what begins so.
+    /// Answers to requests for URLs with these prefixes.
     prefixes: Vec<String>,
-    /// What its node gave one of these names.
+    /// Answers with one of these tags of their node.
     tags: Vec<String>,
-    /// What is kept under keys whose last parts have these values.
+    /// Answers with keys whose last parts have these values.
     keys: Vec<Vec<String>>,
 }
 
@@ -96,8 +96,8 @@ impl PurgeOrder {
 /// How a path is read.
 type Path = fn(&[u8]) -> Vec<u8>;
 
-/// A URL, with or without scheme and port, as answers know what they were asked for: with the path in its normal form,
-/// whichever way clients spell it.
+/// Parses a URL, with or without scheme and port, into the form of answers' requests: with the path in its
+/// normal form, for any spelling of clients.
 fn resource(url: &str, path_of: Path) -> Result<Box<[u8]>, String> {
     let named = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let (authority, rest) = named.split_at(named.find('/').unwrap_or(named.len()));
@@ -125,12 +125,12 @@ pub(crate) enum PurgeError {
     /// It means nothing.
     #[error("{0}")]
     Unclear(String),
-    /// This gateway has forgotten; the others were not told.
+    /// This gateway has purged; the others were not notified.
     #[error("this gateway has purged it, but cannot notify the others: {0}; order it again")]
     Alone(#[from] StoreError),
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Purged {
     /// How many answers this gateway has forgotten.
@@ -142,11 +142,11 @@ pub(crate) struct Purged {
 /// Carries out orders.
 pub(crate) struct Purges {
     zones: Arc<Zones>,
-    /// What all gateways see; None if this one is alone.
+    /// The store that all gateways share; None if this one is alone.
     store: Option<Arc<dyn Store>>,
     /// This one may tell the others.
     may_write: bool,
-    /// What the keys of this gateway's own orders begin with.
+    /// The prefix of the keys of this gateway's own orders.
     own: String,
     /// Since when the store cannot be reached.
     lost: Mutex<Option<Instant>>,
@@ -157,7 +157,7 @@ pub(crate) struct Purges {
 }
 
 impl Purges {
-    /// Those of a gateway with these settings.
+    /// Returns the purges of a gateway with these settings.
     pub(crate) fn of(
         settings: &Settings,
         zones: Arc<Zones>,
@@ -184,18 +184,19 @@ impl Purges {
         &self.zones
     }
 
-    /// Tells those who have found something on a disk what was ordered meanwhile.
+    /// Sends disk caches the orders that they missed.
     async fn admit(self: Arc<Self>, mut asking: tokio::sync::mpsc::Receiver<Admission>) {
         while let Some(Admission { since, reply }) = asking.recv().await {
             let purges = Arc::clone(&self);
             tokio::spawn(async move {
-                // Who has asked has ended if it does not listen.
+                // A receiver that does not listen has ended.
                 let _ = reply.send(purges.missed(since).await);
             });
         }
     }
 
-    /// What was ordered since a time, in seconds since 1970. Orders that nobody can read any more mean everything.
+    /// Returns the orders since a time, in seconds since 1970. Orders that cannot be read any more mean
+    /// everything.
     async fn missed(&self, since: Option<u64>) -> Vec<Purge> {
         let Some(store) = &self.store else { return Vec::new() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -214,8 +215,8 @@ impl Purges {
         }
     }
 
-    /// Forgets what orders mean, beside everything else; how many answers that were. When it returns nothing of them is
-    /// on a disk.
+    /// Purges by orders, in parallel with everything else; returns the number of removed answers. When it
+    /// returns, none of these answers is on a disk.
     async fn forget(self: Arc<Self>, orders: Vec<Purge>) -> usize {
         let walking = self.walking.lock().await;
         let zones = Arc::clone(&self.zones);
@@ -246,7 +247,7 @@ impl Purges {
     /// Carries out an order of this gateway's operators.
     ///
     /// # Errors
-    /// Returns an error if the order is none, or if the other gateways could not be told.
+    /// Returns an error if the order is invalid, or if the other gateways could not be notified.
     pub(crate) async fn order(self: &Arc<Self>, order: &PurgeOrder) -> Result<Purged, PurgeError> {
         let meant = order.meant().map_err(PurgeError::Unclear)?;
         self.check_zone(order).map_err(PurgeError::Unclear)?;
@@ -261,11 +262,11 @@ impl Purges {
         Ok(Purged { forgotten, is_told: true })
     }
 
-    /// A name that nobody uses is a slip of the pen: what was to be forgotten would stay. Of an order that other gateways
-    /// have taken this is not asked, as they may have other zones.
+    /// An unknown zone is a mistake: the answers to purge would stay. Orders of other gateways are not
+    /// checked, as they may have other zones.
     fn check_zone(&self, order: &PurgeOrder) -> Result<(), String> {
         let Some(zone) = order.zone.as_deref().filter(|zone| !zone.is_empty()) else { return Ok(()) };
-        // Those that the configuration has named since the start, in order.
+        // The zones that the configuration has named since the start, in order.
         let known: Vec<Box<str>> = self.zones.all().into_iter().map(|(name, _)| name).collect();
         if known.iter().any(|name| **name == *zone) {
             return Ok(());
@@ -302,7 +303,8 @@ impl Purges {
         }
     }
 
-    /// Carries out what was ordered while the store could not be reached. If it cannot be read, nothing is sure.
+    /// Carries out the orders that came while the store could not be reached. If it cannot be read, nothing
+    /// is sure.
     async fn catch_up(self: Arc<Self>) {
         let Some(store) = &self.store else { return };
         match store.list(FOLDER).await {
@@ -314,7 +316,7 @@ impl Purges {
         }
     }
 
-    /// Forgets what was ordered meanwhile. Then all orders are known.
+    /// Purges by the missed orders. Then all orders are known.
     async fn forget_missed(self: Arc<Self>, orders: Vec<Purge>) {
         Arc::clone(&self).forget(orders).await;
         if self.lost().is_none() {
@@ -322,7 +324,7 @@ impl Purges {
         }
     }
 
-    /// Orders that nobody could read have gone with their leases.
+    /// Orders that were missed have gone with their leases.
     fn is_back(self: &Arc<Self>) {
         if self.lost().take().is_some_and(|lost| lost.elapsed() >= TTL) {
             tracing::info!("the store was unreachable for too long: all caches start empty");
@@ -330,7 +332,8 @@ impl Purges {
         }
     }
 
-    /// What an order of another gateway means. One that cannot be read may mean anything, so everything goes.
+    /// Returns the meaning of another gateway's order. One that cannot be read may mean anything, so
+    /// everything goes.
     fn meant_by(&self, record: &Record) -> Option<Purge> {
         if !record.key.starts_with(FOLDER) || record.key.starts_with(&self.own) {
             return None;
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn zones_that_nobody_uses_are_refused() {
+    async fn unknown_zones_are_refused() {
         let purges = Arc::new(Purges::new(Arc::default(), None, true));
         let told = async |zone: &str| {
             let outcome = purges.order(&order(json!({"all": true, "zone": zone}))).await;

@@ -35,7 +35,7 @@ impl References {
         }
     }
 
-    /// Reads these resources again; returns what has to be looked up for them.
+    /// Reads these resources again; returns the references to look up for them.
     pub(crate) fn wanted(&mut self, config: &Config, keys: &[ResourceKey]) -> BTreeSet<String> {
         self.note(config, keys);
         // Another access to a secret manager may change every secret.

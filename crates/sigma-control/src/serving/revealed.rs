@@ -1,4 +1,4 @@
-//! What references to secrets stand for, as far as it was looked up.
+//! The values of references to secrets, as far as they were looked up.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,8 +18,7 @@ pub(crate) struct Revealed {
 }
 
 impl Revealed {
-    /// Knows from now on what references stand for; returns those that have stood for something
-    /// else, until the next call.
+    /// Sets the values of references; returns the changed references, until the next call.
     pub(crate) fn learn(&mut self, found: impl IntoIterator<Item = (String, String)>) -> &HashSet<String> {
         self.changed.clear();
         for (reference, secret) in found {

@@ -1,8 +1,8 @@
 //! Lists of revoked certificates, from files and from URLs, kept up to date.
 //!
-//! What is given is not believed as it stands: a list that cannot be used, or is older than the one before, does
-//! not take its place. A source that is away leaves its last list in force, until that is past its time; what
-//! counts then is for the settings of the ssl to say. What a URL has said last is kept in a folder, so that a
+//! A list is not trusted without a check: one that cannot be used, or is older than the former one, does not
+//! replace it. A source that is away leaves its last list in force, until that is past its time; what counts
+//! then is for the settings of the ssl to say. The last content of a URL is kept in a folder, so that a
 //! restart does not depend on it.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::clock::unix_seconds;
 use super::file_stamp::FileStamp;
 use super::published::{Folder, Request, shown};
 
-/// How often files are looked at, and what is due.
+/// The interval of checks of files and due fetches.
 const LOOK: Duration = Duration::from_secs(1);
 /// The time for one list of a URL.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,12 +26,12 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// A list is fetched so long before it runs out: two attempts, and some time of the clock.
 const AHEAD_S: i64 = 120;
-/// What kept lists are called.
+/// The kind of stored lists.
 const KIND: &str = "crl";
 /// How far the clock of who makes lists may be ahead.
 const FUTURE_S: i64 = 3_600;
 
-/// The lists in use, by what they come from.
+/// The lists in use, by their sources.
 #[derive(Default)]
 pub(crate) struct Revocations {
     runtime: Option<Handle>,
@@ -39,7 +39,7 @@ pub(crate) struct Revocations {
     used: Vec<(Origin, Weak<RevocationLists>)>,
 }
 
-/// What lists come from.
+/// The source of lists.
 #[derive(Clone, PartialEq)]
 struct Origin {
     crl: SslCrl,
@@ -47,12 +47,12 @@ struct Origin {
 }
 
 impl Revocations {
-    /// Lists that are kept up to date on `runtime`, for as long as somebody uses them, and in `folder`.
+    /// Returns lists that are kept up to date on `runtime`, for as long as they are in use, and in `folder`.
     pub(crate) fn followed_on(runtime: Handle, folder: Option<Folder>) -> Revocations {
         Revocations { runtime: Some(runtime), folder, used: Vec::new() }
     }
 
-    /// The lists that `crl` names. Files, and what was fetched before, are read when this returns, unless they
+    /// The lists that `crl` names. Files, and former downloads, are read when this returns, unless they
     /// cannot be.
     pub(crate) fn lists(
         &mut self,
@@ -90,7 +90,7 @@ impl Revocations {
     }
 }
 
-/// What all sources of some lists have said.
+/// The content of all sources of some lists.
 struct Known {
     origin: Origin,
     /// By source.
@@ -100,7 +100,7 @@ struct Known {
 }
 
 impl Known {
-    /// Puts what a source says now into force.
+    /// Puts the new content of a source into force.
     fn put(&self, slot: usize, lists: &[Arc<Crl>]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept[slot] = lists.to_vec();
@@ -119,9 +119,9 @@ struct Source<P> {
     slot: usize,
     place: P,
     kept: Vec<Arc<Crl>>,
-    /// What the file was like when it was read.
+    /// The stamp of the file when it was read.
     seen: Option<FileStamp>,
-    /// What was wrong the last time; it is said once.
+    /// The last problem; it is logged once.
     fault: Option<String>,
     is_stale: bool,
 }
@@ -131,7 +131,7 @@ impl<P> Source<P> {
         Source { slot, place, kept: Vec::new(), seen: None, fault: None, is_stale: false }
     }
 
-    /// Takes over what was read or fetched, if it can be used. Whether it is another one than before.
+    /// Takes a list that was read or fetched, if it can be used. Returns whether it changed.
     fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) -> bool {
         match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
             Ok(found) => {
@@ -140,7 +140,7 @@ impl<P> Source<P> {
                 }
                 let is_same = |(old, new): (&Arc<Crl>, &Arc<Crl>)| old.is_same(new);
                 let is_new = self.kept.len() != found.len() || !self.kept.iter().zip(&found).all(is_same);
-                // What is not new spares everybody another verdict.
+                // An unchanged list needs no new verdicts.
                 if is_new {
                     self.kept = found;
                     known.put(self.slot, &self.kept);
@@ -170,8 +170,8 @@ impl<P> Source<P> {
     }
 }
 
-/// What is in force after `found` came in the place of `kept`. A list that was recorded and is played again
-/// would let in who was revoked since; one of the future would keep out those that follow.
+/// Returns the lists in force after `found` replaced `kept`. A replayed old list would accept certificates
+/// that were revoked since; one of the future would block all later ones.
 fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl>>, String> {
     for new in &found {
         if kept.iter().any(|old| new.is_of_the_same(old) && old.this_update() > new.this_update()) {
@@ -184,8 +184,8 @@ fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl
     Ok(found.into_iter().map(Arc::new).collect())
 }
 
-/// Whether a URL still answers about all that it answered about. Whoever can get between has genuine lists of other
-/// authorities, which say nothing of those in question.
+/// Whether a URL still covers all authorities that it covered. An attacker in between has genuine lists of
+/// other authorities, which do not cover the ones in question.
 fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
     match kept.iter().all(|old| found.iter().any(|new| new.is_of_the_same(old))) {
         true => Ok(found),
@@ -206,7 +206,7 @@ impl Source<PathBuf> {
         self.take(&shown, found, known);
     }
 
-    /// Reads the file when it changes, until nobody uses it any more.
+    /// Reads the file when it changes, until it is not in use any more.
     async fn follow_file(mut self, known: Arc<Known>) {
         while known.is_used() {
             let shown = self.place.display().to_string();
@@ -232,7 +232,7 @@ impl Source<String> {
         name
     }
 
-    /// Reads what it has said before the start. Blocks.
+    /// Reads its content from before the start. Blocks.
     fn read_kept(&mut self, known: &Known) {
         let most = u64::from(known.origin.crl.max_bytes);
         let kept =
@@ -244,7 +244,7 @@ impl Source<String> {
         }
     }
 
-    /// Asks the URL at its interval, until nobody uses it any more.
+    /// Fetches the URL at its interval, until it is not in use any more.
     async fn follow_url(mut self, known: Arc<Known>) {
         let interval = Duration::from_secs(known.origin.crl.interval.into());
         let (shown, mut due) = (shown(&self.place), Instant::now());
@@ -271,7 +271,8 @@ impl Source<String> {
     }
 }
 
-/// How long lists are good for, at most an interval. Those that are over are asked for as one that is away.
+/// How long lists are good for, at most an interval. Expired lists are fetched like lists of an unreachable
+/// source.
 fn until_next(kept: &[Arc<Crl>], interval: Duration, now: i64) -> Duration {
     let next = kept.iter().map(|crl| crl.next_update()).min().unwrap_or(i64::MAX);
     let left = next.saturating_sub(now).saturating_sub(AHEAD_S);
@@ -292,7 +293,7 @@ async fn fetch(url: &str, origin: &Origin) -> Result<Vec<u8>, String> {
     Request { url, body: None, timeout: FETCH_TIMEOUT, max_bytes }.ask().await
 }
 
-/// Reads what was fetched. A list of many thousands takes a while.
+/// Parses a download. A list of many thousands takes a while.
 async fn parsed(bytes: Vec<u8>, origin: &Origin) -> Result<Vec<Crl>, String> {
     let authorities = Arc::clone(&origin.authorities);
     let parsed = tokio::task::spawn_blocking(move || Crl::parse(&bytes, &authorities)).await;
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_must_not_be_older_nor_of_the_future() {
+    fn newer_lists_must_not_be_older_nor_of_the_future() {
         let (one, other) = (issuer("One"), issuer("Other"));
         let kept = [Arc::new(list(&one, 10))];
         let check = |found: Vec<Crl>, now: i64, expected: &str| {

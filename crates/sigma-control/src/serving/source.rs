@@ -19,11 +19,11 @@ const FILE_BYTES_MAX: usize = 64 << 20;
 pub struct Source {
     /// The file.
     pub path: PathBuf,
-    /// The `options.json` beside a `sigma.json`.
+    /// The `options.json` next to a `sigma.json`.
     pub companion: Option<PathBuf>,
     /// `-instance` of the original Sigma's command line.
     pub instances: Option<u16>,
-    /// What is invalid among the resources is closed instead of stopping the file.
+    /// Invalid resources are closed instead of stopping the file.
     pub skip_invalid: bool,
     /// The pid file of a gateway whose configuration names none.
     pub default_pid_file: Option<PathBuf>,
@@ -63,12 +63,12 @@ pub enum LoadError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong, in the order of the document.
+        /// The problems, in the order of the document.
         problems: Vec<Problem>,
     },
 }
 
-/// What to do about a file that cannot be read.
+/// Returns the remedy for a file that cannot be read.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::NotFound => "; name your configuration with -c, or let `sigma init` write one",
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// Reads and checks. `plugins` are those of the build.
+    /// Reads and checks. `plugins` are the build's plugins.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or has problems.

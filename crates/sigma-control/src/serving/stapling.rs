@@ -1,8 +1,8 @@
-//! What authorities say of the certificates that clients are shown (OCSP): fetched in time, verified, stapled, and
-//! kept for the next start.
+//! OCSP answers for the gateway's certificates: fetched in time, verified, stapled, and kept for the next
+//! start.
 //!
-//! A responder that is away, or tells what cannot be used, leaves its last answer in force until that is over.
-//! Nothing that is over is stapled, and nothing that says that a certificate was revoked.
+//! A responder that is unreachable, or gives an unusable answer, leaves its last answer in force until that
+//! expires. Nothing that is over is stapled, and nothing that says that a certificate was revoked.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -24,12 +24,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const ASK_MIN_S: i64 = 5;
 /// By how much moments differ at random, so that gateways do not ask together.
 const JITTER: f64 = 0.2;
-/// What kept answers are called.
+/// The kind of stored answers.
 const KIND: &str = "ocsp";
-/// Things that are told once.
+/// Messages that are logged once.
 const TOLD_MAX: usize = 4_096;
 
-/// The answers in use, by what they are wanted for.
+/// The answers in use, by their purpose.
 #[derive(Default)]
 pub(crate) struct Staplings {
     runtime: Option<Handle>,
@@ -38,7 +38,7 @@ pub(crate) struct Staplings {
     told: HashSet<String>,
 }
 
-/// What an answer is wanted for.
+/// The purpose of an answer.
 #[derive(Clone, PartialEq)]
 struct Wanted {
     certificate: [u8; 32],
@@ -47,12 +47,12 @@ struct Wanted {
 }
 
 impl Staplings {
-    /// Answers that are fetched on `runtime`, for as long as somebody uses them, and kept in `folder`.
+    /// Returns answers that are fetched on `runtime`, for as long as they are in use, and kept in `folder`.
     pub(crate) fn followed_on(runtime: Handle, folder: Option<Folder>) -> Staplings {
         Staplings { runtime: Some(runtime), folder, ..Staplings::default() }
     }
 
-    /// What is stapled to the first certificate of a chain. What was kept is stapled when this returns.
+    /// Returns the staple for the first certificate of a chain. A stored answer is stapled when this returns.
     pub(crate) fn staple(
         &mut self,
         chain: &[CertificateDer<'static>],
@@ -69,7 +69,7 @@ impl Staplings {
         }
         let question = match OcspQuestion::about(chain) {
             Ok(question) if question.responder().is_some() => question,
-            // Where nobody asked for this one in particular, it is as it is.
+            // Without a setting for this one in particular, it is not stapled.
             _ if wish.own.is_none() && !must => return None,
             Ok(_) => {
                 self.tell(wish.place, "nothing is stapled to this certificate: it names no responder");
@@ -103,7 +103,7 @@ impl Staplings {
     }
 }
 
-/// Who keeps one answer up to date.
+/// The keeper of one answer.
 struct Follower {
     place: String,
     question: OcspQuestion,
@@ -117,7 +117,7 @@ struct Follower {
     /// When that which is stapled is over; None while nothing is.
     ends: Option<i64>,
     failures: u32,
-    /// What was wrong the last time; it is said once.
+    /// The last problem; it is logged once.
     fault: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl Follower {
         Follower { place, question, wanted, must, folder, staple, last_update, ends, failures, fault }
     }
 
-    /// Staples what an earlier process has fetched. Blocks.
+    /// Staples the answer that an earlier process has fetched. Blocks.
     fn read_kept(&mut self) {
         let most = u64::from(self.wanted.settings.max_bytes);
         let kept = self.folder.as_ref().and_then(|folder| folder.read(KIND, &self.wanted.certificate, most));
@@ -174,7 +174,7 @@ impl Follower {
         Ok(answer.status)
     }
 
-    /// Asks at the right times, until nobody uses the answer any more.
+    /// Queries at the right times, until the answer is not in use any more.
     async fn follow(mut self) {
         let first = self.ends.map_or(0, |ends| until_next(unix_seconds(), ends, ASK_MIN_S, fastrand::f64()));
         let mut due = Instant::now() + seconds(first);
@@ -268,8 +268,8 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Seconds until a responder is asked anew whose answer `ends`: when half of its time is over, and after `ttl` at
-/// the latest. Chance is between 0 and 1.
+/// Returns seconds until a responder is queried again whose answer `ends`: when half of its time is over, and
+/// after `ttl` at the latest. Chance is between 0 and 1.
 fn until_next(now: i64, ends: i64, ttl: i64, chance: f64) -> i64 {
     let half = ends.saturating_sub(now) / 2;
     let longest = half.min(ttl).max(ASK_MIN_S);

@@ -1,7 +1,7 @@
 //! Keys of session tickets that outlive the process, and that the gateways of one store have in common.
 //!
-//! They stand sealed in one record. Whoever finds it too old writes the next one in its place, if it is still
-//! there: of several gateways one succeeds, and the others read what it has written. A record that cannot be
+//! They stand sealed in one record. A gateway that finds it too old replaces it by the next one, if it is
+//! still there: of several gateways one succeeds, and the others read its record. A record that cannot be
 //! opened is left alone, so that gateways with other keyrings do not take turns in writing it.
 
 use std::path::PathBuf;
@@ -23,18 +23,18 @@ use crate::store::{Condition, REPORTS, Store, StoreError, Transaction, Write};
 
 /// The layout of the record.
 const VERSION: u32 = 1;
-/// What keys of the keyring are used for here, and nowhere else.
+/// The purpose of keys of the keyring here, and nowhere else.
 const PURPOSE: &[u8] = b"sigma: keys of session tickets, 1";
-/// A file that is larger is none of ours.
+/// A larger file is not valid.
 const FILE_MAX: u64 = 64 << 10;
 /// Within a period the record is looked at so often, between these bounds.
 const LOOKS: u32 = 20;
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(60);
-/// A record in a store goes after so many periods in which nobody has written it.
+/// A record in a store is removed after so many periods without a write.
 const FORGOTTEN_AFTER: u32 = 3;
 
-/// What is in a record.
+/// The content of a record.
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
@@ -50,14 +50,14 @@ enum Place {
     File(PathBuf),
 }
 
-/// Who follows the record.
+/// The follower of the record.
 pub(crate) struct TicketKeeper {
     keys: Arc<TicketKeys>,
     place: Place,
     /// The first seals, all of them open.
     seals: Vec<[u8; 32]>,
     period: Duration,
-    /// What was wrong the last time; it is said once.
+    /// The last problem; it is logged once.
     fault: Option<String>,
 }
 
@@ -115,14 +115,14 @@ impl TicketKeeper {
     }
 
     async fn turn(&mut self, now: i64) -> Result<(), String> {
-        // Whoever was slower reads at once what the faster has written: sessions are to go on from the start.
+        // A slower gateway reads the faster one's record at once: sessions are to be resumed from the start.
         if !self.is_settled(now).await? {
             self.is_settled(now).await?;
         }
         Ok(())
     }
 
-    /// Takes over what the record has, or writes the next one. False if another gateway was faster.
+    /// Takes the keys of the record, or writes the next one. False if another gateway was faster.
     async fn is_settled(&mut self, now: i64) -> Result<bool, String> {
         let Some((text, revision)) = self.place.read().await? else {
             return self.renew(None, None, now).await;
@@ -139,7 +139,7 @@ impl TicketKeeper {
         self.renew(document.keys.first().filter(|_| is_recent), Some(revision), now).await
     }
 
-    /// Writes the next record in the place of the one of `revision`. False if another gateway was faster.
+    /// Replaces the record of `revision` by the next one. False if another gateway was faster.
     async fn renew(
         &mut self,
         before: Option<&String>,
@@ -191,13 +191,13 @@ fn sealing_key(secret: &[u8]) -> [u8; 32] {
     let mut key = [0; 32];
     let made = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(secret);
     let filled = made.expand(&[PURPOSE], hkdf::HKDF_SHA256).and_then(|made| made.fill(&mut key));
-    // The length is that of the algorithm, so that neither step can fail.
+    // The length fits the algorithm, so that neither step can fail.
     assert!(filled.is_ok(), "no key for sealing");
     key
 }
 
 impl Place {
-    /// What stands there, and in which revision.
+    /// Returns the record, and its revision.
     async fn read(&self) -> Result<Option<(String, u64)>, String> {
         match self {
             Place::Store(store, key) => {
@@ -214,7 +214,7 @@ impl Place {
         }
     }
 
-    /// Writes in the place of the record of `revision`, or where none was. Whether it was still so.
+    /// Replaces the record of `revision`, or creates it. Returns whether the condition held.
     async fn write(&self, text: String, revision: Option<u64>, ttl: Duration) -> Result<bool, String> {
         match self {
             Place::Store(store, key) => {
@@ -278,10 +278,10 @@ mod tests {
         other.turn(1_100).await.expect("the next");
         let second = document(&one).await;
         assert_eq!((second.made, &second.keys[1]), (1_100, &first.keys[0]));
-        // Who was slower has nothing to write.
+        // The slower gateway has nothing to write.
         assert_eq!(one.renew(None, Some(0), 1_100).await, Ok(false));
         assert_eq!(document(&one).await.keys, second.keys);
-        // What is too old does not open any more; a clock that was far ahead is no reason to wait.
+        // A key that is too old does not open any more; a clock that was far ahead is no reason to wait.
         for now in [1_300, 500] {
             one.turn(now).await.expect("anew");
             let third = document(&one).await;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_have_sealed_is_left_alone() {
+    async fn records_sealed_by_others_are_left_alone() {
         let store = Arc::new(Memory::default()) as Arc<dyn Store>;
         let mut one = keeper(&store, &["0123456789abcdef"]);
         one.turn(1_000).await.expect("the first");

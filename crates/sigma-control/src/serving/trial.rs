@@ -21,8 +21,8 @@ use sigma_upstream::health::plan::Plan;
 
 use crate::serving::endpoints;
 
-/// Compiles resources that are not to be served. A resource that passes is compiled as it stands
-/// when it comes into force, as far as that depends on nothing else.
+/// Compiles resources that are not to be served. A resource that passes compiles equally when it comes into
+/// force, as far as that depends on nothing else.
 pub struct Trial {
     roster: Arc<Roster>,
     /// The authorities of the system, read once.

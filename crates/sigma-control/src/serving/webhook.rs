@@ -1,7 +1,7 @@
 //! Tells a service when nodes go out and come back.
 //!
-//! Events wait in a queue with a limit, and those that wait together go together. A service that is away
-//! holds up nobody but the events behind.
+//! Events wait in a queue with a limit, and those that wait together go together. An unreachable service
+//! delays only later events.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,7 +31,7 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    /// Tells what comes until the process ends.
+    /// Sends events until the process ends.
     pub(crate) async fn run(mut self) {
         let built = reqwest::Client::builder()
             .timeout(Duration::from_millis(self.webhook.timeout_ms.into()))

@@ -1,9 +1,8 @@
 //! The copy of etcd's records on local disk, for a gateway that starts while etcd is away.
 //!
-//! A thread follows what the watches tell, and writes the whole a moment after a change: to a new
-//! file that replaces the old one, so that there is always one that is complete. Of a record whose
-//! new form is not known to be good it keeps the form before, so that a restart in the midst of
-//! somebody's mistake does not lose what was served.
+//! A thread follows the watches' events, and writes the whole a moment after a change: to a new file that
+//! replaces the old one, so that there is always one that is complete. If a record's new form is not known to
+//! be good, it keeps the former one, so that a restart during a mistake does not lose the served form.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -37,7 +36,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// First bytes of the file, with the version of its layout.
 const MAGIC: &[u8; 8] = b"SIGCOPY2";
 
-/// Those of the layout before, in which no record has an earlier form.
+/// Copies in the former layout, in which no record has an earlier form.
 const MAGIC_BEFORE: &[u8; 8] = b"SIGCOPY1";
 
 /// A store in etcd with a copy of its records on local disk.
@@ -48,10 +47,10 @@ pub struct Mirrored {
     etcd: Arc<Etcd>,
     file: CopyFile,
     startup_retry: u16,
-    /// Something has been loaded: whoever asks again wants to know what is in etcd.
+    /// Something has been loaded: a further load needs the content of etcd.
     started: AtomicBool,
     copied: Arc<Mutex<Option<SystemTime>>>,
-    /// What the copy had of records that are different now, from the first load until it is asked for.
+    /// The copy's forms of records that are different now, from the first load until they are taken.
     earlier: Mutex<Vec<Record>>,
     /// None only while it is dropped.
     keeper: Option<Sender<Told>>,
@@ -63,13 +62,13 @@ pub struct Mirrored {
 pub struct LocalCopy {
     /// When it was written.
     pub written: SystemTime,
-    /// What was in etcd.
+    /// The content of etcd.
     pub contents: Contents,
     /// The form before, of records that were not known to be good. In the order of their keys.
     pub good: Vec<Record>,
 }
 
-/// The place of a copy, and the prefix in etcd that it is of.
+/// The path of a copy, and its prefix in etcd.
 #[derive(Debug, Clone)]
 pub struct CopyFile {
     path: PathBuf,
@@ -148,14 +147,14 @@ impl Mirrored {
         copy.unwrap_or_else(|_| Err(self.file.damaged("reading it panicked")))
     }
 
-    /// Notes the forms of the copy that are not what was loaded, and has them kept on.
+    /// Notes the forms of the copy that differ from the loaded ones, and keeps them.
     fn compare(&self, copy: LocalCopy, loaded: &Contents) {
         let present: BTreeMap<&str, &Record> =
             loaded.records.iter().map(|record| (record.key.as_str(), record)).collect();
         let mut earlier: Vec<Record> = copy.good.clone();
         let changed = copy.contents.records.iter().filter(|record| present.get(&*record.key) != Some(record));
         earlier.extend(changed.cloned());
-        // What has been deleted since stays so.
+        // Deleted records stay deleted.
         earlier.retain(|record| present.contains_key(record.key.as_str()));
         *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = earlier;
         self.keep(Told::Copy(copy));
@@ -163,7 +162,7 @@ impl Mirrored {
 
     fn keep(&self, told: Told) {
         if let Some(keeper) = &self.keeper {
-            // Without its thread there is no copy, of which it has told.
+            // Without its thread there is no copy, which it has logged.
             let _ = keeper.send(told);
         }
     }
@@ -179,7 +178,7 @@ impl Drop for Mirrored {
         self.keeper = None;
         // A watch has a sender of its own and may outlive the store.
         if let Some(thread) = self.thread.take().filter(|_| Arc::strong_count(&self.copied) == 1) {
-            // It has told of a panic on stderr by itself.
+            // It has printed a panic on stderr by itself.
             let _ = thread.join();
         }
     }
@@ -222,7 +221,7 @@ impl Store for Mirrored {
     }
 
     fn watch(self: Arc<Self>, revision: u64) -> Watch {
-        // What a copy holds may come from a history that etcd no longer has.
+        // A copy may come from a history that etcd no longer has.
         let from = if self.copied().is_some() { 0 } else { revision };
         let mut inner = Arc::clone(&self.etcd).watch(from);
         let (watcher, receiver) = tokio::sync::mpsc::channel(WATCH_QUEUE);
@@ -261,12 +260,12 @@ impl Store for Mirrored {
     }
 }
 
-/// What the thread of the copy is told.
+/// A message to the thread of the copy.
 enum Told {
-    /// What the file has, at the start.
+    /// The content of the file, at the start.
     Copy(LocalCopy),
     Event(Event),
-    /// What was written up to this revision is served, but for these.
+    /// Writes up to this revision are served, but for these.
     Judged {
         revision: u64,
         quarantined: HashSet<String>,
@@ -318,7 +317,7 @@ impl Keeper {
         self.file.write(self.revision, self.records.values(), self.good.values())
     }
 
-    /// Takes in what is told for a time; true if there will be no more.
+    /// Reads messages for a time; true if there will be no more.
     fn settle(&mut self, told: &Receiver<Told>, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -392,7 +391,7 @@ impl Keeper {
 
     fn put(&mut self, record: Record) -> bool {
         let key = record.key.clone();
-        // Of use while its lease lasts, and to nobody after a start.
+        // Useful while its lease lasts, and useless after a start.
         if key.starts_with(REPORTS) || self.records.get(&key) == Some(&record) {
             return false;
         }
@@ -410,7 +409,7 @@ impl CopyFile {
         CopyFile { path: dir.join("etcd.copy"), prefix: prefix.to_owned() }
     }
 
-    /// Writes a copy in place of the one that is there. Blocks on the disk.
+    /// Replaces the copy. Blocks on the disk.
     fn write<'a>(
         &self,
         revision: u64,
@@ -420,18 +419,18 @@ impl CopyFile {
         let dir = self.path.parent().unwrap_or(Path::new("."));
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let new = self.path.with_extension("copy.new");
-        // Whoever made a file of this name might be able to read it.
+        // The maker of a file of this name might be able to read it.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Private keys are in there: nobody else may read it.
+        // Private keys are in there: no other user may read it.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let mut out = Sealed { inner: BufWriter::new(&file), sum: crc32fast::Hasher::new() };
         let written = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         out.write_all(MAGIC)?;
         out.bytes(self.prefix.as_bytes())?;
-        // Milliseconds since 1970 fit into 64 bits for as long as anybody will ask.
+        // Milliseconds since 1970 fit into 64 bits for a very long time.
         out.number(u64::try_from(written.as_millis()).unwrap_or(u64::MAX))?;
         out.number(revision)?;
         out.records(records)?;
@@ -488,7 +487,7 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(whole)
 }
 
-/// Sums up what is written.
+/// Adds written bytes to a checksum.
 struct Sealed<W> {
     inner: W,
     sum: crc32fast::Hasher,
@@ -636,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read() {
+    fn invalid_files_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = CopyFile::new(dir.path(), "/apisix");
         rustix::fs::mkfifoat(rustix::fs::CWD, &file.path, rustix::fs::Mode::RUSR).unwrap();
@@ -644,7 +643,7 @@ mod tests {
         assert!(error.contains("it is not a regular file"), "{error}");
     }
 
-    /// The form that is kept beside the present one of `routes/1`.
+    /// Returns the former form of `routes/1` that is kept with the present one.
     fn good(keeper: &Keeper) -> Option<u64> {
         keeper.good.get("routes/1").map(|record| record.modified)
     }
@@ -665,7 +664,7 @@ mod tests {
         assert_eq!(good(&keeper), None);
         keeper.apply(put(8));
         assert_eq!(good(&keeper), Some(7));
-        // What is judged is older.
+        // The judged revision is older.
         keeper.apply(judged(7, &[]));
         assert_eq!(good(&keeper), Some(7));
         keeper.apply(judged(8, &[]));
@@ -675,7 +674,7 @@ mod tests {
         keeper.apply(put(10));
         keeper.apply(judged(10, &["routes/1"]));
         assert_eq!(good(&keeper), Some(8));
-        // Also over a restart, and when everything is told again.
+        // Also over a restart, and when everything is sent again.
         keeper.write().unwrap();
         let copy = keeper.file.read().unwrap().unwrap();
         let mut keeper = Keeper::new(keeper.file);
@@ -686,7 +685,7 @@ mod tests {
         assert_eq!(good(&keeper), Some(8));
         keeper.apply(judged(11, &[]));
         assert_eq!(good(&keeper), None);
-        // What gateways report is no part of it.
+        // Reports of gateways are not part of it.
         let report = Record { key: "data_plane/health/1".into(), modified: 12, ..at(11) };
         let reported = Event::Changed { revision: 12, changes: vec![Change::Put(report)] };
         assert!(!keeper.apply(Told::Event(reported)) && keeper.records.len() == 1);

@@ -45,7 +45,7 @@ struct Entry {
     changes: Vec<Change>,
 }
 
-/// What a watcher has to be told next.
+/// The next event of a watcher.
 #[derive(Debug, PartialEq)]
 enum Next {
     Nothing,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn history_answers_what_it_still_holds() {
+    fn history_answers_for_the_revisions_that_it_holds() {
         let feed = Feed::new(10);
         assert_eq!(feed.after(10), Next::Nothing);
         assert_eq!(feed.after(9), Next::Missed);

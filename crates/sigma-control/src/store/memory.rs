@@ -80,7 +80,7 @@ impl Store for Memory {
             state.revision += 1;
             let changes: Vec<Change> =
                 transaction.writes.into_iter().filter_map(|write| state.carry_out(write)).collect();
-            // Under the lock, so that the feed tells of revisions in their order.
+            // Under the lock, so that the feed sends revisions in their order.
             self.feed.push(state.revision, changes);
             Ok(state.revision)
         } else {

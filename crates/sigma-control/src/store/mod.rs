@@ -1,8 +1,8 @@
 //! Stores: where resources live while the gateway runs.
 //!
-//! Every store keeps records under keys such as `routes/1`, numbers its changes by a revision that
-//! only grows, writes by compare-and-swap, and tells its watchers what changed. The gateway loads
-//! once and then follows the watch from that revision; nobody asks where a store keeps its data.
+//! Every store keeps records under keys such as `routes/1`, numbers its changes by a revision that only
+//! grows, writes by compare-and-swap, and tells its watchers what changed. The gateway loads once and then
+//! follows the watch from that revision; no caller depends on where a store keeps its data.
 //!
 //! | store | where | for |
 //! |---|---|---|
@@ -62,7 +62,7 @@ pub struct Contents {
     pub records: Vec<Record>,
 }
 
-/// What must hold for a transaction to be carried out.
+/// The condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// The key does not exist.
@@ -136,7 +136,7 @@ pub struct Transaction {
     pub writes: Vec<Write>,
 }
 
-/// A change that a watcher is told of.
+/// A change in an event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A record was written.
@@ -161,7 +161,7 @@ impl Change {
     }
 }
 
-/// What a watcher receives.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Changes of one revision, or of several that came together.
@@ -189,8 +189,8 @@ pub type Watch = mpsc::Receiver<Event>;
 /// The folder of what gateways report of themselves, under leases. It is no part of the configuration.
 pub const REPORTS: &str = "data_plane/";
 
-/// Events that may wait for the watcher; what comes after them waits in the store, or is replaced by
-/// [`Event::Reloaded`] when that is too much.
+/// Events that may wait for the watcher; later ones wait in the store, or are replaced by [`Event::Reloaded`]
+/// when that is too much.
 pub const WATCH_QUEUE: usize = 1024;
 
 /// Whether the store can be reached, for status pages.
@@ -202,12 +202,12 @@ pub struct StoreStatus {
     pub revision: u64,
     /// Since when and why it cannot be reached; None while it can.
     pub lost: Option<(SystemTime, String)>,
-    /// What was loaded is the copy on local disk, written at this time, because the store could
-    /// not be reached; None as soon as the store has been.
+    /// The loaded content is the copy on local disk, written at this time, because the store could not be
+    /// reached; None as soon as the store has been.
     pub copied: Option<SystemTime>,
 }
 
-/// Why a store did not do what it was asked.
+/// The error of a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A condition did not hold: another write came between.
@@ -216,7 +216,7 @@ pub enum StoreError {
     /// The store cannot be reached, or refuses; the text says which.
     #[error("{0}")]
     Unavailable(String),
-    /// What the store holds cannot be read; the text names the place.
+    /// Data of the store cannot be read; the text names the place.
     #[error("{0}")]
     Corrupt(String),
 }
@@ -241,7 +241,7 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::ready(Ok(false)))
     }
 
-    /// The version of the server that keeps it; None if there is none.
+    /// The version of the server that keeps it; None without a server.
     fn version(&self) -> Pending<'_, Option<String>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -250,20 +250,19 @@ pub trait Store: Send + Sync {
     /// source of generated ids.
     fn next_id(&self) -> Pending<'_, u64>;
 
-    /// Follows the changes after `revision`; 0 stands for knowing nothing. From a revision whose
-    /// successors are forgotten, the first event is [`Event::Reloaded`]. To be called within a
-    /// tokio runtime.
+    /// Follows the changes after `revision`; 0 means an empty state. From a revision whose successors are
+    /// forgotten, the first event is [`Event::Reloaded`]. To be called within a tokio runtime.
     fn watch(self: Arc<Self>, revision: u64) -> Watch;
 
-    /// Records in forms from before the last load, for those that have another one since or were
-    /// quarantined; oldest first. Whoever takes them in before what was loaded has the last good
-    /// form of what is invalid now, as if it had not been restarted.
+    /// Records in forms from before the last load, for those that have another one since or were quarantined;
+    /// oldest first. A caller that reads them before the loaded content has the last good form of an invalid
+    /// record, as if it had not been restarted.
     fn earlier(&self) -> Vec<Record> {
         Vec::new()
     }
 
-    /// Tells which records are not served in their form of `revision`, so that their last good form
-    /// is kept over a restart.
+    /// Reports which records are not served in their form of `revision`, so that their last good form is kept
+    /// over a restart.
     fn judged(&self, _revision: u64, _quarantined: &[String]) {}
 
     /// Lets go of what only one process can have open. Reading goes on; writing is refused.
@@ -324,7 +323,7 @@ fn etcd_tls(tls: &StoreTls) -> Result<EtcdTls, StoreError> {
         })
     };
     let ca = tls.ca.as_deref().map(|path| Ok((read("ca", path)?, path))).transpose()?;
-    // A file without one would trust nobody, and etcd's certificate be blamed for it.
+    // With an empty file no certificate would be trusted, and etcd's would be blamed for it.
     if let Some((text, path)) = &ca
         && !matches!(CertificateDer::pem_slice_iter(text).next(), Some(Ok(_)))
     {

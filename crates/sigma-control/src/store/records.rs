@@ -46,7 +46,7 @@ impl Records {
         self.0.get(key).map(|ByKey(record)| record)
     }
 
-    /// Puts a record in, in the place of one with its key.
+    /// Adds a record, and replaces one with its key.
     pub(super) fn put(&mut self, record: Record) {
         self.0.replace(ByKey(record));
     }
@@ -99,7 +99,7 @@ mod tests {
         };
         let mut records = Records::default();
         records.put_all(vec![record("routes/1", 1), record("routes/2", 1), record("ssls/1", 1)]);
-        // As many as there are, then one among many: each takes the place of the one with its key.
+        // As many as there are, then one among many: each replaces the one with its key.
         records.put_all(vec![record("routes/2", 2), record("routes/3", 2), record("upstreams/1", 2)]);
         records.put_all((10..50).map(|n| record(&format!("zones/{n}"), 3)).collect());
         records.put_all(vec![record("routes/3", 4)]);

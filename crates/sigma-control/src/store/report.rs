@@ -1,4 +1,4 @@
-//! Something that a gateway reports of itself: a record that goes with its lease when nobody renews it.
+//! A report of a gateway: a record that goes with its lease when it is not renewed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,28 +10,28 @@ pub(crate) struct Report {
     store: Arc<dyn Store>,
     key: String,
     ttl: Duration,
-    /// What it says, and since when that holds; None if that is not known.
+    /// Its last value, and since when that holds; None if that is not known.
     told: Option<(Vec<u8>, Instant)>,
     fails: bool,
 }
 
 impl Report {
-    /// Nothing is written yet. What is told holds for `ttl`.
+    /// Nothing is written yet. A written value is valid for `ttl`.
     pub(crate) fn new(store: Arc<dyn Store>, key: String, ttl: Duration) -> Report {
         Report { store, key, ttl, told: None, fails: false }
     }
 
-    /// Whether what was told should be told again, though it is the same. With a third of its time gone there are
-    /// two more attempts.
+    /// Whether the same value should be written again. With a third of its time gone there are two more
+    /// attempts.
     pub(crate) fn is_due(&self) -> bool {
         self.told.as_ref().is_none_or(|(_, at)| at.elapsed() >= self.ttl / 3)
     }
 
-    /// Sees to it that the record says `value` and lives on. What fails is tried when it is told again; the first
-    /// of several failures in a row is returned.
+    /// Makes sure that the record has `value` and its lease lives on. A failed write is tried at the next
+    /// call; the first of several failures in a row is returned.
     ///
     /// # Errors
-    /// Returns an error if the store was not told, unless the last call had failed too.
+    /// Returns an error if the write failed, unless the last call had failed too.
     pub(crate) async fn tell(&mut self, value: Vec<u8>) -> Result<(), StoreError> {
         let at = Instant::now();
         let done = self.put(&value).await;
@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// Takes back what stands at `key`, within `limit`: without an answer its lease ends it.
+/// Removes the record at `key`, within `limit`: without an answer its lease ends it.
 pub(crate) async fn take_back(store: &Arc<dyn Store>, key: &str, limit: Duration) {
     let writes = vec![Write::Delete { key: key.to_owned() }];
     let _ = tokio::time::timeout(limit, store.commit(Transaction { conditions: Vec::new(), writes })).await;
@@ -64,7 +64,7 @@ mod tests {
     use crate::store::memory::Memory;
 
     #[tokio::test]
-    async fn a_report_says_what_was_told_last() {
+    async fn a_report_has_the_last_value() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let mut report = Report::new(Arc::clone(&store), "data_plane/x".into(), Duration::from_secs(60));
         assert!(report.is_due());

@@ -1,4 +1,4 @@
-//! A real etcd for the tests of stores, and short words for what they do.
+//! A real etcd for the tests of stores, and short helpers.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Stores in an etcd.
 pub(crate) trait EtcdExt {
-    /// Options with short times, so that what is lost is noticed within a test.
+    /// Options with short times, so that losses are noticed within a test.
     fn options(&self) -> EtcdOptions;
 
     /// A store with these options.

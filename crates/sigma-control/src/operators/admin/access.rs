@@ -1,4 +1,4 @@
-//! Who may call: peers, keys, web pages.
+//! Access control: peers, keys, web pages.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Re
 /// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// What it may do.
+    /// Its role.
     pub(crate) role: AdminRole,
-    /// What its key is called; None where no key is required.
+    /// The name of its key; None where no key is required.
     pub(crate) key: Option<Arc<str>>,
 }
 
 impl Caller {
-    /// Refuses what the caller may not do.
+    /// Refuses methods that the caller's role does not allow.
     pub(crate) fn check(&self, method: &Method) -> Result<(), Refusal> {
         match self.role {
             AdminRole::Viewer if *method != Method::GET => {
@@ -50,7 +50,7 @@ fn unauthorised(description: &str) -> Refusal {
     Refusal(Box::new(Reply::json(StatusCode::UNAUTHORIZED, body)))
 }
 
-/// Who calls, by the key that the call shows; an error if there is no such key.
+/// Returns the caller for the key of the call; an error if there is no such key.
 pub(crate) fn recognise(
     state: &AdminState,
     method: &Method,
@@ -92,7 +92,7 @@ fn caller_of(state: &AdminState, shown: &[u8]) -> Option<Caller> {
     found
 }
 
-/// What browsers ask before they let a page call.
+/// Returns the answer to a browser's preflight request.
 pub(crate) fn preflight() -> Reply {
     Reply::empty(StatusCode::OK)
         .with("access-control-allow-methods", "POST, GET, PUT, OPTIONS, DELETE, PATCH")

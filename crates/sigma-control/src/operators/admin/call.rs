@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// What the headers of a request demand of the resource's present state (RFC 9110, 13.1).
+/// The conditions of a request on the resource's present state (RFC 9110, 13.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Preconditions {
     if_match: Option<Vec<String>>,
@@ -111,9 +111,9 @@ pub(crate) struct Call {
     pub(crate) arguments: Arguments,
     /// Conditions.
     pub(crate) preconditions: Preconditions,
-    /// What the caller may do, and see.
+    /// The role of the caller.
     pub(crate) role: AdminRole,
-    /// Who the caller is, for the history.
+    /// The caller, for the history.
     pub(crate) author: Author,
     /// Where the revision is noted that the call makes.
     pub(crate) made: Arc<AtomicU64>,
@@ -122,8 +122,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Refuses a `dry_run` that is neither true nor false: what was meant as a rehearsal must not
-    /// become a write.
+    /// Refuses a `dry_run` that is neither true nor false: a rehearsal must not become a write.
     pub(crate) fn check_dry_run(&self) -> Result<(), Refusal> {
         let mut given = self.arguments.all("dry_run");
         match given.all(|value| value == "true" || value == "false") {

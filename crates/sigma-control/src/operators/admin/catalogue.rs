@@ -14,7 +14,7 @@ use super::collection::{COLLECTIONS, Class, Collection};
 use super::decoration;
 use super::reply::{Content, Outcome, Refusal, Reply};
 
-/// The schema of what a collection holds.
+/// Returns the schema of a collection's items.
 pub(crate) fn schema_of(class: Class) -> &'static Value {
     match class {
         Class::Resource(kind) => stored::schema(kind),
@@ -134,7 +134,7 @@ pub(crate) fn plugins(state: &AdminState, call: &Call) -> Outcome {
     Ok(Reply::json(StatusCode::OK, Value::Object(attributes(&*state.plugins, scope))))
 }
 
-/// What is known of every plugin of a subsystem.
+/// Returns the attributes of every plugin of a subsystem.
 pub(crate) fn attributes(plugins: &dyn PluginSchemas, scope: PluginScope) -> Map<String, Value> {
     let mut all = Map::new();
     for name in plugins.names() {
@@ -176,7 +176,7 @@ pub(crate) fn names(state: &AdminState, call: &Call) -> Outcome {
     Ok(Reply::json(StatusCode::OK, json!(names)))
 }
 
-/// `PUT /plugins/reload`: the plugins are those of the build, so there is nothing left to do.
+/// `PUT /plugins/reload`: the plugins are built in, so this does nothing.
 pub(crate) fn reload(call: &Call) -> Outcome {
     if call.method == Method::PUT {
         return Ok(Reply::text(StatusCode::OK, "done"));

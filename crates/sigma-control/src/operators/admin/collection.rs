@@ -8,12 +8,12 @@ pub(crate) const ROOT: &str = "/apisix/admin";
 /// The section of a service's cost decorations in paths and store keys.
 pub(crate) use crate::store::history::DECORATIONS;
 
-/// What a collection holds.
+/// The class of a collection's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Resources of a kind.
     Resource(Kind),
-    /// What fields of a GraphQL schema cost; below a service.
+    /// Costs of fields of a GraphQL schema; below a service.
     Decoration,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What all its store keys begin with. Secrets of all managers are listed together.
+    /// Returns the common prefix of its store keys. Secrets of all managers are listed together.
     pub(crate) fn prefix(&self) -> String {
         match (self.collection.class, &self.parent) {
             (Class::Resource(Kind::Credential), Some(parent)) => format!("consumers/{parent}/credentials/"),
@@ -131,13 +131,13 @@ impl Place {
         }
     }
 
-    /// What a client names a collection by, for APISIX's `key` of a list.
+    /// Returns the client's name of a collection, for APISIX's `key` of a list.
     pub(crate) fn directory(&self) -> String {
         self.prefix().trim_end_matches('/').to_owned()
     }
 }
 
-/// What of the history a path names.
+/// The part of the history that a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Past {
     /// `history`.
@@ -150,7 +150,7 @@ pub(crate) enum Past {
     Rollback(u64),
 }
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// `/apisix/admin` itself.
@@ -177,7 +177,7 @@ pub(crate) enum Target {
     ConfigsValidate,
     /// `explain`.
     Explain,
-    /// `history` and what is below it.
+    /// `history` and the paths below it.
     History(Past),
     /// `caller`.
     Caller,
@@ -187,7 +187,7 @@ pub(crate) enum Target {
     Members,
     /// `cache/purge`: what caches are to forget.
     Purge,
-    /// What the running gateway is asked: `live`, `nodes` and the like.
+    /// A query to the running gateway: `live`, `nodes` and the like.
     Process(Question),
     /// `/openapi.json`.
     OpenApi,
@@ -197,7 +197,7 @@ pub(crate) enum Target {
     Nothing,
 }
 
-/// What the running gateway can be asked.
+/// The queries to the running gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
     /// `live`: what requests are like.
@@ -206,7 +206,7 @@ pub(crate) enum Question {
     Nodes,
     /// `certificates`: those that are shown, and when they expire.
     Certificates,
-    /// `revision`: what is served, and what is not.
+    /// `revision`: the served revision, and resources that are not served.
     Revision,
 }
 
@@ -224,7 +224,7 @@ impl Question {
     }
 }
 
-/// Reads a path as it stands in the request line, without the query.
+/// Parses a path of the request line, without the query.
 pub(crate) fn target(path: &str) -> Target {
     if path == "/openapi.json" {
         return Target::OpenApi;

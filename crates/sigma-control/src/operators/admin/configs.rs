@@ -1,10 +1,10 @@
 //! The whole configuration at once: read, replaced in one transaction, or only checked.
 //!
-//! APISIX has these calls in its standalone mode alone, here they work over every store. What is
-//! sent is compared with what is stored, and only differences are written, so that an unchanged
-//! resource keeps its revision and its state. A record beside the resources keeps the client's
-//! digest and versions, with a fingerprint of what they stood for: once a single resource was
-//! written in another way, the digest is no longer that of the configuration.
+//! APISIX has these calls in its standalone mode alone, here they work over every store. The sent items are
+//! compared with the stored ones, and only differences are written, so that an unchanged resource keeps its
+//! revision and its state. A record next to the resources keeps the client's digest and versions, with a
+//! fingerprint of the resources: once a single resource was written in another way, the digest does not match
+//! the configuration any more.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ const SECTIONS: [Kind; 12] = [
 /// The list of enabled plugins: kept for its writer, and without effect here.
 const PLUGINS: &str = "plugins";
 
-/// What is remembered of the last replacement.
+/// The record of the last replacement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Note {
     digest: String,
@@ -76,7 +76,7 @@ impl Present {
         let mut contents = state.store.load().await?;
         let at = contents.records.iter().position(|record| record.key == NOTE_KEY);
         let record = at.map(|at| contents.records.remove(at));
-        // A note that cannot be read is as good as none: the next replacement writes it anew.
+        // A note that cannot be read counts as missing: the next replacement writes it again.
         let note = record.as_ref().and_then(|record| serde_json::from_slice::<Note>(&record.value).ok());
         let fingerprint = fingerprint(contents.records.iter().map(|r| (r.key.as_str(), &r.value)));
         let is_current = note.as_ref().is_some_and(|note| note.fingerprint == fingerprint);
@@ -239,7 +239,7 @@ fn section_of(kind: Kind) -> Kind {
 struct Item {
     key: ResourceKey,
     value: Map<String, Value>,
-    /// What the client should know.
+    /// Warnings for the client.
     warnings: Vec<Problem>,
 }
 
@@ -269,7 +269,7 @@ impl Wrong {
     }
 }
 
-/// What the client should know of all items, with the keys of those.
+/// Returns the warnings about all items, with their keys.
 fn warnings(sections: &[Section]) -> Vec<Problem> {
     let of_item = |item: &Item| {
         let key = item.key.to_string();
@@ -287,8 +287,7 @@ enum Ids {
     Optional,
 }
 
-/// Checks every item by itself. With [`Ids::Optional`], items without an id are not among those of
-/// the sections.
+/// Checks every item by itself. With [`Ids::Optional`], items without an id are left out of the sections.
 fn drafts(state: &AdminState, sent: &Map<String, Value>, ids: Ids) -> (Vec<Section>, Vec<Wrong>) {
     let mut sections = Vec::new();
     let mut wrong = Vec::new();
@@ -349,7 +348,7 @@ fn drafted(
 ) -> Result<Option<Item>, String> {
     let object = value.as_object().ok_or("an item must be an object")?;
     let mut object = object.clone();
-    // A number of the client's own; what has not changed is found by comparison.
+    // A number of the client's own; unchanged items are found by comparison.
     object.shift_remove("modifiedIndex");
     let id = object.get("id").and_then(id_text);
     let credential = id.as_deref().and_then(|id| id.split_once("/credentials/"));
@@ -432,7 +431,7 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
     Err(StoreError::Conflict.into())
 }
 
-/// What is going to be there, and how it comes about.
+/// The future items, and the writes for them.
 struct Plan {
     /// All resources afterwards.
     after: BTreeMap<String, Arc<[u8]>>,

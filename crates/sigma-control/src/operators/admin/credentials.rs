@@ -1,8 +1,8 @@
-//! Who is recognised by what: an index of all consumers and their credentials.
+//! An index of the identities of all consumers and their credentials.
 //!
-//! What identifies a consumer must identify no other one. Reading all of them for every write would
-//! take as long as there are consumers, so they are read once, when the first such write comes, and
-//! the store's changes are followed from there.
+//! The identity of a consumer must be unique. Reading all of them for every write would take as long as there
+//! are consumers, so they are read once, when the first such write comes, and the store's changes are
+//! followed from there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +20,10 @@ use crate::store::{Change, Contents, Event, Record, Store, StoreError};
 /// How long the watch may be behind what this process has written itself.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// The attribute of a plugin, and its value, by which somebody is recognised.
+/// The attribute of a plugin, and its value, that identifies a consumer.
 type Identity = (Box<str>, Box<str>);
 
-/// What a record must be read with.
+/// Everything that is needed to read a record.
 pub(super) struct Reader {
     pub(super) keyring: Keyring,
     pub(super) plugins: Arc<dyn PluginSchemas>,
@@ -33,7 +33,7 @@ pub(super) struct Reader {
 #[derive(Default)]
 pub(super) struct Credentials {
     following: tokio::sync::Mutex<Option<Following>>,
-    /// The newest revision that this process has written: what is before it must be known.
+    /// The newest revision that this process has written: earlier changes must be known.
     written: Mutex<u64>,
 }
 
@@ -56,8 +56,8 @@ impl Credentials {
         *written = revision.max(*written);
     }
 
-    /// Who is recognised by this value of a plugin's attribute, in the order of their keys. What this
-    /// process has written is known, what others have soon.
+    /// Returns the consumers with this value of a plugin's attribute, in the order of their keys. Writes of
+    /// this process are included, writes of others soon.
     pub(super) async fn owners(
         &self,
         store: &Arc<dyn Store>,
@@ -88,7 +88,7 @@ impl Credentials {
     }
 }
 
-/// Reads everything, and follows the changes until nobody asks any more.
+/// Reads everything, and follows the changes until there are no more callers.
 async fn follow(store: &Arc<dyn Store>, reader: &Arc<Reader>) -> Result<Following, StoreError> {
     let contents = store.load().await?;
     let (told, at) = watch::channel(contents.revision);
@@ -150,7 +150,7 @@ impl Index {
             return;
         }
         self.remove(&key);
-        // A value that cannot be read identifies nobody.
+        // A value that cannot be read identifies no consumer.
         let Ok(mut value) = serde_json::from_slice::<Value>(&record.value) else { return };
         secrecy::open(&reader.keyring, key.kind, &mut value, &*reader.plugins);
         let identities: Vec<Identity> = identities(&value, &*reader.plugins)
@@ -176,7 +176,7 @@ impl Index {
     }
 }
 
-/// What a consumer or credential is recognised by: plugin, its attribute, and the value of that.
+/// Returns the identities of a consumer or credential: plugin, its attribute, and its value.
 pub(super) fn identities<'v>(
     value: &'v Value,
     plugins: &'v dyn PluginSchemas,

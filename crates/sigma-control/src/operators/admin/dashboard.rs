@@ -1,8 +1,8 @@
 //! The page for browsers, below `/ui`: files of the folder `/dashboard` that the build has put into the program.
 //!
-//! It is loaded without a key, so it tells nothing: what it shows it asks the API for, with the key that the
-//! operator gives it. It obeys the same peers as the API, and names that a stranger could make resolve to this
-//! address are refused whether or not keys are required, as the operator types a key into what comes from here.
+//! It is loaded without a key, so it contains no data: it reads all data from the API, with the operator's
+//! key. It obeys the same peers as the API, and names that an attacker could make resolve to this address are
+//! refused whether or not keys are required, as the operator types a key into this page.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -60,8 +60,8 @@ static FILES: &[(&str, &[u8])] = &files! {
     "views/tester.js"
 };
 
-/// What no file may do: call or embed others, be embedded, run what is not one of them, or be taken for
-/// something else.
+/// Restrictions of all files: no calls to other hosts, no embedding, no foreign scripts, no sniffing of
+/// types.
 const POLICY: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -84,7 +84,7 @@ struct Page {
     tag: HeaderValue,
 }
 
-/// [`FILES`] with what is made from their content.
+/// [`FILES`] with their derived data.
 static PAGES: LazyLock<Vec<Page>> = LazyLock::new(|| FILES.iter().map(|file| Page::of(*file)).collect());
 
 impl Page {
@@ -151,7 +151,7 @@ fn answer(state: &AdminState, peer: SocketAddr, request: &Request) -> Response {
         return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")]).into_response();
     }
     match request.uri().path() {
-        // What the page refers to is beside it.
+        // The resources of the page are relative to it.
         "/ui" => (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, ROOT)]).into_response(),
         path => match Page::find(path) {
             Some(page) => page.answer(request.headers()),
@@ -203,7 +203,7 @@ mod tests {
                 "new Function",
                 "style=",
             ] {
-                // The namespace of SVG is a name, and nobody loads it.
+                // The namespace of SVG is a name that is never loaded.
                 let found = text.replace("http://www.w3.org/2000/svg", "").contains(word);
                 assert!(!found, "{path}: {word}");
             }

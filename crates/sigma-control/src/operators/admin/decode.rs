@@ -1,4 +1,4 @@
-//! JSON bodies, and what is said of a body that is none.
+//! JSON bodies, and the errors about invalid ones.
 //!
 //! APISIX decodes with lua-cjson, and clients see its words; a second, small reader finds them for
 //! texts that the real decoder refuses. That library also takes raw line ends and tabs within
@@ -11,7 +11,7 @@ use sigma_config::document::{JsonError, MAX_DEPTH, is_deeper, strict_json};
 /// file may be.
 pub(crate) const RESOURCE_DEPTH: usize = MAX_DEPTH - 2;
 
-/// What is said of a value with more levels than `levels`.
+/// Returns the error for a value with more levels than `levels`.
 pub(crate) fn too_deep(levels: usize) -> String {
     format!("nested deeper than {levels} levels")
 }
@@ -43,8 +43,8 @@ fn decoded(body: &[u8]) -> Result<Value, String> {
     })
 }
 
-/// The text with the control characters that stand raw within its strings escaped; None if there
-/// are none.
+/// The text with the control characters that stand raw within its strings escaped; None if there are no such
+/// characters.
 fn escaped(body: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(body.len() + 64);
     let (mut in_string, mut after_backslash) = (false, false);
@@ -61,7 +61,7 @@ fn escaped(body: &[u8]) -> Option<Vec<u8>> {
     (text.len() > body.len()).then_some(text)
 }
 
-/// A token, or what stands in its place.
+/// A token, or the space between tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
     ObjectBegin,
@@ -269,7 +269,7 @@ mod tests {
         check("{\n\t\"a\":\n\"x\ny\"\r\n}", Some("x\ny"));
         check("{\"a\":\"q \\\" \n \\\\\"}", Some("q \" \n \\"));
         check("{\"a\":\"\0\"}", Some("\0"));
-        // An escaped line end is none.
+        // An escaped line end is not a line end.
         check("{\"a\":\"x\\\ny\"}", None);
         check("{\"a\":\"x\n", None);
         check("{\"a\":\n\0\"x\"}", None);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_refused() {
+    fn too_deep_values_are_refused() {
         let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
         assert!(json(nested(62).as_bytes(), RESOURCE_DEPTH).is_ok());
         let said = json(nested(63).as_bytes(), RESOURCE_DEPTH);

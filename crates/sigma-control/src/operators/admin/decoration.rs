@@ -1,4 +1,4 @@
-//! What fields of a GraphQL schema cost: resources that exist below a service.
+//! Costs of fields of a GraphQL schema: resources that exist below a service.
 
 use std::sync::OnceLock;
 

@@ -15,7 +15,7 @@ const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// The sizes that a page may have.
 const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
 
-/// What a list is narrowed to.
+/// The filter of a list.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     name: Option<Regex>,
@@ -68,7 +68,7 @@ impl Filter {
             && self.fields.iter().all(field)
     }
 
-    /// Leaves what is asked for; returns how many there are on all pages.
+    /// Keeps the requested items; returns how many there are on all pages.
     pub(crate) fn apply(&self, items: &mut Vec<ResourceEntry>) -> usize {
         items.retain(|item| self.holds(&item.value));
         let total = items.len();
@@ -95,7 +95,7 @@ fn fields(arguments: &Arguments, collection: &Collection) -> Vec<(&'static str, 
     ["service_id", "upstream_id"].into_iter().filter_map(field).collect()
 }
 
-/// Paging is asked for by two numbers; with one of them missing there is none.
+/// Paging needs two numbers; with one of them missing there is no paging.
 fn page(arguments: &Arguments) -> Result<Option<(usize, usize)>, Refusal> {
     let number = |name| arguments.get(name)?.trim().parse::<f64>().ok().filter(|n| n.is_finite());
     let (Some(page), Some(size)) = (number("page"), number("page_size")) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What was changed by whom.
+//! The history of changes, with authors.
 
 use axum::http::{Method, StatusCode};
 

@@ -12,11 +12,11 @@ use sigma_config::settings::{Admin, AdminKey, AdminRole};
 
 use crate::store::history::cleaned;
 
-/// The file's name, beside the store.
+/// The file's name, next to the store.
 const FILE_NAME: &str = "admin.key";
 /// As many as APISIX makes: 32 of 52 letters are 182 bits.
 const LETTERS: usize = 32;
-/// What users have who are neither the owner nor of the group.
+/// Permissions of other users.
 const OTHERS: u32 = 0o007;
 /// Longer names of keys are cut.
 const NAME_BYTES: usize = 128;
@@ -27,8 +27,7 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// second.
 const ID_ROUNDS: NonZeroU32 = NonZeroU32::new(20_000).unwrap();
 
-/// What a key is called where people read it: its name, or else a short id that is always the same and from which the
-/// key cannot be had.
+/// Returns the shown name of a key: its name, or else a short stable id that does not reveal the key.
 pub(super) fn name_of(key: &AdminKey) -> Arc<str> {
     if let Some(name) = &key.name {
         return cleaned(name, NAME_BYTES).into();
@@ -53,13 +52,13 @@ pub struct KeyFileError {
 pub struct KeyFile {
     /// Its place.
     pub path: PathBuf,
-    /// It was made just now: nobody can know of it yet.
+    /// It was made just now: it is not known yet.
     pub is_new: bool,
 }
 
-/// Sees to it that there is a key, if one is required: reads the one in `folder/admin.key`, or
-/// makes one there, readable by its owner alone. Returns the file, for the operator to be told; None
-/// where the settings have keys of their own.
+/// Makes sure that there is a key, if one is required: reads the one in `folder/admin.key`, or makes one
+/// there, readable by its owner alone. Returns the file, for a message to the operator; None where the
+/// settings have keys of their own.
 ///
 /// # Errors
 /// Returns an error if the file can be neither read nor made.
@@ -118,7 +117,7 @@ fn letters() -> io::Result<String> {
     while key.len() < LETTERS {
         let mut random = [0_u8; LETTERS];
         getrandom::fill(&mut random).map_err(|_| io::Error::other("no random bytes are to be had"))?;
-        // What exceeds a multiple of 52 is left out, so that every letter is as likely.
+        // Bytes above a multiple of 52 are left out, so that every letter is as likely.
         let fair = random.iter().filter(|byte| **byte < 208);
         key.extend(fair.take(LETTERS - key.len()).map(|byte| char::from(ALPHABET[usize::from(byte % 52)])));
     }

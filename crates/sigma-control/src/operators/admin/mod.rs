@@ -5,19 +5,19 @@
 //! write ends in one transaction of the [`Store`]: nothing here reaches the workers, which follow
 //! the store.
 //!
-//! | file | what it answers |
+//! | file | content |
 //! |---|---|
 //! | `access` | who may call |
 //! | `collection` | which path names what; the roster of collections |
-//! | `call`, `decode` | what was sent |
+//! | `call`, `decode` | the parsed call |
 //! | `read`, `filter` | what there is |
 //! | `write`, `patch` | how it is to be from now on |
 //! | `rules`, `credentials` | whether that fits the other resources |
-//! | `secrecy` | what is encrypted, and what is shown of it |
+//! | `secrecy` | encryption and masking of secrets |
 //! | `configs` | the whole configuration at once |
-//! | `history`, `rollback` | what was changed by whom, and the way back |
+//! | `history`, `rollback` | the history of changes, and rollback |
 //! | `catalogue`, `openapi` | what may be written, and how to call |
-//! | `process` | what the running gateway says of itself |
+//! | `process` | data of the running gateway |
 //! | `dashboard` | the page for browsers |
 //! | `reply` | the shape of answers |
 
@@ -87,19 +87,19 @@ use reply::{Outcome, Refusal, Reply};
 /// The documentation of a plugin by its name.
 pub type Documentation = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// What the Admin API works with.
+/// State of the Admin API.
 pub struct AdminState {
     /// Where resources are kept.
     pub store: Arc<dyn Store>,
     /// The plugins of this build.
     pub plugins: Arc<dyn PluginSchemas>,
-    /// Encrypts what is secret in the store.
+    /// Encrypts secrets in the store.
     pub keyring: Keyring,
     /// The operator's settings, keys included.
     pub settings: Admin,
-    /// What stands before the store's keys in answers: `/apisix`, or the prefix in etcd.
+    /// The prefix of store keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
-    /// What the running gateway says of itself; None where nothing is served.
+    /// Answers queries to the running gateway; None without a running gateway.
     pub(crate) asked: Option<Arc<dyn Fn(Question) -> Value + Send + Sync>>,
     /// Lists the gateways of the store; None where nothing is served.
     pub(crate) members: Option<Arc<dyn Fn() -> Listing + Send + Sync>>,
@@ -107,11 +107,11 @@ pub struct AdminState {
     pub(crate) purges: Option<Arc<Purges>>,
     /// The page of a plugin in the reference, in Markdown.
     pub documentation: Arc<Documentation>,
-    /// Tries what is written before it is stored; None: whatever passes its check is stored.
+    /// Tries a write before it is stored; None: every value that passes its check is stored.
     pub trial: Option<Trial>,
-    /// What becomes of fields that do not exist.
+    /// The handling of unknown fields.
     pub unknown_fields: UnknownFields,
-    /// How routes are chosen, for what is said of them.
+    /// The router, for messages about routes.
     pub router: RouterKind,
     /// The setting `trusted_addresses` names proxies.
     pub trusts_proxies: bool,
@@ -119,18 +119,18 @@ pub struct AdminState {
     pub has_streams: Arc<dyn Fn() -> bool + Send + Sync>,
     /// A client that stops in the middle of its body is waited for this long.
     body_timeout: Duration,
-    /// Who may call without a key.
+    /// Callers that need no key.
     trusted: Trusted,
-    /// Writes that depend on nothing but what they name share it; those that look at a whole
-    /// collection hold it alone. So no reference is left dangling by two calls at once. Other
-    /// nodes of an etcd are not held off by it, as they are not in APISIX.
+    /// Writes that depend only on the objects that they name share it; writes that check a whole collection
+    /// hold it alone. So no reference is left dangling by two calls at once. Other nodes of an etcd are not
+    /// held off by it, as they are not in APISIX.
     writes: RwLock<()>,
-    /// Who is recognised by what.
+    /// The index of identities.
     credentials: credentials::Credentials,
     reader: Arc<credentials::Reader>,
-    /// What the keys of the settings are called, in their order.
+    /// The names of the keys of the settings, in their order.
     key_names: Vec<Arc<str>>,
-    /// What was changed by whom; None if that is not kept.
+    /// The history of changes; None if no history is kept.
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
     pub(crate) explainer: Option<Arc<Explainer>>,
@@ -176,7 +176,7 @@ impl AdminState {
         }
     }
 
-    /// Takes over what the settings of the listeners say of its callers.
+    /// Applies the settings of the listeners about callers.
     pub fn behind(&mut self, operators: &Operators) {
         self.body_timeout = Duration::from_millis(operators.body_timeout_ms.into());
         self.trusted = Trusted::from(operators);
@@ -245,7 +245,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The API as a service, and the dashboard beside it; it needs the peer's address ([`ConnectInfo`]).
+/// Returns the API as a service, with the dashboard; it needs the peer's address ([`ConnectInfo`]).
 pub fn router(state: AdminState) -> Router {
     let state = Arc::new(state);
     let api = Router::new().fallback(serve);
@@ -281,7 +281,7 @@ pub async fn answer(state: &AdminState, peer: SocketAddr, request: Request) -> R
     response
 }
 
-/// What the audit log is told of a call.
+/// The data of a call for the audit log.
 #[derive(Default)]
 struct Seen {
     key: Option<Arc<str>>,
@@ -301,7 +301,7 @@ impl Seen {
     }
 }
 
-/// Everything up to the body: what is refused here costs nothing.
+/// Checks everything up to the body: refusals here cost nothing.
 async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: &mut Seen) -> Outcome {
     let (head, body) = request.into_parts();
     access::admit(state, peer.ip(), &head.headers)?;
@@ -381,7 +381,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request, seen: 
     }
 }
 
-/// What would become of a request.
+/// Explains the result of a request.
 async fn explain(state: &AdminState, call: &Call) -> Outcome {
     let explainer = state.explainer.as_ref().filter(|_| call.method == Method::GET);
     let Some(explainer) = explainer else { return Err(Refusal::new(StatusCode::NOT_FOUND, "not found")) };

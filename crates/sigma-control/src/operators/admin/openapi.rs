@@ -104,14 +104,14 @@ fn fixed_schemas() -> Map<String, Value> {
     .collect()
 }
 
-/// What a client may write: the schema of the resource without what only the server sets.
+/// Returns the schema for writing: the schema of the resource without the fields that only the server sets.
 fn written_schema(collection: &Collection) -> Value {
     let mut schema = schema_of(collection.class).clone();
     for pointer in ["/properties", "/properties/upstream/properties"] {
         let Some(properties) = schema.pointer_mut(pointer).and_then(Value::as_object_mut) else { continue };
         properties.shift_remove("create_time");
         properties.shift_remove("update_time");
-        // The id stands in the path.
+        // The id is in the path.
         properties.shift_remove("id");
     }
     let required = schema.get_mut("required").and_then(Value::as_array_mut);
@@ -159,7 +159,8 @@ fn answer(description: &str, schema: Option<&str>) -> Value {
     }
 }
 
-/// What every operation may answer; a page of an impossible size is refused with a bare text.
+/// Returns the common error answers of all operations; a page of an impossible size is refused with a bare
+/// text.
 fn refused() -> Value {
     let mut refused = answer("Refused; the text says why.", Some("error"));
     refused["content"]["text/plain"] = json!({"schema": {"type": "string"}});
@@ -262,7 +263,7 @@ fn resource_item(collection: &Collection, parameters: &[Value]) -> Value {
     Value::Object(item)
 }
 
-/// What is no collection.
+/// Returns the paths that are not collections.
 fn others() -> Vec<(String, Value)> {
     let any = |description: &str| json!({"description": description, "content": {"application/json": {"schema": {}}}});
     let empty = answer("Valid.", None);
@@ -322,7 +323,7 @@ fn others() -> Vec<(String, Value)> {
     .collect()
 }
 
-/// What caches are to forget.
+/// Returns the operation that purges caches.
 fn purge() -> Value {
     let list = |item: Value| json!({"type": "array", "items": item, "maxItems": 1000});
     let text = || json!({"type": "string"});
@@ -341,7 +342,7 @@ fn purge() -> Value {
     purge
 }
 
-/// What was changed by whom, and what would become of a request.
+/// Returns the operations of the history and of `explain`.
 fn history() -> Vec<(String, Value)> {
     let any = |description: &str| json!({"description": description, "content": {"application/json": {"schema": {}}}});
     let number = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "integer", "minimum": 0, "maximum": 9_000_000}});

@@ -30,7 +30,7 @@ pub(crate) fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) 
 /// Puts `value` in at a path below an object, and makes the objects on the way. The result is no
 /// deeper than what may be sent as a whole.
 pub(crate) fn replace(target: &mut Map<String, Value>, path: &[String], value: Value) -> Result<(), Refusal> {
-    // Every part of the path is an object around what it leads to.
+    // Every part of the path is an object around the rest.
     if RESOURCE_DEPTH.checked_sub(path.len()).is_none_or(|left| is_deeper(&value, left)) {
         return Err(Refusal::bad(format_args!("invalid sub-path: {}", too_deep(RESOURCE_DEPTH))));
     }

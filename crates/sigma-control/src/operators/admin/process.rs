@@ -1,5 +1,5 @@
-//! What the running gateway says of itself, in its own words: for the dashboard, and for whoever would otherwise
-//! need the Control API, which asks for no key.
+//! Data of the running gateway, as it reports it: for the dashboard, and for operators who would otherwise
+//! need the Control API, which requires no key.
 
 use axum::http::{Method, StatusCode};
 use serde::Deserialize;
@@ -66,7 +66,7 @@ pub(crate) async fn purge(state: &AdminState, call: &Call) -> Outcome {
     }
 }
 
-/// `GET /caller`: what a caller may do, and what answers look like.
+/// `GET /caller`: the permissions of a caller, and the form of answers.
 pub(crate) fn caller(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     Ok(fresh(json!({

@@ -95,7 +95,7 @@ pub(crate) fn show(
     })
 }
 
-/// The JSON of a record; what other programs write may be none.
+/// Returns the JSON of a record; values of other programs may be invalid.
 pub(crate) fn value_of(record: &Record) -> Result<Value, Refusal> {
     let object = serde_json::from_slice(&record.value).map(Value::Object);
     object.map_err(|error| {

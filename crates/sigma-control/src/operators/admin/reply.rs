@@ -1,4 +1,4 @@
-//! Answers: what an operation found or did, and how the two forms of the API put it.
+//! Answers: the result of an operation in the two forms of the API.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use sigma_config::settings::AdminApiVersion;
 use crate::operators::tap;
 use crate::store::StoreError;
 
-/// The field that tells what the client should know though its call is done.
+/// The field with warnings about a successful call.
 const WARNING: HeaderName = HeaderName::from_static("x-sigma-warning");
 /// Such fields in one answer at most: common clients and proxies take a hundred fields.
 const MAX_WARNINGS: usize = 16;
@@ -43,7 +43,7 @@ pub(crate) enum Content {
     Lines(Coming),
 }
 
-/// What comes while it is sent; no two are the same.
+/// A body that is made while it is sent; no two are equal.
 #[derive(Debug)]
 pub(crate) struct Coming(Body);
 
@@ -83,12 +83,13 @@ impl Reply {
         self
     }
 
-    /// The same with what the client should know though its call is done: a field for each warning.
+    /// Adds warnings about a successful call: a field for each.
     pub(crate) fn warning(mut self, warnings: &[Problem]) -> Reply {
         let more = warnings.len().saturating_sub(MAX_WARNINGS);
         let told = warnings.iter().take(MAX_WARNINGS).map(Problem::to_string);
         for text in told.chain((more > 0).then(|| format!("and {more} more"))) {
-            // What is no field value, such as a line break or a letter that is not ASCII, is escaped.
+            // Characters that are illegal in a field value, such as a line break or a letter that is not
+            // ASCII, are escaped.
             let text: String = text.chars().map(visible).collect();
             if let Ok(value) = HeaderValue::from_str(&text) {
                 self.headers.append(WARNING, value);
@@ -97,7 +98,7 @@ impl Reply {
         self
     }
 
-    /// The same with the revision of what it shows.
+    /// Adds the revision of the shown data.
     pub(crate) fn at(self, revision: u64) -> Reply {
         self.with("etag", &format!("\"{revision}\""))
     }
@@ -145,7 +146,7 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// What a resource that does not exist is answered.
+    /// Returns the answer for a resource that does not exist.
     pub(crate) fn missing() -> Refusal {
         Refusal(Box::new(Reply::json(StatusCode::NOT_FOUND, json!({"message": "Key not found"}))))
     }

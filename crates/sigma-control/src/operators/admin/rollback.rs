@@ -1,4 +1,5 @@
-//! The way back: objects become what they were right after a version, all of them in one transaction or none.
+//! Rollback: objects are restored to their state right after a version, all of them in one transaction or
+//! none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -65,13 +66,13 @@ fn answer(version: u64, plan: &Plan, target: &Target) -> Reply {
         "created": named(&plan.created),
         "changed": named(&plan.changed),
         "deleted": named(&plan.deleted),
-        // What a write of the store cannot bring back, or had better not.
+        // Objects that a write of the store cannot restore, or should not.
         "left": {"settings": named(&target.settings), "expired": named(&target.expired)},
     });
     Reply::json(StatusCode::OK, body)
 }
 
-/// What is written, checked.
+/// The checked writes.
 #[derive(Default)]
 struct Plan {
     /// Keys of objects that are not there now.
@@ -145,7 +146,7 @@ fn check(state: &AdminState, key: &str, text: &[u8]) -> Result<Vec<Problem>, Ref
     Ok(warnings.into_iter().map(|problem| problem.within(key)).collect())
 }
 
-/// Whether what comes back finds what it refers to, and nothing refers to what goes.
+/// Checks that restored objects find their references, and that deleted objects have no users.
 fn check_references(records: &BTreeMap<&str, &Record>, target: &Target) -> Result<(), Refusal> {
     let is_there = |key: &str| match target.objects.get(key) {
         Some(value) => value.is_some(),
@@ -173,7 +174,7 @@ fn check_references(records: &BTreeMap<&str, &Record>, target: &Target) -> Resul
     Ok(())
 }
 
-/// The keys of what an object refers to.
+/// Returns the keys of an object's references.
 fn needs(key: &str, text: &[u8]) -> BTreeSet<String> {
     if let Some(service) = decorated_service(key) {
         return BTreeSet::from([format!("services/{service}")]);

@@ -1,4 +1,4 @@
-//! Rules between resources: what a write may refer to, what must be unique, what is in use.
+//! Rules between resources: references of a write, uniqueness, and use.
 
 use serde_json::{Map, Value};
 use sigma_config::kind::{Kind, ResourceKey};
@@ -19,7 +19,7 @@ pub(crate) fn looks_around(class: Class) -> bool {
     matches!(class, Class::Resource(Kind::Consumer | Kind::Credential | Kind::GlobalRule) | Class::Decoration)
 }
 
-/// An id is text, or a number that stands for its digits: 1 and 1.0 are one number.
+/// Returns an id as text; a number is converted to its digits: 1 and 1.0 are one number.
 pub(crate) fn id_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -32,7 +32,7 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Checks what a resource needs of others; returns what must still hold when it is written.
+/// Checks the references of a resource; returns the conditions that must still hold when it is written.
 pub(crate) async fn on_write(
     state: &AdminState,
     place: &Place,
@@ -203,7 +203,7 @@ fn plugins(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.get("plugins").and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
-/// What identifies a consumer must identify no other one.
+/// Checks that the identity of a consumer is unique.
 async fn unique_credentials(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
     let username = |id: &str| id.split('/').next().unwrap_or_default().to_owned();
     let own_name = ResourceKey::parse(key).map(|key| username(&key.id));
@@ -250,7 +250,7 @@ async fn equal_groups(state: &AdminState, key: &str, value: &Value) -> Result<()
         let field = state.plugins.group_field(name).unwrap_or_default();
         for kind in WITH_PLUGINS {
             for record in state.store.list(&format!("{}/", kind.section())).await? {
-                // Credentials have keys below that of their consumer, and no groups.
+                // Credentials have keys below their consumer's key, and no groups.
                 if record.key == key || !holds(&record.value, name) {
                     continue;
                 }
@@ -294,7 +294,7 @@ async fn unique_field_path(
 enum Use {
     /// A field of the resource.
     Field(&'static str),
-    /// A rule of `traffic-split`; the word is that of the message.
+    /// A rule of `traffic-split`; the text is the message's word.
     TrafficSplit(&'static str),
     /// A field of a plugin.
     Plugin(&'static str, &'static str),
@@ -346,7 +346,7 @@ impl Use {
 /// A kind that may use another: the kind, the word for it, how.
 type User = (Kind, &'static str, &'static [Use]);
 
-/// Who may use a resource of a kind: the words for it, then who, in the order of the search.
+/// Returns the possible users of a kind of resource: their name, then the users, in the order of the search.
 fn users(kind: Kind) -> (&'static str, &'static [User]) {
     const UPSTREAM: Use = Use::Field("upstream_id");
     /// Of the upstream within a route or a service.

@@ -1,8 +1,7 @@
-//! What is kept encrypted, and what of it a reader may see.
+//! Encryption of stored secrets, and masking for readers.
 //!
-//! Secrets of plugins are encrypted in the store and read in the clear, for whoever may read them
-//! wrote them. Private keys never leave: answers hold their ciphertext, or nothing. Who may only
-//! read sees neither.
+//! Secrets of plugins are encrypted in the store and shown in the clear to callers that may write them.
+//! Private keys never leave: answers hold their ciphertext, or nothing. Read-only callers see neither.
 
 use serde_json::Value;
 use sigma_config::crypt::{Keyring, MASK, is_masked, mask_resource};
@@ -43,7 +42,7 @@ pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value
     }
 }
 
-/// Refuses what was read masked and is sent back: its secrets would be ones that everybody knows.
+/// Refuses a masked value that is sent back: its secrets would be publicly known.
 pub(crate) fn refuse_masks(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
     if is_masked(kind, value, plugins) {
         return Err(format!(
@@ -98,7 +97,7 @@ pub(crate) fn show(
     }
 }
 
-/// Makes of a stored resource what a writer is answered: ciphertexts as they are stored.
+/// Turns a stored resource into the answer for a writer: ciphertexts as they are stored.
 pub(crate) fn acknowledge(kind: Kind, value: &mut Value) {
     let hide = |object: Option<&mut Value>, name: &str| {
         let Some(object) = object.and_then(Value::as_object_mut) else { return };

@@ -161,7 +161,7 @@ impl Api {
         self.check(line, body, status, json!({"error_msg": message})).await;
     }
 
-    /// Calls what is to succeed, whatever it answers.
+    /// Makes a call that must succeed, and returns the answer.
     async fn done(&self, line: &str, body: &str) -> Value {
         let answer = self.call(line, body).await;
         assert!(answer.status < 300, "{line} {body}: {} {}", answer.status, answer.text);

@@ -19,7 +19,7 @@ use crate::store::{Condition, Record, StoreError, Transaction, Write};
 
 /// How often a write is tried again after another one came between.
 const ATTEMPTS: usize = 8;
-/// What only the server sets.
+/// Fields that only the server sets.
 const TIMES: [&str; 2] = ["create_time", "update_time"];
 
 /// A resource that is ready to be checked against the others.
@@ -27,11 +27,11 @@ struct Draft {
     key: String,
     value: Map<String, Value>,
     ttl: Option<Duration>,
-    /// What its writer should know.
+    /// Warnings for its writer.
     warnings: Vec<Problem>,
 }
 
-/// `PUT`: the resource is what the body says.
+/// `PUT`: the body replaces the resource.
 pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     no_sub_path(place)?;
     let mut value = object(call)?;
@@ -90,7 +90,7 @@ pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outc
     Err(StoreError::Conflict.into())
 }
 
-/// `PATCH`: a part of the resource is what the body says.
+/// `PATCH`: the body replaces a part of the resource.
 pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     let id = existing_id(place)?;
     let given = call.body.as_ref().ok_or_else(|| Refusal::bad("missing new configuration"))?;
@@ -110,8 +110,8 @@ pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Out
             Some((revision, value)) => {
                 return Ok(answer(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision));
             }
-            // What the patch was made for is gone; the client has to look again. A change of what
-            // the resource refers to is none of its business.
+            // The base of the patch is gone; the client has to read again. A change of a referenced resource
+            // does not matter.
             None if state.store.get(&key).await?.is_none_or(|now| now.modified != record.modified) => {
                 return Err(StoreError::Conflict.into());
             }
@@ -158,7 +158,7 @@ fn patched(
     }
     let id = identity(place, place.id.as_deref().unwrap_or_default());
     same_id(place, &id, &value)?;
-    // As the path has it, whatever it was: an earlier body may have had a number.
+    // As the path has it: an earlier body may have had a number.
     value.insert("id".into(), id.into());
     Ok(value)
 }
@@ -206,8 +206,8 @@ async fn turn(state: &AdminState, alone: bool) -> Turn<'_> {
     if alone { Turn::Alone(state.writes.write().await) } else { Turn::Shared(state.writes.read().await) }
 }
 
-/// Checks against the other resources and commits. Returns the revision and what was stored, or
-/// None if something changed meanwhile.
+/// Checks against the other resources and commits. Returns the revision and the stored value, or None if
+/// something changed meanwhile.
 async fn store(
     state: &AdminState,
     place: &Place,
@@ -321,7 +321,7 @@ fn identify(place: &Place, value: &mut Map<String, Value>) -> Result<String, Ref
         }
         _ => {
             own_service(place, value)?;
-            // What a secret manager is called stands in the path alone.
+            // The name of a secret manager is in the path only.
             let given = value.get("id").and_then(id_text).filter(|_| !place.collection.is(Kind::Secret));
             let id = match (&place.id, given) {
                 (Some(id), _) => id.clone(),
@@ -370,7 +370,7 @@ fn forbid_times(value: &Map<String, Value>) -> Result<(), Refusal> {
     Err(Refusal::bad(format_args!("the property is forbidden: {found}")))
 }
 
-/// Puts in what the server adds to a resource that is written as a whole.
+/// Adds the server's fields to a resource that is written as a whole.
 fn stamp(place: &Place, value: &mut Map<String, Value>, created: Option<Value>) {
     if place.collection.is(Kind::PluginMetadata) {
         if let Some(name) = &place.id {

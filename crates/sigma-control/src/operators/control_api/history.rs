@@ -1,4 +1,4 @@
-//! What was changed by whom, as the process knows it: also where a file is the source and no Admin API is there.
+//! The history of changes, as the process knows it: also where a file is the source, without an Admin API.
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;

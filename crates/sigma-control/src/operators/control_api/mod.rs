@@ -1,4 +1,4 @@
-//! The Control API (`/v1/…`): what this process serves right now, as opposed to what is stored.
+//! The Control API (`/v1/…`): the served configuration, as opposed to the stored one.
 //!
 //! It asks for no key and belongs on a loopback address. The running gateway answers through
 //! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and
@@ -41,9 +41,8 @@ use crate::store::StoreStatus;
 /// An answer of the process that is on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What the process tells of itself. Every call may be made at any time, from any task of the
-/// control runtime, and costs the workers nothing. Questions are answered at once, whatever else
-/// the process does.
+/// Data of the running process. Every call may be made at any time, from any task of the control runtime, and
+/// costs the workers nothing. Queries are answered at once, during any other work of the process.
 pub trait Inspect: Send + Sync {
     /// The resources of a kind that are in force, defaults filled in.
     fn in_force(&self, kind: Kind) -> Vec<InForce>;
@@ -51,17 +50,17 @@ pub trait Inspect: Send + Sync {
     /// The health of every upstream that is checked.
     fn health(&self) -> Vec<HealthReport>;
 
-    /// What is known of a registry of services, in APISIX's form; None if it has none.
+    /// Returns the data of a registry of services, in APISIX's form; None without this registry.
     fn registry(&self, registry: Registry) -> Option<Value>;
 
-    /// What is stored of a registry for the next start, in APISIX's form; None if nothing is.
+    /// Returns the stored list of a registry for the next start, in APISIX's form; None if nothing is stored.
     fn registry_file(&self, registry: Registry) -> Option<Asked<'static, Result<Value, String>>>;
 
     /// The nodes of every upstream in force.
     fn nodes(&self) -> Vec<UpstreamNodes>;
 
-    /// Puts a node of an upstream, by its name or its address, into a state. Returned is the state that
-    /// holds: what the configuration takes away stays so.
+    /// Puts a node of an upstream, by its name or its address, into a state. Returns the resulting state: a
+    /// node that the configuration takes out stays out.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
@@ -82,15 +81,15 @@ pub trait Inspect: Send + Sync {
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
 
-    /// What requests are like: since the start, and in a window of the last seconds, which begins when somebody
-    /// asks. Each question keeps the workers counting for some seconds.
+    /// Returns rates and times of requests: since the start, and in a window of the last seconds, which
+    /// begins at the first query. Each query keeps the workers counting for some seconds.
     fn live(&self) -> Value;
 
     /// The gateways of the store: `members`, an object for each, the revision of the newest change that is known
     /// (`changed`), and a `problem` if the others are not known.
     fn members(&self) -> Asked<'static, Value>;
 
-    /// What the plugin server-info tells.
+    /// Returns the data of the plugin server-info.
     fn server_info(&self) -> Asked<'static, Value>;
 
     /// Reads the configuration file again, as SIGHUP does.
@@ -134,19 +133,19 @@ pub struct Revisions {
     pub workers: Vec<u64>,
     /// Objects of the store that cannot be served as they were written.
     pub quarantined: Vec<Quarantined>,
-    /// What should be known of the file and of the store's objects, though it stops nothing.
+    /// Warnings about the file and the store's objects.
     pub warnings: Vec<Problem>,
 }
 
-/// What the Control API works with.
+/// State of the Control API.
 pub struct ControlState {
     /// The process.
     pub inspect: Arc<dyn Inspect>,
     /// The plugins of this build.
     pub plugins: Arc<dyn PluginSchemas>,
-    /// What stands before keys in answers, e.g. `/apisix`; nothing for those of a file.
+    /// The prefix of keys in answers, e.g. `/apisix`; empty for keys of a file.
     pub key_prefix: String,
-    /// What was changed by whom; None if that is not kept.
+    /// The history of changes; None if no history is kept.
     pub(crate) history: Option<Arc<HistoryReader>>,
     /// Explains requests; None where nothing is served.
     pub(crate) explainer: Option<Arc<Explainer>>,
@@ -213,7 +212,7 @@ pub fn router(state: ControlState) -> Router {
         .with_state(Arc::new(state))
 }
 
-/// What is said where nothing is ordered.
+/// The message where no certificates are ordered.
 pub(crate) const NO_ORDERS: &str = "no certificates are ordered: `acme` is not set";
 
 type Control = State<Arc<ControlState>>;
@@ -258,7 +257,8 @@ fn listed(items: impl Iterator<Item = Value>) -> Value {
     if items.is_empty() { json!({}) } else { items.into() }
 }
 
-/// What APISIX does not show of an upstream unless it was written: here the types have it always.
+/// Removes fields of an upstream that APISIX shows only if they were written: here the types always have
+/// them.
 fn without_silent_defaults(upstream: &mut Value) {
     let is_zero = |value: Option<&Value>| value.and_then(Value::as_f64) == Some(0.0);
     let Some(upstream) = upstream.as_object_mut() else { return };
@@ -536,7 +536,7 @@ pub(crate) fn quarantined_item(one: &Quarantined) -> Value {
     })
 }
 
-/// What is served, and where it comes from, as operators see it.
+/// Returns the served revision and its source, for operators.
 pub(crate) fn shown(revisions: &Revisions) -> Value {
     let store = &revisions.store;
     let lost =
@@ -548,7 +548,7 @@ pub(crate) fn shown(revisions: &Revisions) -> Value {
         .map(|(worker, revision)| json!({"worker": worker, "revision": revision}))
         .collect();
     let quarantined: Vec<Value> = revisions.quarantined.iter().map(quarantined_item).collect();
-    // What all workers are past is in force everywhere.
+    // A revision that all workers have passed is in force everywhere.
     let served = revisions.workers.iter().min().copied().unwrap_or(revisions.published);
     json!({
         "revision": served,

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use super::{Control, found, refusal};
 use crate::operators::profile::{self, Heap};
 
-/// What is said where profiles are off.
+/// The message where profiles are off.
 const NO_PROFILES: &str = "profiles are off: set `process.profiling: true` and restart the gateway";
 
 pub(super) async fn cpu(State(state): Control, RawQuery(query): RawQuery) -> Response {

@@ -124,7 +124,7 @@ async fn check(line: &str, status: u16, expected: Value) {
 }
 
 #[tokio::test]
-async fn all_schemas_are_told() {
+async fn all_schemas_are_listed() {
     let (status, schemas) = ask("GET /v1/schema").await;
     assert_eq!(status, 200);
     let mut names: Vec<&str> =
@@ -161,7 +161,7 @@ async fn all_schemas_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_served_is_told() {
+async fn the_served_revision_is_shown() {
     let error = |message: &str| json!({"error_msg": message});
     let item = |kind: &str| {
         json!({"key": format!("/apisix/{kind}/1"), "value": {"a": 1}, "createdIndex": 2, "modifiedIndex": 3,

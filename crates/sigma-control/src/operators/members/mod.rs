@@ -1,8 +1,8 @@
-//! The gateways on one store: what each tells of itself, and the list of them all.
+//! The gateways on one store: the record of each, and the list of them all.
 //!
-//! Each writes a record under a lease, beside the resources. It writes anew when it serves a change of resources,
-//! and else only keeps its lease alive: records move the store's revision, so a record that followed that would
-//! follow itself. Nobody keeps a table of the others; who asks has the store asked.
+//! Each writes a record under a lease, next to the resources. It writes again when it serves a change of
+//! resources, and otherwise only keeps its lease alive: records move the store's revision, so a record that
+//! followed that would follow itself. No gateway keeps a table of the others; a list is read from the store.
 
 mod name;
 
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A list that is on its way.
 pub(crate) type Listing = Pin<Box<dyn Future<Output = Value> + Send>>;
 
-/// What a gateway tells of itself.
+/// The record of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) id: String,
@@ -53,7 +53,7 @@ pub(crate) struct Members {
     boot_time: i64,
     publisher: Arc<Publisher>,
     counters: Vec<Arc<WorkerCounters>>,
-    /// What all gateways of the store see; None if this one is alone.
+    /// The store that all gateways share; None if this one is alone.
     store: Option<Arc<dyn Store>>,
     /// For how long its word holds; None if it says nothing.
     ttl: Option<Duration>,
@@ -63,7 +63,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// What the settings say. Reads or makes the file with the id.
+    /// Applies the settings. Reads or makes the file with the id.
     pub(crate) fn new(
         settings: &Settings,
         store: Option<&Arc<dyn Store>>,
@@ -93,7 +93,7 @@ impl Members {
         }
     }
 
-    /// What this gateway is called.
+    /// Returns the id of this gateway.
     pub(crate) fn id(&self) -> &Arc<str> {
         &self.id
     }
@@ -142,7 +142,8 @@ impl Members {
         let mut told: Option<Member> = None;
         loop {
             let (own, read_at) = (self.own(), self.publisher.state().desired.read_at());
-            // What is not in force yet is told when it is. What moved the revision alone is no news.
+            // A change that is not in force yet is written later. A revision that moved without a change of
+            // resources is not written.
             let is_news = told.as_ref().is_none_or(|told| {
                 let serves_change = own.revision >= read_at && told.revision < read_at;
                 serves_change || Member { revision: told.revision, ..own.clone() } != *told
@@ -178,7 +179,7 @@ impl Members {
         !telling.is_empty()
     }
 
-    /// Takes back what this gateway has told, as it ends.
+    /// Removes this gateway's record, as it ends.
     pub(crate) async fn leave(&self) {
         let has_told = self.fall_silent();
         let Some(store) = self.store.as_ref().filter(|_| has_told) else { return };
@@ -187,7 +188,7 @@ impl Members {
         }
     }
 
-    /// All gateways of the store, by their ids; this one is among them, told or not.
+    /// Returns all gateways of the store, by their ids; this one is among them, with or without a record.
     pub(crate) fn list(&self) -> impl Future<Output = Value> + Send + use<> {
         let (own, changed, store) =
             (self.own(), self.publisher.state().desired.changed(), self.store.clone());
@@ -201,7 +202,7 @@ impl Members {
                     Err(error) => problem = Some(format!("the others are not known: {error}")),
                 }
             }
-            // What it has told may be a second old.
+            // Its record may be a second old.
             members.retain(|member| member["id"] != *own.id);
             let mut this = shown(&own, changed);
             this["this"] = true.into();
@@ -212,7 +213,7 @@ impl Members {
         }
     }
 
-    /// What the plugin server-info tells.
+    /// Returns the data of the plugin server-info.
     pub(crate) fn server_info(&self) -> impl Future<Output = Value> + Send + use<> {
         let (store, id) = (self.store.clone(), Arc::clone(&self.id));
         let (hostname, boot_time) = (self.hostname.clone(), self.boot_time);
@@ -249,7 +250,7 @@ fn report_ttl(settings: &Settings) -> u64 {
     told.unwrap_or(60).clamp(3, 86_400)
 }
 
-/// What another gateway has written; who is of another version may have written something else.
+/// Reads the record of another gateway, which may have another version and another form.
 fn read(key: &str, value: &[u8]) -> Value {
     let id = key.strip_prefix(&folder()).unwrap_or(key);
     let member: Result<Member, _> = serde_json::from_slice(value);
@@ -280,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_is_read_or_told_of() {
+    fn records_of_others_are_read_or_reported() {
         let own = Member {
             id: "a".into(),
             hostname: "h".into(),
@@ -292,7 +293,7 @@ mod tests {
         };
         let text = serde_json::to_vec(&own).unwrap();
         let mut other = read("data_plane/members/b", &text);
-        // Nobody speaks for another one.
+        // Each gateway reports itself only.
         assert_eq!((&other["id"], &other["revision"]), (&json!("b"), &json!(7)));
         for (changed, behind) in [(6, false), (7, false), (8, true)] {
             judge(&mut other, changed);

@@ -1,16 +1,16 @@
-//! What this gateway is called: the same over restarts, where there is a folder to keep that in.
+//! The id of this gateway: the same over restarts, where there is a folder for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
-/// The file's name, beside the store.
+/// The file's name, next to the store.
 const FILE_NAME: &str = "gateway.id";
 /// As long as an id may be; a longer file was put there by mistake.
 const BYTES_MAX: usize = 64;
 
-/// The id that is kept in `folder`, which is made there if there is none; without a folder a new one. A file that
-/// cannot be read or written is told of, and the gateway serves all the same.
+/// Returns the id in `folder`, which is made there if it is missing; without a folder a new one. A file that
+/// cannot be read or written causes a warning, and the gateway serves nevertheless.
 pub(super) fn settled(folder: Option<&Path>) -> String {
     let Some(path) = folder.map(|folder| folder.join(FILE_NAME)) else { return made() };
     let id = made();
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!((id.len(), id.as_bytes()[14]), (36, b'4'));
         assert_eq!(settled(Some(&place)), id);
         assert_ne!(settled(None), id);
-        // What is no id is not used, and not written over.
+        // An invalid id is not used, and not overwritten.
         for odd in ["", "a/b\n", &"a".repeat(65)] {
             std::fs::write(place.join(FILE_NAME), odd).unwrap();
             assert_eq!(settled(Some(&place)).len(), 36);

@@ -1,4 +1,4 @@
-//! What the threads do: a profile of the CPU, whose samples the kernel takes.
+//! A profile of the CPU by threads, whose samples the kernel takes.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,10 +16,10 @@ use super::{Form, KERNEL, MOST_SECONDS, READING, Refused, Report, Stack, number}
 const MOST_HZ: u32 = 250;
 /// Time between two looks for new threads.
 const THREADS: Duration = Duration::from_secs(1);
-/// Stacks that are told apart; some 10 MiB.
+/// Most distinct stacks; some 10 MiB.
 const MOST_STACKS: usize = 20_000;
 
-/// What the system says, and what helps.
+/// Returns the system's error, with a remedy.
 pub(super) fn refused(error: io::Error) -> Refused {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -60,7 +60,7 @@ impl Wish {
     }
 }
 
-/// Takes a profile, on a thread that nobody else needs.
+/// Takes a profile, on a dedicated thread.
 pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     let modules = Modules::of_this_process()?;
     let mut sampler = Sampler::start(wish.hz)?;
@@ -135,7 +135,7 @@ impl Stacks {
         }
     }
 
-    /// What should be known beside the numbers.
+    /// Returns notes on the numbers.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.with_kernel {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_samples_are_noted() {
         let stacks = Stacks { with_kernel: false, lost: 2, untold: 3, ..Stacks::default() };
         assert_eq!(stacks.notes().len(), 3);
         let modules = Modules::of_this_process().unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_refuses_has_a_remedy() {
+    fn refusals_of_the_system_have_a_remedy() {
         let check = |kind: io::ErrorKind, expected: &str| {
             let (status, message) = refused(kind.into());
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,7 +1,7 @@
-//! A flame graph: one picture that needs nothing beside it, neither a script nor a font.
+//! A flame graph: one picture without external scripts or fonts.
 //!
-//! Each call is a bar as wide as its share of all, above those that called it. What a bar is and how much it has stands in
-//! its title, which browsers show beside the pointer.
+//! Each call is a bar as wide as its share of all, above those that called it. The name and the share of a
+//! bar are in its title, which browsers show next to the pointer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 /// Pixels of the picture, and of a bar.
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 17.0;
-/// What is narrower than this is left out: nobody sees it, and it makes the picture large.
+/// Narrower bars are left out: they are invisible, and make the picture large.
 const NARROWEST: f64 = 0.3;
 /// Pixels of a character, about.
 const CHARACTER: f64 = 7.0;
 
-/// A call and what it called.
+/// A call and its callees.
 #[derive(Default)]
 struct Node {
     count: u64,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sees_is_left_out() {
+    fn invisible_bars_are_left_out() {
         let stacks = [stack(&["wide"], 100_000), stack(&["narrow"], 1)];
         let shown = picture("", "bytes", &stacks);
         assert!(shown.contains("wide") && !shown.contains("narrow"));

@@ -1,4 +1,4 @@
-//! What is allocated, in which calls, and what of it stays; and the figures that the allocator keeps anyway.
+//! Allocations by call stack, the memory that stays in use, and the figures of the allocator.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use super::{Form, MOST_SECONDS, READING, Refused, Report, Stack, name, number};
 
 /// Bytes between two samples, as Go's and tcmalloc's have it.
 const DISTANCE: u32 = 512 << 10;
-/// Calls of a stack among which those of the allocator are looked for.
+/// The innermost calls of a stack in which the allocator's own calls are searched.
 const OWN_CALLS: usize = 16;
 
-/// What is answered to the question for the heap.
+/// The answer to a request for the heap.
 pub(crate) enum Heap {
     /// Figures of the allocator and of the system.
     Figures(Value),
@@ -68,7 +68,7 @@ impl Wish {
     }
 }
 
-/// What the allocator and the system tell of this process's memory, at once.
+/// Returns the figures of the allocator and the system about this process's memory, at once.
 pub(super) fn figures() -> Result<Heap, Refused> {
     let allocator: Option<Value> =
         memory::allocator_figures().and_then(|figures| serde_json::from_str(&figures).ok());
@@ -90,7 +90,7 @@ pub(super) fn refused(error: io::Error) -> Refused {
     (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}: {error}"))
 }
 
-/// Takes a profile, on a thread that nobody else needs.
+/// Takes a profile, on a dedicated thread.
 pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     let sampler = Sampler::start(wish.bytes, fastrand::u64(..))?;
     let (begun, time) = (Instant::now(), Duration::from_secs(wish.seconds.into()));
@@ -99,7 +99,7 @@ pub(super) fn take(wish: Wish, goes_on: &AtomicBool) -> io::Result<Vec<u8>> {
     }
     let took = begun.elapsed();
     let found = sampler.end();
-    // Afterwards, so that it is none of what is found.
+    // Afterwards, so that it is not part of the profile.
     let modules = Modules::of_this_process()?;
     Ok(report(&found, &modules, wish, took).told(&modules, wish.form))
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_told_in_every_form() {
+    fn all_forms_have_the_same_content() {
         let mut found = Allocations::default();
         keeper(&mut found, 2);
         keeper(&mut found, 0);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_samples_are_noted() {
         let missing = Allocations {
             without_stack: Untold { samples: 2, bytes: 20 },
             not_followed: Untold { samples: 3, bytes: 30 },
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_in_figures() {
+    fn memory_is_shown_in_figures() {
         let Ok(Heap::Figures(figures)) = figures() else { panic!("no figures") };
         assert!(
             figures["own_bytes"].as_u64() > Some(1 << 20) && figures["allocator"].is_object(),

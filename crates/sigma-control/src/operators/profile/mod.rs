@@ -2,14 +2,15 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `cpu`, `heap` | what is looked at, and how an operator asks for it |
+//! | `cpu`, `heap` | the profiles, and the requests for them |
 //! | `modules` | what runs here: programs, libraries, functions and their names |
 //! | `unwind` | which calls a thread was in that the kernel has stopped |
-//! | `pprof`, `flame` | how a profile is told |
+//! | `pprof`, `flame` | the forms of a profile |
 //!
-//! The kernel takes the samples of the CPU (`sigma_net::sampling`): workers run no code for them. Those of allocations are
-//! taken by the threads that allocate (`sigma_net::allocations`). Nothing of this exists between two profiles, but for a
-//! branch in front of the allocator. What a stack holds beside addresses is looked at here and told to nobody.
+//! The kernel takes the samples of the CPU (`sigma_net::sampling`): workers run no code for them. Samples of
+//! allocations are taken by the threads that allocate (`sigma_net::allocations`). Nothing of this exists
+//! between two profiles, but for a branch in front of the allocator. Other content of a stack than addresses
+//! is read here and shown to no caller.
 
 mod cpu;
 mod flame;
@@ -31,9 +32,9 @@ use tokio::sync::Semaphore;
 pub(crate) use self::heap::Heap;
 use self::modules::Modules;
 
-/// The longest profile, in seconds: somebody waits for it.
+/// The longest profile, in seconds: the caller waits for it.
 const MOST_SECONDS: u32 = 120;
-/// Time between two looks at whether somebody waits, and at what the kernel has written meanwhile.
+/// Time between two checks for the caller, and between two reads of the kernel's samples.
 const READING: Duration = Duration::from_millis(20);
 
 /// Takes profiles, one at a time.
@@ -60,8 +61,8 @@ pub(crate) fn fields(kind: &'static str) -> [(HeaderName, &'static str); 3] {
 }
 
 impl Profiling {
-    /// A profile of what the threads do from now on: its media type and its text. Ends early, for nobody, if it is no
-    /// longer waited for.
+    /// Takes a profile of the threads from now on, and returns its media type and its text. Ends early if the
+    /// caller has left.
     ///
     /// # Errors
     /// Returns an error if an argument is no good, another profile is being taken, or the system does not allow it.
@@ -75,7 +76,8 @@ impl Profiling {
         Ok((wish.form.media_type(), told.map_err(cpu::refused)?))
     }
 
-    /// The same of what is allocated from now on; figures of the allocator where they are asked for, or nothing is.
+    /// Takes a profile of allocations from now on; or returns the figures of the allocator if they are
+    /// requested, or by default.
     ///
     /// # Errors
     /// Returns an error as [`Profiling::cpu`] does.
@@ -87,7 +89,7 @@ impl Profiling {
         Ok(Heap::Profile(wish.form.media_type(), told.map_err(heap::refused)?))
     }
 
-    /// Takes a profile, on a thread that nobody else needs, while no other one is being taken.
+    /// Takes a profile, on a dedicated thread, while no other one is being taken.
     async fn taken<T: Send + 'static>(
         &self,
         take: impl FnOnce(&AtomicBool) -> T + Send + 'static,
@@ -107,7 +109,7 @@ impl Profiling {
     }
 }
 
-/// Whether somebody waits for a profile: until this is dropped.
+/// Whether a caller waits for a profile: until this is dropped.
 struct WaitedFor(Arc<AtomicBool>);
 
 impl Default for WaitedFor {
@@ -122,7 +124,7 @@ impl Drop for WaitedFor {
     }
 }
 
-/// How a profile is told.
+/// The form of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Pprof,
@@ -156,25 +158,25 @@ fn number(name: &str, value: &str, range: RangeInclusive<u32>) -> Result<u32, St
     number.ok_or_else(|| format!("invalid argument {name}: {value} is no number from {least} to {most}"))
 }
 
-/// Stands in the place of an address where a thread was in the kernel.
+/// Replaces an address where a thread was in the kernel.
 const KERNEL: u64 = u64::MAX;
 
-/// What was found, whatever was looked at.
+/// The result of any profile.
 struct Report {
-    /// What is counted for each stack, in pprof's words: kinds and units.
+    /// The counted values of each stack, in pprof's words: kinds and units.
     counted: &'static [(&'static str, &'static str)],
     /// Which of them viewers show first.
     first: usize,
     /// Which of them lines and pictures tell, and what those call it.
     told: usize,
     unit: &'static str,
-    /// What one sample is taken in, kind and unit, and how many of that.
+    /// The sampling period: kind and unit, and the number.
     period_of: (&'static str, &'static str),
     period: i64,
     took: Duration,
-    /// What is above a picture.
+    /// The title of a picture.
     title: String,
-    /// What should be known beside the numbers.
+    /// Notes on the numbers.
     notes: Vec<String>,
     stacks: Vec<Stack>,
 }
@@ -185,7 +187,7 @@ struct Stack {
     thread: Option<String>,
     /// Addresses within the calls, the innermost first.
     calls: Vec<u64>,
-    /// For each of what is counted.
+    /// One for each kind of value.
     values: Vec<i64>,
 }
 
@@ -245,7 +247,7 @@ mod tests {
         form_urlencoded::parse(text.as_bytes()).into_owned().collect()
     }
 
-    /// One at a time; one that nobody waits for makes room.
+    /// One at a time; an abandoned one makes room.
     #[tokio::test]
     async fn there_is_one_profile_at_a_time() {
         let profiling = Arc::new(Profiling::default());

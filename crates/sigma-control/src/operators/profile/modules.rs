@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes of one section that are read: those of a debug build with all its symbols are tens of MiB.
+/// Bytes of one section that are read: sections of a debug build with all its symbols are tens of MiB.
 const SECTION_BYTES: u64 = 256 << 20;
 /// Sections of a file that are looked at.
 const MOST_SECTIONS: u16 = 4096;
 
-/// What is mapped to run.
+/// Executable mappings.
 pub(super) struct Modules(Vec<Module>);
 
 /// A part of a file that is mapped to run.
@@ -21,7 +21,7 @@ pub(super) struct Module {
     pub(super) offset: u64,
     /// The file's path, as the kernel names it.
     pub(super) path: String,
-    /// What is added to the addresses in the file.
+    /// The offset from the addresses in the file.
     bias: u64,
     unwinding: Option<Unwinding>,
     functions: Functions,
@@ -38,7 +38,7 @@ pub(super) struct Unwinding {
 }
 
 impl Modules {
-    /// Those of this process as they are now.
+    /// Returns the modules of this process as they are now.
     ///
     /// # Errors
     /// Returns an error if the kernel's list cannot be read. Files that cannot be read are left out: their
@@ -134,7 +134,7 @@ impl Module {
 /// Functions by their addresses, and the text that has their names.
 #[derive(Default)]
 struct Functions {
-    /// Address, bytes and place of the name.
+    /// Address, bytes and position of the name.
     all: Vec<(u64, u64, u32)>,
     names: Vec<u8>,
 }
@@ -156,7 +156,7 @@ impl Functions {
     fn name(&self, address: u64) -> Option<String> {
         let behind = self.all.partition_point(|(start, ..)| *start <= address);
         let (start, length, name) = *self.all.get(behind.checked_sub(1)?)?;
-        // Those in assembly may have no length.
+        // Functions in assembly may have no length.
         if length != 0 && address - start >= length {
             return None;
         }
@@ -217,7 +217,7 @@ impl<'f> Elf<'f> {
         at(self.file, section.offset, section.length)
     }
 
-    /// What is added to the addresses in the file where `module` is mapped.
+    /// Returns the offset from the addresses in the file where `module` is mapped.
     fn bias(&self, module: &Module) -> Option<u64> {
         /// A segment that is mapped, and the right to run it.
         const LOAD: u32 = 1;
@@ -300,7 +300,7 @@ mod tests {
         assert!(modules.name(8).is_none() && modules.unwinding(u64::MAX).is_none());
     }
 
-    /// What is no such file, or one that is cut off, is read as far as it makes sense.
+    /// Another file, or one that is cut off, is read as far as it makes sense.
     #[test]
     fn other_files_are_left_alone() {
         let whole = fs::read("/proc/self/exe").unwrap();

@@ -158,7 +158,7 @@ impl Profile {
         profile
     }
 
-    /// Adds the stacks, with what is said of their calls.
+    /// Adds the stacks, with the data of their calls.
     fn add(&mut self, report: &Report, modules: &Modules, texts: &mut Texts) {
         let (mut locations, mut functions) = (HashMap::new(), HashMap::new());
         let key = texts.number("thread");

@@ -1,7 +1,8 @@
 //! From the registers and the stack of a thread to the calls that it was in.
 //!
-//! Compilers write down for every instruction where a function keeps what it will return to (`.eh_frame`, which panics
-//! need as well). So neither frame pointers nor the thread's help are needed, in Rust, C and assembly alike.
+//! Compilers record for every instruction where a function keeps its return address (`.eh_frame`, which
+//! panics need as well). So neither frame pointers nor the thread's help are needed, in Rust, C and assembly
+//! alike.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, LittleEndian, Register, RegisterRule, UnwindContext,
@@ -24,13 +25,13 @@ const STACK_POINTER: u16 = NUMBERS.0;
 const RETURN_ADDRESS: u16 = NUMBERS.1;
 const INSTRUCTION: u16 = NUMBERS.2;
 
-/// What unwinding needs again and again.
+/// Reusable state of unwinding.
 #[derive(Default)]
 pub(super) struct Unwinder(UnwindContext<usize>);
 
 impl Unwinder {
-    /// Writes the addresses of the calls to `calls`, the innermost first. Each but the first is behind the instruction
-    /// that called. Where the way ends early, what was found stays.
+    /// Writes the addresses of the calls to `calls`, the innermost first. Each but the first is behind the
+    /// instruction that called. Where the unwinding ends early, the calls found so far stay.
     pub(super) fn calls(&mut self, modules: &Modules, sample: &Sample<'_>, calls: &mut Vec<u64>) {
         let mut registers = sample.registers;
         let stack = Stack { start: registers[usize::from(STACK_POINTER)], bytes: sample.stack };
@@ -48,7 +49,8 @@ impl Unwinder {
         }
     }
 
-    /// The address that a call returns to; `registers` are what they are there. None at the end of the way.
+    /// The address that a call returns to; `registers` are set to their values there. None at the end of the
+    /// way.
     fn caller(
         &mut self,
         modules: &Modules,
@@ -76,9 +78,9 @@ impl Unwinder {
         let before = *registers;
         for (number, value) in (0..).zip(registers.iter_mut()) {
             *value = match row.register(Register(number)) {
-                // What nothing is said of is as it was, by the convention of calls.
+                // An unspecified register keeps its value, by the calling convention.
                 None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => *value,
-                // What is not needed for the rest of the way may be out of reach.
+                // A value that the rest does not need may be out of reach.
                 Some(RegisterRule::Offset(at)) => stack.word(frame.wrapping_add_signed(at)).unwrap_or(0),
                 Some(RegisterRule::ValOffset(at)) => frame.wrapping_add_signed(at),
                 Some(RegisterRule::Register(other)) => *before.get(usize::from(other.0))?,
@@ -92,7 +94,7 @@ impl Unwinder {
     }
 }
 
-/// What is said of an address.
+/// Returns the unwinding rules of an address.
 fn row<'c>(
     context: &'c mut UnwindContext<usize>,
     unwinding: &Unwinding,
@@ -141,7 +143,7 @@ mod tests {
         number
     }
 
-    /// With a part of the stack whose size nobody knows before.
+    /// With a part of the stack of unknown size.
     #[inline(never)]
     fn in_between(is_over: &AtomicBool, room: usize) -> u64 {
         let held = std::hint::black_box([room as u8; 700]);
@@ -185,7 +187,7 @@ mod tests {
         });
     }
 
-    /// Whatever registers and stack are, the way ends.
+    /// With any registers and stack, unwinding ends.
     #[test]
     fn no_sample_leads_round_in_circles() {
         let modules = Modules::of_this_process().unwrap();

@@ -1,7 +1,7 @@
-//! What of an exchange nobody is shown: whatever lets its owner in.
+//! Masks for credentials in exchanges.
 //!
-//! A name is secret if it is one of those that everybody uses, if it says so itself, or if a plugin that authenticates
-//! reads a key under it. Of what is doubtful more is masked than has to be.
+//! A name is secret if it is commonly used so, if it contains a telling word, or if a plugin that
+//! authenticates reads a key under it. Doubtful values are masked.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use sigma_config::crypt::MASK;
 
-/// Names that say it anywhere in them, without what is no letter or digit.
+/// Words that mark a name anywhere in it, without characters that are not letters or digits.
 const TELLING: [&str; 14] = [
     "authoriz",
     "cookie",
@@ -30,9 +30,9 @@ const TELLING: [&str; 14] = [
 /// Words of a name that say it.
 const WORDS: [&str; 11] =
     ["auth", "code", "csrf", "key", "otp", "pass", "pin", "pwd", "sid", "sig", "ticket"];
-/// What values begin with that are credentials, whatever the field is called.
+/// Prefixes of values that are credentials, in any field.
 const SCHEMES: [&str; 5] = ["bearer ", "basic ", "digest ", "negotiate ", "eyj"];
-/// Plugins that take credentials from where they are told, beside those that recognise consumers.
+/// Plugins that read credentials from configured places, in addition to plugins that recognise consumers.
 const READERS: [&str; 5] = ["authz-keycloak", "csrf", "openid-connect", "authz-casdoor", "saml-auth"];
 /// Deeper configurations are not looked into; none is.
 const DEPTH: usize = 16;
@@ -42,14 +42,14 @@ const DEPTH: usize = 16;
 pub(crate) struct Masks(HashSet<String>);
 
 impl Masks {
-    /// Adds the names in a configuration of a plugin; `authenticates` tells of each plugin in it.
+    /// Adds the names in a configuration of a plugin; `authenticates` says it of each plugin in it.
     pub(super) fn add(&mut self, plugin: &str, conf: &Value, authenticates: &dyn Fn(&str) -> bool) {
         if authenticates(plugin) || READERS.contains(&plugin) {
             self.add_names(conf, DEPTH);
         }
     }
 
-    /// Whatever is called a header, a parameter or a cookie has the name of one.
+    /// A member that is called a header, a parameter or a cookie has the name of one.
     fn add_names(&mut self, conf: &Value, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
         match conf {
@@ -95,7 +95,7 @@ impl Masks {
         let value = without_password(value);
         let Some(at) = value.find(['?', '#']) else { return value };
         let (mut shown, mut rest) = (value[..at].to_owned(), &value[at..]);
-        // Each turn takes a separator, and what stands until the next one.
+        // Each turn takes a separator, and the text until the next one.
         while let Some(separator) = rest.chars().next() {
             shown.push(separator);
             rest = &rest[separator.len_utf8()..];

@@ -1,7 +1,7 @@
 //! Taps: operators see exchanges of this process as they end, a line of JSON for each.
 //!
-//! Workers copy what a filter lets through (`sigma_proxy::tap`); here secrets are masked, and a stream is made that
-//! ends with its reader. A reader that is slow loses exchanges, and is told how many.
+//! Workers copy exchanges that match a filter (`sigma_proxy::tap`); here secrets are masked, and a stream is
+//! made that ends with its reader. A slow reader loses exchanges, and gets their number.
 
 mod masks;
 
@@ -26,7 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 pub(crate) use self::masks::Masks;
 use crate::serving::publisher::Publisher;
 
-/// A reader is told at least so often that the tap is open, so that one that has left is noticed.
+/// The longest time without a line to a reader, so that one that has left is noticed.
 const ALIVE: Duration = Duration::from_secs(5);
 
 /// The media type of lines of JSON.
@@ -67,7 +67,7 @@ impl Tapping {
             (StatusCode::TOO_MANY_REQUESTS, message)
         })?;
         tracing::info!(?wish, "an operator taps");
-        // One line at most waits here: what is more waits, with its bounds, where it is counted.
+        // One line at most waits here: others wait where they are counted, within the limits there.
         let (lines, body) = mpsc::channel(1);
         tokio::spawn(Arc::clone(self).tell(reader, lines));
         Ok(Body::from_stream(ReceiverStream::new(body)))
@@ -107,7 +107,7 @@ impl Tapping {
         Ok(wish)
     }
 
-    /// Tells a reader until it leaves, the time is over, or nobody can be seen any more.
+    /// Sends lines to a reader until it leaves, the time is over, or the workers have ended.
     async fn tell(self: Arc<Tapping>, mut reader: TapReader, lines: mpsc::Sender<Line>) {
         let end = Instant::now() + Duration::from_secs(self.settings.seconds.into());
         let mut alive = tokio::time::interval(ALIVE);
@@ -168,7 +168,7 @@ impl Tapping {
         })
     }
 
-    /// What plugins that have met the exchange read keys under.
+    /// Returns the names under which plugins of the exchange read keys.
     fn masks(&self, facts: Option<&RouteFacts>) -> Masks {
         let mut masks = Masks::default();
         let authenticates = |name: &str| self.plugins.is_auth(name);
@@ -204,7 +204,7 @@ fn status(word: &str) -> Option<(u16, u16)> {
         let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class))?;
         return Some((class * 100, class * 100 + 99));
     }
-    // 0 stands for no answer at all.
+    // 0 means no answer at all.
     let status = word.parse().ok().filter(|status| *status == 0 || (100..=999).contains(status))?;
     Some((status, status))
 }

@@ -50,7 +50,7 @@ impl Channel {
         descriptors::watch(end, Interest::READABLE | Interest::WRITABLE).map(Channel)
     }
 
-    /// Says a word. Descriptors beyond those that fit go with the same word said again; whoever hears it adds them up.
+    /// Sends a word. Surplus descriptors go with the same word sent again; the receiver adds them up.
     ///
     /// # Errors
     /// Returns an error if the other end has gone.
@@ -99,7 +99,7 @@ impl AsFd for Channel {
 /// Says a word without waiting, where there is no runtime.
 ///
 /// # Errors
-/// Returns an error if the other end has gone, or has not heard much of what was said before.
+/// Returns an error if the other end has gone, or has not read many earlier words.
 pub(super) fn say_now<W: Serialize>(end: &OwnedFd, word: &W) -> io::Result<()> {
     send(end, &serde_json::to_vec(word)?, &[])
 }

@@ -1,8 +1,8 @@
-//! How a gateway gives what it holds to the process that takes its place.
+//! The handover of a gateway's state to the process that replaces it.
 //!
-//! The successor has checked its configuration when it says hello. The predecessor then lets go of what only one
-//! process may hold, and gives the rest: sockets, and what it knows. It goes on serving until the successor is
-//! ready; if that fails, it takes back what it let go of, and nothing has changed.
+//! The successor has checked its configuration when it says hello. The predecessor then releases exclusive
+//! resources, and gives the rest: sockets, and state. It continues serving until the successor is ready; if
+//! that fails, it takes the released resources back, and nothing has changed.
 //!
 //! | successor | predecessor |
 //! |---|---|
@@ -32,16 +32,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sigma_proxy::{Passing, UdpSession};
 
-/// What both sides have to speak.
+/// The version of the protocol of both sides.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// The longest reason that is told; the start of a longer one says what is wrong.
+/// The longest reason that is sent; the start of a longer one names the problem.
 const WHY_CHARS: usize = 8 << 10;
 
-/// How long the successor may take to take the sessions over UDP. Nobody receives datagrams meanwhile.
+/// How long the successor may take to take the sessions over UDP. No process receives datagrams meanwhile.
 const PASSING: Duration = Duration::from_secs(1);
 
-/// What the two say.
+/// The messages of both sides.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 enum Word {
@@ -57,7 +57,7 @@ enum Word {
     Refused { why: String },
     /// Some of the sockets, as descriptors.
     Sockets,
-    /// These were all sockets. What is known is in a file in memory, if anything is.
+    /// These were all sockets. State is in a file in memory, if there is any.
     State,
     /// The successor serves.
     Ready,
@@ -69,26 +69,26 @@ enum Word {
     Leaving,
 }
 
-/// What a predecessor has to give.
+/// The possessions of a predecessor.
 pub(crate) trait Estate {
-    /// Lets go of what only one process may hold, and returns the sockets and what is known.
+    /// Releases exclusive resources, and returns the sockets and the state.
     ///
     /// # Errors
     /// Returns an error if it cannot be given; nothing has changed then.
     async fn give(&mut self) -> io::Result<(Vec<OwnedFd>, Option<State>)>;
 
-    /// There is no successor after all: takes back what was let go of.
+    /// There is no successor after all: takes the released resources back.
     async fn take_back(&mut self);
 }
 
-/// Who takes the place.
+/// The successor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Heir {
     pub(crate) version: String,
     pub(crate) takes_sessions: bool,
 }
 
-/// Gives to whoever is at the other end, until it is ready. It returns who that is.
+/// Hands over to the process at the other end, until it is ready. It returns the successor.
 ///
 /// # Errors
 /// Returns an error that says why there is no successor.
@@ -178,7 +178,7 @@ pub(crate) async fn leave(channel: &Channel) {
     let _ = channel.say(&Word::Leaving, &[]).await;
 }
 
-/// Asks the predecessor for what it has: sockets, and what it knows, if it knows anything.
+/// Requests the predecessor's possessions: sockets, and state, if it has any.
 ///
 /// # Errors
 /// Returns an error if it gives nothing.
@@ -200,8 +200,9 @@ pub(crate) async fn inherit(channel: &Channel) -> io::Result<(Vec<OwnedFd>, Opti
     }
 }
 
-/// Tells the predecessor that this process serves, and waits until it leaves. What sessions over UDP it has are given to
-/// `take`, which is called once, and as early as can be: no datagram is received before.
+/// Reports to the predecessor that this process serves, and waits until it leaves. The UDP sessions of the
+/// predecessor are given to `take`, which is called once, and as early as possible: no datagram is received
+/// before.
 pub(crate) async fn take_place(channel: &Channel, take: impl FnOnce(Vec<Passing>)) {
     let mut passing = Vec::new();
     let mut has_left = channel.say(&Word::Ready, &[]).await.is_err();
@@ -215,7 +216,7 @@ pub(crate) async fn take_place(channel: &Channel, take: impl FnOnce(Vec<Passing>
                         return;
                     }
                 }
-                // Its last word, or its end: there is nobody else either way.
+                // Its last word, or its end: this process is alone either way.
                 _ => has_left = true,
             }
         }
@@ -264,7 +265,7 @@ mod tests {
         }
     }
 
-    /// What becomes of it if the successor does this.
+    /// Checks the predecessor after the successor does this.
     async fn check(
         fails: bool,
         successor: impl AsyncFnOnce(Channel),
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_goes_wrong_the_predecessor_has_all_again() {
+    async fn after_any_failure_the_predecessor_has_everything_back() {
         check(false, async |channel| drop(channel), Err("before it was ready"), 0).await;
         let dies_late = async |channel: Channel| drop(inherit(&channel).await.unwrap());
         check(false, dies_late, Err("before it was ready"), 1).await;

@@ -27,7 +27,7 @@ pub struct Origin {
     predecessor: Option<OwnedFd>,
     /// The channel to the process that watches this one.
     parent: Option<OwnedFd>,
-    /// What a service manager has bound.
+    /// The sockets that a service manager has bound.
     sockets: Vec<OwnedFd>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Links {
 }
 
 impl Origin {
-    /// What the environment says. To be called once, before anything else is opened.
+    /// Reads the environment. To be called once, before anything else is opened.
     ///
     /// # Errors
     /// Returns an error if it names channels that are not there.
@@ -59,7 +59,7 @@ impl Origin {
         Ok(Origin { predecessor: adopt(numbers.predecessor)?, parent: adopt(numbers.parent)?, ..none })
     }
 
-    /// Whether this process takes the place of another one.
+    /// Whether this process replaces another one.
     pub(crate) fn has_predecessor(&self) -> bool {
         self.predecessor.is_some()
     }
@@ -87,7 +87,7 @@ impl Origin {
         self.parent.is_some()
     }
 
-    /// Tells who waits for this process why it ends instead.
+    /// Reports to the waiting process why this one ends instead.
     pub fn failed(&self, why: &str) {
         if let Some(predecessor) = &self.predecessor {
             // Its end is seen as well.

@@ -1,4 +1,4 @@
-//! What a process knows, as it passes to the next: JSON in a file in memory, which may be of any length.
+//! The state of a process, as it passes to the next: JSON in a file in memory, which may be of any length.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sigma_upstream::health::Kept;
 
-/// A longer one is none of ours.
+/// A longer file is not valid.
 const FILE_MAX: u64 = 256 << 20;
 
-/// What a process knows. The next one may be of another version: it leaves what it does not know, and does without
-/// what is not there.
+/// The state of a process. The next one may have another version: it ignores unknown parts, and does without
+/// missing ones.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// Those that only grow, by the names under which they are shown.
+    /// The counters, by the names under which they are shown.
     pub(crate) counters: BTreeMap<String, u64>,
     /// Exchanges that failed, by kind.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// What is known of nodes.
+    /// The health of nodes.
     pub(crate) health: Kept,
     /// Keys of session tickets, the newest first.
     pub(crate) ticket_keys: Vec<Vec<u8>>,
     /// The age of the newest.
     pub(crate) ticket_age_ms: u64,
-    /// What plugins leave, by the names of their parts.
+    /// The state of plugins, by the names of their parts.
     pub(crate) legacies: BTreeMap<String, Value>,
     /// The pid file, which the next process may have elsewhere.
     pub(crate) pid_file: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A file in memory that holds it. Nobody but these two processes can read it.
+    /// A file in memory that holds it. Only these two processes can read it.
     pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
         let mut file = File::from(memfd_create("sigma-state", MemfdFlags::CLOEXEC)?);
         let mut writer = io::BufWriter::new(&mut file);
@@ -48,7 +48,7 @@ impl State {
         Ok(file.into())
     }
 
-    /// What the file holds. If it cannot be read, nothing is known, and the log says so.
+    /// Reads the state from the file. If it cannot be read, nothing is known, and the log says so.
     pub(super) fn from_file(file: OwnedFd) -> State {
         let read = || {
             let mut file = File::from(file);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_passes_through_a_file() {
+    fn state_passes_through_a_file() {
         let mut state = State { ticket_keys: vec![vec![1; 48]], ticket_age_ms: 5, ..State::default() };
         state.counters.insert("requests".to_owned(), u64::MAX);
         let read = State::from_file(state.to_file().unwrap());

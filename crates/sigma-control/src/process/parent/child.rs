@@ -17,7 +17,7 @@ use super::link::Word;
 use crate::process::handover::{Channel, left_open};
 use crate::process::program::Program;
 
-/// What happens to children.
+/// Events of children.
 pub(super) enum Event {
     /// One has said something.
     Said(Pid, Word, Vec<OwnedFd>),
@@ -38,7 +38,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts the program. The channel is its predecessor's. What happens to it is told to `events`.
+    /// Starts the program. The channel is its predecessor's. Its events are sent to `events`.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -64,7 +64,7 @@ impl Child {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        // Its end is told as an event.
+        // Its end is reported as an event.
         let _ = kill_process(self.pid, signal);
     }
 }
@@ -90,7 +90,7 @@ fn told(status: &WaitIdStatus) -> (String, i32) {
     }
 }
 
-/// Tells what a child says, until it ends.
+/// Reports the messages of a child, until it ends.
 async fn hear(pid: Pid, link: Arc<Channel>, events: mpsc::Sender<Event>) {
     loop {
         match link.hear().await {

@@ -1,4 +1,4 @@
-//! How a parent goes on as another program: what it leaves, and how it takes that up again.
+//! Re-exec of a parent as another program: the state that it leaves, and how the next image continues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,12 +20,12 @@ use crate::process::pid_file::PidFile;
 use crate::process::start::{Signals, StartError};
 use crate::process::systemd::Systemd;
 
-/// So long everybody has to say what is on its way, before the parent goes on as another program.
+/// The time for children to send their last messages, before the parent executes another program.
 const LAST_WORDS: Duration = Duration::from_millis(1);
 
 impl Parent {
-    /// Goes on with what a former image of this process has left. Must be called within a runtime, while signals are held
-    /// back.
+    /// Continues from the state that a former image of this process has left. Must be called within a
+    /// runtime, while signals are held back.
     ///
     /// # Errors
     /// Returns an error if it is not there.
@@ -89,7 +89,7 @@ impl Parent {
             && self.next.is_none()
             && self.stopping.is_none()
             && self.launcher.is_none()
-            // Half of what somebody says is known to nobody else.
+            // The first half of a message is known to this image only.
             && self.children().all(|child| child.telling.is_empty())
     }
 
@@ -106,7 +106,7 @@ impl Parent {
         }
         self.hear_out(signals).await;
         self.renewed_by = Some(told);
-        // What was heard may have been more important, and comes first.
+        // An incoming message may be more important, and comes first.
         if self.is_to_renew() {
             self.renewed_by = None;
             let error = self.become_it();
@@ -121,11 +121,11 @@ impl Parent {
         }
     }
 
-    /// Takes in what has been said, and the signals that came before they were held back: all of it is known to this
-    /// image alone.
+    /// Reads all messages, and the signals that came before they were held back: they are known to this image
+    /// alone.
     async fn hear_out(&mut self, signals: &mut Signals) {
         loop {
-            // Whoever waits for a channel, a process or a signal gets a turn.
+            // Tasks that wait for a channel, a process or a signal get a turn.
             tokio::time::sleep(LAST_WORDS).await;
             let mut is_quiet = true;
             while let Ok(event) = self.events.1.try_recv() {
@@ -142,7 +142,7 @@ impl Parent {
         }
     }
 
-    /// Executes the program. Nobody gets a turn from here on, so what is said meanwhile waits in the channels.
+    /// Executes the program. No task gets a turn from here on, so new messages wait in the channels.
     fn become_it(&self) -> io::Error {
         self.log.flush();
         let mut left = LeftOpen::default();

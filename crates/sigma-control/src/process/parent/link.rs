@@ -1,4 +1,4 @@
-//! What a gateway and its parent tell each other while the gateway runs.
+//! Messages between a gateway and its parent while the gateway runs.
 
 use std::cell::Cell;
 use std::io;
@@ -12,13 +12,13 @@ use sigma_plugin::Node;
 use super::renewal::ProgramFile;
 use crate::process::handover::Channel;
 
-/// What the two say.
+/// The messages of both sides.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub(super) enum Word {
     /// The gateway: some of the sockets that it listens on, as descriptors.
     Socket,
-    /// The gateway: these were all of them. They take the place of those before.
+    /// The gateway: all sockets are sent. They replace the former ones.
     Sockets,
     /// The gateway: it serves. One of an earlier version says nothing of lines, and takes none.
     /// Its program is one that a parent can go on as.
@@ -30,7 +30,7 @@ pub(super) enum Word {
     },
     /// The gateway: it is alive.
     Beat,
-    /// The gateway: somebody should take its place.
+    /// The gateway: another one should replace it.
     Replace { why: String },
     /// The gateway: what became of an order of operators. One of an earlier version has no note.
     CarriedOut {
@@ -38,7 +38,7 @@ pub(super) enum Word {
         #[serde(default)]
         note: String,
     },
-    /// The gateway: an operator has told it to stop, and its parent with it.
+    /// The gateway: an operator has ordered it to stop, and its parent with it.
     Stop,
     /// The parent: a successor is at the other end of this descriptor.
     Succeed,
@@ -90,7 +90,7 @@ impl Link {
         self.say(&Word::Stop, &[]).await;
     }
 
-    /// A parent that has gone is seen by [`Link::successor`]; one that stands still is not waited for.
+    /// A parent that has gone is noticed by [`Link::successor`]; a stuck one is not waited for.
     async fn say(&self, word: &Word, descriptors: &[OwnedFd]) {
         let said = tokio::time::timeout(PATIENCE, self.channel.say(word, descriptors)).await;
         if said.is_err() && !self.is_deaf.replace(true) {
@@ -98,8 +98,8 @@ impl Link {
         }
     }
 
-    /// The channel to the next successor; None once the parent has gone. Lines of its error log that come before go
-    /// where those of this process go.
+    /// The channel to the next successor; None once the parent has gone. Lines of its error log that come
+    /// before go to the log of this process.
     pub(crate) async fn successor(&self, node: &Node) -> Option<Channel> {
         loop {
             match self.channel.hear().await {

@@ -1,4 +1,4 @@
-//! The parent of gateways: it holds their sockets, starts them, and puts another one in the place of one that dies.
+//! The parent of gateways: it holds their sockets, starts them, and replaces one that dies.
 //!
 //! It serves nothing itself, so there is little in it that could fail. It never reads what clients send.
 //!
@@ -6,7 +6,7 @@
 //! |---|---|
 //! | ends before it has ever served | the parent ends, with its exit status |
 //! | dies | another one starts at once, on the sockets that the parent holds; after a pause if it dies soon again |
-//! | has lost a worker, or a worker of it stands still | another one takes its place, and it drains |
+//! | has lost a worker, or one of its workers is stuck | another one replaces it, and it drains |
 //! | says nothing for `process.silence_ms` | it is killed, and replaced |
 //! | serves that is of another program | the parent goes on as that program, too: see `renewal` |
 
@@ -60,11 +60,11 @@ enum Why {
     Death,
     /// The one before has asked for it.
     Replacement,
-    /// An operator wants the program started anew.
+    /// An operator's order to restart the program.
     Upgrade,
 }
 
-/// What an operator wants by a signal.
+/// An operator's order by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Stop,
@@ -85,7 +85,7 @@ pub struct Parent {
     /// That of a gateway that serves, and that the parent is to go on as.
     renewed_by: Option<ProgramFile>,
     log: Box<dyn LogControl>,
-    /// What the log has, for the gateway that serves to ship.
+    /// Lines of the log, for the serving gateway to ship.
     lines: Outbox,
     pid_file: Option<PidFile>,
     systemd: Systemd,
@@ -93,9 +93,9 @@ pub struct Parent {
     events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
     /// The gateway that serves.
     current: Option<Child>,
-    /// The one that starts, and who plays its predecessor if nobody serves.
+    /// The starting one, and the task that acts as its predecessor if no gateway serves.
     next: Option<(Child, Why, Option<JoinHandle<()>>)>,
-    /// What the one that starts is told when it serves: it may have looked before.
+    /// Signals for the starting one when it serves: it may have read the configuration before.
     owed: Vec<Signal>,
     /// Those that drain.
     retired: Vec<Child>,
@@ -105,15 +105,15 @@ pub struct Parent {
     deaths: u32,
     /// When another one is to be started.
     start_at: Option<Instant>,
-    /// When the parent was told to stop.
+    /// When the parent was ordered to stop.
     stopping: Option<Instant>,
     /// The exit status of a gateway that has ended last.
     status: i32,
-    /// Whoever waits for the first gateway to serve.
+    /// The process that waits for the first gateway to serve.
     launcher: Option<Channel>,
 }
 
-/// What the parent gives to a gateway that nobody else gives anything.
+/// The parent's possessions for a gateway without a predecessor.
 pub(crate) struct Orphanage(pub(crate) Vec<OwnedFd>);
 
 impl Estate for Orphanage {
@@ -172,7 +172,7 @@ impl Parent {
         Ok(parent)
     }
 
-    /// Runs until told to stop, and until the gateways have drained. Returns the exit status.
+    /// Runs until it is ordered to stop, and until the gateways have drained. Returns the exit status.
     pub async fn run(mut self) -> i32 {
         let Some(mut signals) = self.signals.take() else { return 1 };
         let mut look = tokio::time::interval(LOOK);
@@ -238,7 +238,7 @@ impl Parent {
                 self.systemd.stopping();
                 self.stopping = Some(Instant::now());
                 self.start_at = None;
-                // Else clients would still get through, and nobody would answer.
+                // Otherwise clients would still connect, without an answer.
                 self.held.clear();
                 self.children().for_each(|child| child.signal(Signal::TERM));
             }
@@ -256,7 +256,7 @@ impl Parent {
         }
     }
 
-    /// Tells whoever serves, and whoever is about to.
+    /// Sends a signal to the serving gateway, and to the starting one.
     fn pass_on(&mut self, signal: Signal) {
         self.tell_current(signal);
         if self.next.is_some() && !self.owed.contains(&signal) {
@@ -326,7 +326,7 @@ impl Parent {
 
     fn take_in(&mut self, event: Event) {
         match event {
-            // One that drains may tell what has come of an upgrade.
+            // A draining one may report the result of an upgrade.
             Event::Said(_, Word::CarriedOut { problem, note }, _) => {
                 self.log.carried_out(problem.as_deref().map_or(Ok(&*note), Err));
                 self.systemd.ready();
@@ -378,7 +378,7 @@ impl Parent {
         if let Some(launcher) = self.launcher.take() {
             tokio::spawn(async move { handover::take_place(&launcher, drop).await });
         }
-        // The one before has been told by its successor, and drains.
+        // Its successor has notified the former one, which drains.
         std::mem::take(&mut self.owed).into_iter().for_each(|signal| child.signal(signal));
         self.retired.extend(self.current.replace(child));
         if self.stopping.is_some() {
@@ -404,7 +404,7 @@ impl Parent {
             return;
         }
         if code == 0 && self.next.is_some() {
-            // Its successor told it to drain, and has not yet told the parent that it serves.
+            // Its successor ordered it to drain, and has not yet reported to the parent that it serves.
             tracing::debug!(pid = number(pid), text, "a gateway has drained");
             return;
         }
@@ -433,13 +433,13 @@ impl Parent {
                 );
                 self.start_at = Some(Instant::now() + pause);
             }
-            // The one that serves says why, and has told who asked.
+            // The serving one logs the reason, and has reported to the caller.
             Why::Upgrade | Why::Replacement if self.current.is_some() => {}
             Why::Upgrade | Why::Replacement => self.start_after(self.pause()),
         }
     }
 
-    /// Starts a gateway in the place of one that has died: at once, if there is no pause to keep.
+    /// Starts a gateway that replaces a dead one: at once, if there is no pause to keep.
     fn start_after(&mut self, pause: Duration) {
         match pause.is_zero() {
             true => self.try_again(),
@@ -455,7 +455,7 @@ impl Parent {
 
     /// Looks for signs of life.
     fn look(&mut self) {
-        // It does what it has to, whatever becomes of gateways.
+        // It does its own work, with or without gateways.
         self.systemd.alive(Instant::now());
         let limit = Duration::from_millis(self.settings.silence_ms.into());
         if let Some(current) = self.current.as_ref().filter(|_| !limit.is_zero())

@@ -1,7 +1,7 @@
 //! Lines of the parent's error log on their way to the gateway that serves, which ships them with its own.
 //!
-//! The parent neither waits for a gateway nor sends anything over a network itself. What it has to say is the most
-//! interesting when no gateway serves: so much is kept for the next one.
+//! The parent neither waits for a gateway nor sends anything over a network itself. Its messages are the most
+//! interesting when no gateway serves: a limited number is kept for the next one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +57,7 @@ impl Outbox {
         }
     }
 
-    /// What waits, and how many lines are lost before it; nothing waits then.
+    /// Returns the waiting lines, and how many lines are lost before them; the outbox is empty then.
     pub(super) fn take(&self) -> (Vec<(String, String)>, u64) {
         let Waiting { lines, lost } = std::mem::take(&mut *self.lock());
         (lines.into_iter().map(|(level, text)| (level.to_string(), text)).collect(), lost)
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(heard[0], ("WARN".to_owned(), "3".to_owned(), 3));
         assert!(heard[1..].iter().all(|(_, _, lost)| *lost == 0), "each is counted once");
         assert_eq!(heard[WAITING - 1].1, (WAITING + 2).to_string());
-        // What a gateway that has gone does not take waits for the next one.
+        // Lines that a dead gateway has not read wait for the next one.
         drop(gateway);
         outbox.put(Level::ERROR, b"last");
         outbox.send(&parent);

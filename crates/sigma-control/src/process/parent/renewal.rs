@@ -1,9 +1,9 @@
 //! The parent's own upgrade: the process goes on as another program, with all that it holds.
 //!
-//! The program is executed in place, so the process keeps its id, its children and its descriptors, and whoever has
-//! started it sees nothing. What it knows passes in a file in memory. It is the program that a gateway runs which
-//! serves already, so it can be started; the gateway has said itself that it can be the parent of what this one has.
-//! No configuration is read: the settings are those that the parent was started with.
+//! The program is executed in place, so the process keeps its id, its children and its descriptors, and its
+//! starter notices nothing. Its state passes in a file in memory. It is the program that a gateway runs which
+//! serves already, so it can be started; the gateway has said itself that it can be the parent of what this
+//! one has. No configuration is read: the settings are those that the parent was started with.
 //!
 //! Signals are held back from before the exec until the new image listens to them. They stay pending over it.
 
@@ -21,16 +21,17 @@ use sigma_config::process::Process;
 use sigma_config::settings::ErrorLog;
 use sigma_net::descriptors;
 
-/// What passes from one image of a parent to the next. To be raised when an image could not read it any more.
+/// The version of the state between one image of a parent and the next. To be raised when an image could not
+/// read it any more.
 const PROTOCOL: u32 = 1;
 
 /// The variable that says which descriptor the file is, and of which process. It counts for that process only.
 const VARIABLE: &str = "SIGMA_GOES_ON";
 
-/// What a service manager says of descriptors, which the former image has taken.
+/// The service manager's variables about descriptors, which the former image has taken.
 const TAKEN: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "SIGMA_STARTED_BY"];
 
-/// A longer one is none of ours.
+/// A longer file is not valid.
 const FILE_MAX: u64 = 64 << 20;
 
 /// The file of a program, and which parents it can go on as.
@@ -52,9 +53,10 @@ impl ProgramFile {
         Some(ProgramFile { parents: PROTOCOL, device: file.dev(), inode: file.ino() })
     }
 
-    /// Whether a parent that runs `self` is to go on as the program at `path`, of which this was told.
+    /// Whether a parent that runs `self` is to continue as the program at `path`, which a gateway has
+    /// reported.
     pub(super) fn is_outdated_by(self, told: ProgramFile, path: &Path) -> bool {
-        // What has been put there since nobody has tried yet.
+        // A file that was replaced since has not been tried yet.
         told != self && told.parents == PROTOCOL && ProgramFile::at(path) == Some(told)
     }
 }
@@ -69,7 +71,7 @@ pub(super) struct KeptChild {
     pub(super) runs_for_ms: u64,
 }
 
-/// What the parent knows. The descriptors are open under their numbers.
+/// The state of the parent. The descriptors are open under their numbers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) protocol: u32,
@@ -77,7 +79,7 @@ pub(super) struct Kept {
     pub(super) settings: Process,
     pub(super) error_log: ErrorLog,
     pub(super) pid_file: Option<(PathBuf, RawFd)>,
-    /// What tells of orders.
+    /// The descriptor of an order's result.
     pub(super) outcome: Option<RawFd>,
     pub(super) held: Vec<RawFd>,
     pub(super) children: Vec<KeptChild>,
@@ -93,7 +95,7 @@ impl Kept {
     pub(super) const PROTOCOL: u32 = PROTOCOL;
 }
 
-/// Descriptors that stay open over an exec. They do not any more when this is dropped: there was none.
+/// Descriptors that stay open over an exec. They close again when this is dropped, after a failed exec.
 #[derive(Debug, Default)]
 pub(super) struct LeftOpen<'d>(Vec<BorrowedFd<'d>>);
 
@@ -138,7 +140,7 @@ fn left_in_file(kept: &Kept) -> io::Result<File> {
     Ok(file)
 }
 
-/// What the next image has for an environment: that of this one, and where the file is.
+/// Returns the environment of the next image: the present one, and the path of the file.
 fn environment(file: &File) -> Vec<(OsString, OsString)> {
     let is_taken = |name: &OsString| name == VARIABLE || TAKEN.iter().any(|taken| name == taken);
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_taken(name)).collect();
@@ -147,7 +149,7 @@ fn environment(file: &File) -> Vec<(OsString, OsString)> {
     all
 }
 
-/// What a former image of this process, a parent, has left for this one.
+/// The state that a former image of this process, a parent, has left for this one.
 #[derive(Debug)]
 pub struct Renewal(pub(super) Kept);
 
@@ -186,7 +188,8 @@ impl Renewal {
         &self.0.error_log
     }
 
-    /// What tells of orders, as [`LogControl::outcome`](crate::LogControl::outcome) has given it.
+    /// Takes the descriptor of an order's result, as [`LogControl::outcome`](crate::LogControl::outcome) has
+    /// given it.
     ///
     /// # Errors
     /// Returns an error if it is not there.
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_open_closes_again() {
+    fn descriptors_that_were_left_open_close_again() {
         let file = File::open("/dev/null").unwrap();
         let flags = || fcntl_getfd(&file).unwrap();
         assert_eq!(flags(), FdFlags::CLOEXEC);
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_executed_leaves_all_as_it_was() {
+    fn a_failed_exec_changes_nothing() {
         let kept: Kept = serde_json::from_value(serde_json::json!({
             "protocol": PROTOCOL, "version": "1.2.3", "settings": {}, "error_log": {}, "pid_file": null, "outcome": null,
             "held": [], "children": [], "deaths": 0, "status": 0, "has_predecessor": false, "lines": [], "lines_lost": 0,
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_goes_on_as_what_a_gateway_runs() {
+    fn a_parent_continues_as_the_program_of_its_gateway() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         std::fs::write(&old, "old").unwrap();

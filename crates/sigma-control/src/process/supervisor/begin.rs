@@ -1,5 +1,5 @@
-//! The start of a process, in three steps: what is there before anybody is told anything, the first configuration in
-//! force, and those who serve it.
+//! The start of a process, in three steps: the ground without side effects, the first configuration in force,
+//! and its servers.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ use crate::serving::publisher::{Publisher, problems};
 use crate::serving::purges::Purges;
 use crate::store::Store;
 
-/// What is there before a configuration is in force.
+/// The state before a configuration is in force.
 struct Ground {
     plugins: Plugins,
     keyring: Keyring,
@@ -111,8 +111,8 @@ impl First {
     }
 }
 
-/// Takes the place of the process before, and its pid file. The file of a gateway is free only when it leaves, and
-/// nothing may stop this process any more then: that it cannot be written is told, and no more.
+/// Takes over from the previous process, and takes its pid file. The file of a gateway is free only when it
+/// leaves, and nothing may stop this process any more then: a failure to write it is only logged.
 async fn take_place(
     before: Before,
     gateway: &Gateway,
@@ -140,7 +140,7 @@ impl Supervisor {
         log: Box<dyn LogControl>,
         origin: &Origin,
     ) -> Result<Supervisor, StartError> {
-        // Before anything listens: whoever sees the gateway accept may signal it.
+        // Before anything listens: a client that sees the gateway accept may signal it.
         let signals = Signals::receive().map_err(StartError::Signals)?;
         let starter = options.sandbox.starter().clone();
         let ground = Ground::lay(&options, &checked, origin).await?;
@@ -158,7 +158,7 @@ impl Supervisor {
         let (publishing, stored) = (Arc::clone(&publisher), store.clone());
         let running = Running::new(&inheritance, live, publishing, stored, (members, purges), tell);
         let running = Arc::new(running);
-        // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
+        // Before anything accepts traffic: a client that sees the gateway up may query its status.
         let entrances = Arc::new(Entrances::new(Arc::clone(&before.sockets)));
         let history = chronicle.as_ref().map(|chronicle| Arc::clone(&chronicle.history));
         let audit = Audit::of(&settings, history.as_ref())?;

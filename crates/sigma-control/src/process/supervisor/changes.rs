@@ -25,7 +25,7 @@ use crate::serving::source::Source;
 
 /// A change that is to come into force.
 pub(super) enum Change {
-    /// What the publisher has taken in of the store.
+    /// Resources of the store that the publisher has received.
     Resources,
     /// Secrets that may have changed at their manager.
     Secrets,
@@ -35,18 +35,18 @@ pub(super) enum Change {
     Pairs,
     /// Certificates that were ordered for these ssls.
     Certificates(Vec<ResourceKey>),
-    /// What the file says.
+    /// The content of the file.
     File(Trigger, Asker),
     /// Nodes, in memory only.
     Edit(Edit, Asker),
-    /// Another process takes the place of this one: one that the parent has started, or one that this one starts.
+    /// Another process replaces this one: one that the parent has started, or one that this one starts.
     Successor(Option<Channel>),
 }
 
-/// Who waits for the outcome of a change.
+/// The caller that waits for the outcome of a change.
 pub(super) type Asker = Option<oneshot::Sender<Result<(), String>>>;
 
-/// What a change comes to before it is put into force.
+/// The outcome of a change before it is put into force.
 pub(super) enum Outcome {
     Part(Option<Part>),
     File(Result<Whole, StartError>, Trigger, Asker),
@@ -115,7 +115,7 @@ impl Supervisor {
         Duration::from_millis(self.current.settings.process.upgrade_timeout_ms.into())
     }
 
-    /// What a successor gets.
+    /// Returns the possessions for a successor.
     fn possessions(&self) -> std::io::Result<Possessions> {
         let Supervisor { gateway, entrances, store, publisher, running, node, pid_file, .. } = self;
         let pid_file = pid_file.as_ref().map(PidFile::path);
@@ -123,7 +123,7 @@ impl Supervisor {
     }
 }
 
-/// Reads the file again, and compiles what it says.
+/// Reads the file again, and compiles it.
 async fn load(
     source: &Source,
     sandbox: &Sandbox,
@@ -158,7 +158,7 @@ async fn compile(
     whole.map_err(|failures: Vec<Failure>| source.invalid(problems(failures)).into())
 }
 
-/// What comes of the change under way; never, if nothing is.
+/// Waits for the outcome of the current change; forever without one.
 pub(super) async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
     match under_way {
         Some(change) => change.await,

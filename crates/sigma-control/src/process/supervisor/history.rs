@@ -1,4 +1,4 @@
-//! What is heard of the store, and what the store and the history are told of it.
+//! Events of the store, and notifications to the store and the history.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::store::Event;
 use crate::store::history::Unserved;
 
 impl Supervisor {
-    /// Takes in what the store tells, all at once if several changes came together.
+    /// Processes events of the store, all at once if several changes came together.
     pub(super) fn absorb(&mut self, event: Event) {
         self.has_changed = true;
         let mut next = Some(event);
@@ -28,7 +28,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the store, which keeps the last good forms, what is quarantined.
+    /// Reports quarantined objects to the store, which keeps the last good forms.
     pub(super) fn tell_store(&self) {
         let Some(store) = &self.store else { return };
         let state = self.publisher.state();
@@ -38,7 +38,7 @@ impl Supervisor {
         self.tell_history();
     }
 
-    /// Tells that everything taken in of the store is in force, but for what is quarantined.
+    /// Records that all received changes of the store are in force, but for quarantined ones.
     fn tell_history(&self) {
         let Some(chronicle) = &self.chronicle else { return };
         let state = self.publisher.state();
@@ -50,7 +50,7 @@ impl Supervisor {
         chronicle.history.settled(state.desired.revision(), unserved.collect());
     }
 
-    /// Tells what became of a file.
+    /// Records the result for a file.
     pub(super) fn tell_history_of_file(&self, trigger: Trigger, result: &Result<(), String>) {
         let Some(chronicle) = &self.chronicle else { return };
         match result {

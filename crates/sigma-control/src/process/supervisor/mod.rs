@@ -1,9 +1,9 @@
 //! The life of the process: start, reload, stop.
 //!
-//! A reload is check → compile → prepare → commit; whatever fails before the commit leaves the
-//! running configuration as it is. Changes come into force one after the other, in the order in which
-//! they came. One that waits, for names or for secrets, keeps nobody else waiting: signals are
-//! followed meanwhile, operators are answered, and it is left behind when the process stops.
+//! A reload is check → compile → prepare → commit; whatever fails before the commit leaves the running
+//! configuration as it is. Changes come into force one after the other, in the order in which they came. One
+//! that waits, for names or for secrets, delays nothing else: signals are handled meanwhile, operators get
+//! answers, and it is abandoned when the process stops.
 
 mod begin;
 mod changes;
@@ -53,7 +53,7 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
 /// By how much of `secret_lookup.refresh_ms` the pauses differ at random, so that gateways which started
 /// together do not ask together.
 const SECRETS_JITTER: f64 = 0.2;
-/// Commands of operators that may wait for their turn; more wait with whoever gives them.
+/// Commands of operators that may wait for their turn; further senders wait.
 const COMMANDS: usize = 16;
 
 /// How to run.
@@ -83,7 +83,7 @@ pub struct Supervisor {
     /// Certificates that the gateway orders itself, if it does.
     ordered: Option<Arc<Ordered>>,
     gateway: Gateway,
-    /// What the process uses of what it has.
+    /// The process's use of its resources.
     usage: Usage,
     /// What plugins share.
     node: Arc<Node>,
@@ -91,7 +91,7 @@ pub struct Supervisor {
     store: Option<Arc<dyn Store>>,
     chronicle: Option<Chronicle>,
     audit: Option<Arc<Audit>>,
-    /// What the store tells.
+    /// Events of the store.
     watch: Option<Watch>,
     log: Box<dyn LogControl>,
     running: Arc<Running>,
@@ -99,10 +99,10 @@ pub struct Supervisor {
     pid_file: Option<PidFile>,
     /// The listening sockets for operators.
     entrances: Arc<Entrances>,
-    /// What a successor runs.
+    /// The program of a successor.
     program: Program,
     starter: Starter,
-    /// Whoever watches this process.
+    /// The parent of this process.
     parent: Option<Link>,
     /// The service manager, which a parent tells itself.
     systemd: Option<Systemd>,
@@ -118,11 +118,11 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs until told to stop, then drains.
+    /// Runs until it is ordered to stop, then drains.
     ///
     /// # Errors
-    /// Returns an error if a worker has ended by itself: the others serve their open exchanges to the
-    /// end, and whoever watches the process is to start it anew.
+    /// Returns an error if a worker has ended by itself: the others serve their open exchanges to the end,
+    /// and the parent or service manager restarts the process.
     pub async fn run(mut self) -> Result<(), WorkerLost> {
         let Some(mut signals) = self.signals.take() else { return Ok(()) };
         sigma_net::worker::yield_to_workers();
@@ -208,7 +208,7 @@ impl Supervisor {
         channel.map(|channel| self.begin(Change::Successor(Some(channel))))
     }
 
-    /// Begins with what is seen to have changed, if anything has.
+    /// Begins with the noticed change, if there is one.
     fn seen(&self) -> Option<UnderWay> {
         if self.options.watch && self.options.source.has_changed() {
             return Some(self.begin(Change::File(Trigger::Watch, None)));
@@ -219,7 +219,7 @@ impl Supervisor {
         self.publisher.has_new_places().then(|| self.begin(Change::Places))
     }
 
-    /// Opens all logs anew.
+    /// Reopens all logs.
     fn reopen_logs(&mut self) {
         self.gateway.reopen_log();
         self.node.reopen_logs();
@@ -233,7 +233,7 @@ impl Supervisor {
         self.publisher.look_ahead(period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5)))
     }
 
-    /// Gives back what nobody needs any more.
+    /// Frees unused resources.
     fn tidy(&mut self) {
         self.gateway.sweep();
         self.usage.tell(&self.current.settings.load_shedding);
@@ -250,7 +250,7 @@ impl Supervisor {
         }
     }
 
-    /// Has the parent hold what is listened on now.
+    /// Sends the current listening sockets to the parent.
     async fn tell_parent_of_sockets(&self) {
         let Some(parent) = &self.parent else { return };
         let sockets = self.gateway.inheritance().sockets().and_then(|mut sockets| {
@@ -315,12 +315,12 @@ impl Supervisor {
             }
         };
         self.tell_parent_of_sockets().await;
-        // Nobody waits for a reply if its connection has gone.
+        // A caller whose connection has gone gets no reply.
         let _ = asker.map(|asker| asker.send(result));
         None
     }
 
-    /// Tells whoever has signalled this process, or its parent.
+    /// Reports the result to the sender of a signal to this process, or to its parent.
     async fn carried_out(&mut self, result: Result<&str, &str>) {
         self.log.carried_out(result);
         if let Some(parent) = &self.parent {
@@ -331,7 +331,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells what became of an upgrade.
+    /// Reports the result of an upgrade.
     async fn upgraded(&mut self, successor: Result<Successor, String>) -> Option<Successor> {
         match successor {
             Ok(successor) => {
@@ -355,7 +355,7 @@ impl Supervisor {
     fn publish(&mut self, part: Part) {
         part.snapshot.residents.prepare(Some(&self.current.residents), &self.node);
         self.go_on_with(Arc::clone(&part.snapshot));
-        // First: what operators want of nodes that are new holds before anybody asks those.
+        // First: operators' states of new nodes apply before the first request to them.
         self.publisher.adopt_part(part);
         self.gateway.publish(&self.current);
         self.tell_store();
@@ -381,7 +381,7 @@ impl Supervisor {
         Ok(need_restart)
     }
 
-    /// What is in force from now on.
+    /// Continues with the new snapshot.
     fn go_on_with(&mut self, snapshot: Arc<Snapshot>) {
         residents::go_on(&self.node, &self.current, &snapshot);
         self.current = snapshot;
@@ -392,7 +392,7 @@ impl Supervisor {
     async fn stop(mut self, reason: &'static str, successor: Option<Successor>) {
         residents::end(&self.node);
         if let Some(Successor { channel, takes_sessions, .. }) = &successor {
-            // First: nobody receives datagrams until it has them.
+            // First: no process receives datagrams until it has them.
             if *takes_sessions {
                 handover::pass(channel, self.gateway.pass_sessions().await).await;
             }
@@ -413,7 +413,7 @@ impl Supervisor {
         }
         self.running.set_unready(Some(reason));
         self.running.taps().close();
-        // Whoever tells something from now on learns that nobody does it, instead of waiting.
+        // Later commands fail at once, instead of waiting.
         self.commands.close();
         while self.commands.try_recv().is_ok() {}
         tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");

@@ -1,4 +1,4 @@
-//! What plugins do for this process: when it begins, and what they are told of its logs.
+//! Work of plugins for this process: when it begins, and notifications about its logs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use sigma_proxy::Snapshot;
 /// The plugin that works as soon as it is named.
 const ROTATING: &str = "log-rotate";
 
-/// Begins with it at the start. A parent has logs too: it opens them anew, and has this process do the same.
+/// Begins with it at the start. A parent has logs too: it reopens them, and orders this process to do the
+/// same.
 pub(super) fn begin(node: &Arc<Node>, current: &Snapshot, has_parent: bool) {
     let settings = &current.settings;
     let parent = getppid().filter(|_| has_parent);
@@ -24,13 +25,13 @@ pub(super) fn begin(node: &Arc<Node>, current: &Snapshot, has_parent: bool) {
     current.residents.begin(None, node);
 }
 
-/// Goes on as another configuration says. Of the logs it changes that of access alone.
+/// Continues with another configuration. Of the logs it changes the access log alone.
 pub(super) fn go_on(node: &Arc<Node>, before: &Snapshot, current: &Snapshot) {
     node.set_own_logs(OwnLogs { access: access(&current.settings), ..node.own_logs() });
     current.residents.begin(Some(&before.residents), node);
 }
 
-/// Tells them that the logs are nobody's to rename any more: a successor may have them.
+/// Notifies them that the logs must not be renamed any more: a successor may have them.
 pub(super) fn end(node: &Node) {
     node.set_own_logs(OwnLogs::default());
 }
@@ -42,7 +43,7 @@ fn access(settings: &Settings) -> Option<PathBuf> {
 
 /// As an operator does it, by the signal `USR1`.
 fn reopen(parent: Option<Pid>) {
-    // One that has ended is not the parent any more, and its number may be somebody else's.
+    // An ended parent is not the parent any more, and its number may belong to another process.
     let target = parent.filter(|parent| getppid() == Some(*parent)).unwrap_or_else(getpid);
     if let Err(error) = kill_process(target, Signal::USR1) {
         tracing::error!(%error, "the log files are not reopened");

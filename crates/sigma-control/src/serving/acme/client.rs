@@ -19,7 +19,7 @@ const ANSWER_MAX: usize = 256 << 10;
 /// The longest pause within an order that is taken from an authority, in seconds; the order has its own end.
 const WAIT_MAX: i64 = 3_600;
 
-/// What of an answer's head is read.
+/// The only field of an answer's head that is read.
 const REPLAY_NONCE: HeaderName = HeaderName::from_static("replay-nonce");
 
 /// Asks an authority, over TLS only.
@@ -101,7 +101,7 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, String> {
     Ok(found)
 }
 
-/// What the library is told of an answer: the fields that it reads, each in a form that it can take.
+/// Filters an answer for the library: the fields that it reads, each in a form that it accepts.
 fn within_reason(
     status: StatusCode,
     fields: &HeaderMap,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_sees_what_it_can_take() {
+    fn the_library_gets_acceptable_fields_only() {
         let answer = |status: u16, content: &str, wait| {
             let mut fields = HeaderMap::new();
             for (name, value) in

@@ -25,7 +25,7 @@ use crate::serving::clock::unix_seconds;
 /// The longest that the task sleeps: a clock that jumps is noticed after it.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Seconds for which what is of no use is kept.
+/// Seconds for which useless records are kept.
 const DAY: i64 = 86_400;
 
 /// Looks after all certificates.
@@ -40,7 +40,7 @@ pub(crate) struct Keeper {
     has_ordered: bool,
 }
 
-/// What is to be done for an ssl.
+/// The next step for an ssl.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Order,
@@ -115,8 +115,8 @@ impl Keeper {
         wanted
     }
 
-    /// Forgets what clients have asked for and is of no use, a day after it could have been tried again: whoever
-    /// asks for endless names leaves nothing that lasts.
+    /// Removes useless records of names from clients, a day after they could have been tried again: endless
+    /// names leave nothing that lasts.
     async fn drop_over(&mut self, now: i64) {
         let Some(on_demand) = &self.ordered.on_demand else { return };
         let is_over = |record: &&Record| {
@@ -168,7 +168,8 @@ impl Keeper {
         let Some(shared) = &self.ordered.shared else { return true };
         let mut orders = shared.who_orders().await == Orders::This;
         if orders && !self.has_ordered {
-            // What another one wrote before it ended may not have been told yet; nobody writes any more.
+            // A record that another gateway wrote before it ended may not have arrived yet; there are no
+            // writers any more.
             orders = self.ordered.catch_up().await;
             self.account = None;
             match orders {
@@ -183,7 +184,7 @@ impl Keeper {
         orders
     }
 
-    /// What is to be done next for an ssl, and when.
+    /// Returns the next step for an ssl, and its time.
     fn due(&self, wanted: &Wanted, now: i64) -> (i64, Task) {
         let Some(record) = self.records.get(&wanted.ssl) else { return (now, Task::Order) };
         let directory = &self.ordered.settings.directory;
@@ -218,7 +219,8 @@ impl Keeper {
             now + schedule::pause(&self.ordered.settings, record.failures, None, fastrand::f64());
         let kept = self.storage.write(&record).await;
         self.records.insert(wanted.ssl.clone(), record.clone());
-        // What cannot be written down now could not be kept afterwards, and would be ordered again and again.
+        // A certificate that cannot be written now could not be kept afterwards, and would be ordered again
+        // and again.
         let issued = match kept {
             Ok(()) => self.order(wanted, &record, now).await,
             Err(error) => Err(format!("{error}; nothing is ordered that cannot be kept").into()),
@@ -297,7 +299,7 @@ impl Keeper {
         issued
     }
 
-    /// What places the records for an order, if its names are proved by those.
+    /// Returns the DNS records for an order, if its names are proved by DNS.
     fn records_of(&self, wanted: &Wanted) -> Result<Option<Records>, String> {
         if wanted.challenge != AcmeChallenge::Dns01 {
             return Ok(None);
@@ -460,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_follows_from_what_is_known() {
+    fn due_steps_follow_from_the_records() {
         let check = |record: Option<Record>, wanted: &Wanted, now: i64, expected: (i64, Task)| {
             assert_eq!(with(record).due(wanted, now), expected, "{now}");
         };
@@ -488,7 +490,7 @@ mod tests {
             LIFE.0,
             (LIFE.1, Task::Order),
         );
-        // What failed for these names waits; for others it need not.
+        // An attempt that failed for these names waits; for others it need not.
         let mut refused = Record::new("1");
         (refused.failures, refused.not_before) = (2, 500);
         refused.tried_names = vec!["a.test".to_owned()];

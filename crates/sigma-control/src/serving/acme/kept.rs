@@ -14,13 +14,13 @@ use sigma_net::tls::pem::{Pair, parse_chain};
 
 use super::Wanted;
 
-/// A file that is larger is none of ours.
+/// A larger file is not valid.
 const FILE_MAX: u64 = 1 << 20;
 
 /// The layout of the files.
 const VERSION: u32 = 1;
 
-/// One ssl: its certificate, and what was tried.
+/// One ssl: its certificate, and its attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) directory: String,
     pub(super) names: Vec<String>,
     pub(super) key_type: CertificateKey,
-    /// The chain, in PEM; empty while there is none.
+    /// The chain, in PEM; empty without a certificate.
     pub(super) cert: String,
     pub(super) key: Confidential,
     /// When it is renewed, and when its authority is asked again whether that is right; in Unix seconds.
@@ -40,7 +40,7 @@ pub(super) struct Record {
     pub(super) failures: u32,
     /// No order is made before, in Unix seconds.
     pub(super) not_before: i64,
-    /// What the orders that failed were for: another one need not wait.
+    /// The target of the failed orders: another one need not wait.
     pub(super) tried_directory: String,
     pub(super) tried_names: Vec<String>,
     pub(super) last_error: Option<String>,
@@ -77,7 +77,7 @@ impl Record {
     }
 }
 
-/// A folder that nobody else may read.
+/// A private folder.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -88,8 +88,8 @@ impl Folder {
         Folder { path: path.to_owned() }
     }
 
-    /// What is known of all ssls, by their ids. A file that cannot be read is as if it were not there, and
-    /// the log says so.
+    /// Reads the records of all ssls, by their ids. A file that cannot be read is as if it were not there,
+    /// and the log says so.
     pub(super) async fn read_all(&self) -> BTreeMap<String, Record> {
         let folder = self.certificates();
         let read = tokio::task::spawn_blocking(move || read_folder(&folder)).await;
@@ -101,12 +101,12 @@ impl Folder {
         })
     }
 
-    /// Writes what is known of an ssl.
+    /// Writes the record of an ssl.
     pub(super) async fn write(&self, record: &Record) -> io::Result<()> {
         self.write_file(self.certificates().join(format!("{}.json", record.ssl)), record).await
     }
 
-    /// Removes what is known of an ssl.
+    /// Removes the record of an ssl.
     pub(super) async fn remove(&self, ssl: &str) -> io::Result<()> {
         let path = self.certificates().join(format!("{ssl}.json"));
         let removed = tokio::task::spawn_blocking(move || std::fs::remove_file(&path)).await;
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_written_is_read_and_damage_costs_one_file() {
+    async fn written_records_are_read_and_damage_costs_one_file() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::new(&dir.path().join("acme"));
         assert_eq!(folder.read_all().await, BTreeMap::new());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_account_is_that_of_its_directory() {
+    async fn an_account_belongs_to_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::new(dir.path());
         folder.write_account("https://a/", &"first").await.unwrap();

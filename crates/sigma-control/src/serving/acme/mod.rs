@@ -1,13 +1,12 @@
 //! Certificates that the gateway orders by itself (RFC 8555): for ssls of type acme.
 //!
-//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something
-//! is due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
-//! `proofs` is what the authority is answered, and `dns` has the records that prove names. `on_demand` has the
-//! names that clients ask for in handshakes and no ssl is for.
-//! `kept` is the folder in which all of it lasts, and `shared` the store of several gateways; `storage` is either.
-//! What was tried is written down before it is tried, so that a process that ends again and again does not use up
-//! what an authority allows. [`Ordered`] is what the others see: the certificates that are there, and how orders
-//! stand.
+//! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something is
+//! due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
+//! `proofs` has the answers to the authority, and `dns` has the records that prove names. `on_demand` has the
+//! names that clients ask for in handshakes and no ssl is for. `kept` is the folder in which all of it lasts,
+//! and `shared` the store of several gateways; `storage` is either. An attempt is recorded before it is made,
+//! so that a process that ends again and again does not use up an authority's limits. [`Ordered`] is the
+//! interface for others: the existing certificates, and the state of orders.
 
 mod client;
 mod dns;
@@ -51,7 +50,7 @@ use crate::store::{Event, Store};
 #[derive(Default)]
 pub(crate) struct Ordered {
     settings: Acme,
-    /// Name servers that the gateway asks; none: those of the system.
+    /// Name servers of the settings; empty for the system's.
     resolvers: Vec<SocketAddr>,
     state: Mutex<State>,
     /// There is a certificate that is not in force yet.
@@ -59,7 +58,7 @@ pub(crate) struct Ordered {
     /// Other certificates are wanted than before.
     wishes: Notify,
     challenges: Arc<Challenges>,
-    /// Those with whom it shares a store, if there may be some.
+    /// The shared store, if other gateways may use it.
     shared: Option<Arc<Shared>>,
     /// The proofs that are given for whichever of them orders.
     given: Mutex<Vec<Expected>>,
@@ -100,10 +99,10 @@ pub(crate) enum Unwilling {
     Lost(String),
 }
 
-/// How long the others are told that this process ends.
+/// How long the notification of other gateways about the end of this process may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How the order for one ssl stands.
+/// The state of the order for one ssl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// The ssl.
@@ -111,7 +110,7 @@ pub(crate) struct Standing {
     pub(crate) names: Vec<String>,
     /// `ordering`, `valid`, `failed` or `waiting`.
     pub(crate) state: &'static str,
-    /// When the certificate runs out, in Unix seconds; None while there is none.
+    /// When the certificate runs out, in Unix seconds; None without a certificate.
     pub(crate) not_after: Option<i64>,
     /// When something is tried next, in Unix seconds.
     pub(crate) next_attempt: i64,
@@ -136,9 +135,9 @@ impl Standing {
 }
 
 impl Ordered {
-    /// The certificates that are ordered, and what looks after them, if the settings say so. They are what an
-    /// earlier process has kept; or what the gateways have in common that share an etcd, in which `keyring` seals
-    /// private keys.
+    /// Returns the ordered certificates and their keeper, if the settings have them. They are the
+    /// certificates that an earlier process has kept; or the shared ones of gateways on one etcd, in which
+    /// `keyring` seals private keys.
     pub(crate) async fn of(
         settings: &Settings,
         store: Option<&Arc<dyn Store>>,
@@ -165,7 +164,7 @@ impl Ordered {
         let folder = Folder::new(&ordered.settings.storage);
         let (storage, records) = match &ordered.shared {
             Some(shared) => {
-                // What is not known yet comes with the first look at the store that succeeds.
+                // Missing data comes with the first read of the store that succeeds.
                 ordered.catch_up().await;
                 (Storage::Shared(Arc::clone(shared)), shared.records().unwrap_or_default())
             }
@@ -197,7 +196,7 @@ impl Ordered {
         }
     }
 
-    /// Reads what the store may not have told; false if it could not.
+    /// Reads changes that the watch may have missed; false if it could not.
     async fn catch_up(&self) -> bool {
         let Some(shared) = &self.shared else { return true };
         match shared.catch_up().await {
@@ -212,8 +211,8 @@ impl Ordered {
         }
     }
 
-    /// What was heard comes into force. All who hear do so on one thread and without a pause until here, so that
-    /// a gateway does not say of proofs that it gives them before it does.
+    /// Puts received changes into force. All receivers do so on one thread and without a pause until here, so
+    /// that a gateway does not announce proofs before it serves them.
     fn take_up(&self, shared: &Shared, heard: Vec<Heard>) {
         for heard in heard {
             match heard {
@@ -244,14 +243,14 @@ impl Ordered {
         }
     }
 
-    /// Whether there is an order for this ssl, or for what stands for one.
+    /// Whether there is an order for this ssl, or for a name in its form.
     fn is_wanted(&self, ssl: &str) -> bool {
         let named = on_demand::name_of(ssl).zip(self.on_demand.as_ref());
         named.is_some_and(|(name, on_demand)| on_demand.has(name))
             || self.state().wanted.iter().any(|wanted| wanted.ssl == ssl)
     }
 
-    /// Tells the others of this gateway, and hears what was not told, until the process ends.
+    /// Keeps this gateway's presence written, and reads missed changes, until the process ends.
     async fn attend(&self) {
         let Some(shared) = &self.shared else { return };
         loop {
@@ -262,7 +261,7 @@ impl Ordered {
         }
     }
 
-    /// The process ends: what it does for others is theirs.
+    /// The process ends: hands its tasks for others over to them.
     pub(crate) async fn leave(&self) {
         if let Some(shared) = &self.shared {
             // Without an answer the lease ends it.
@@ -305,7 +304,7 @@ impl Ordered {
         self.news.notify_one();
     }
 
-    /// Waits for certificates that are not in force yet; they are those of [`Ordered::take_fresh`].
+    /// Waits for certificates that are not in force yet; [`Ordered::take_fresh`] returns them.
     pub(crate) async fn fresh(&self) {
         loop {
             if !self.state().fresh.is_empty() {
@@ -321,10 +320,12 @@ impl Ordered {
         fresh.into_iter().map(|ssl| ResourceKey::new(Kind::Ssl, ssl)).collect()
     }
 
-    /// Has the certificate of an ssl ordered now, whatever is due. Of several gateways the one is told that orders.
+    /// Orders the certificate of an ssl now, even if it is not due. Of several gateways the one that orders
+    /// is notified.
     ///
     /// # Errors
-    /// Returns an error if there is no such ssl, it was wanted a moment ago, or the others cannot be told.
+    /// Returns an error if there is no such ssl, it was ordered a moment ago, or the others cannot be
+    /// notified.
     pub(crate) async fn order_now(&self, ssl: &str, now: i64) -> Result<(), Unwilling> {
         if !self.is_wanted(ssl) {
             return Err(Unwilling::Unknown);
@@ -391,7 +392,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Those of all ssls of type acme that are in force.
+    /// Returns all ssls of type acme that are in force.
     fn of(resources: &Resources, settings: &Acme) -> Vec<Wanted> {
         let is_ordered = |ssl: &&Arc<Ssl>| {
             let key = ResourceKey::new(Kind::Ssl, ssl.id.as_str());

@@ -1,8 +1,8 @@
 //! Certificates that are ordered at the first handshake for a name.
 //!
-//! Whoever connects chooses the name, so that everything that it could cause has an end: a name has to be in the
-//! list and pass the operator's service before anything else happens; handshakes that wait, names, and orders in an
-//! hour are counted; a name that was refused is refused for a while without a question.
+//! A client chooses the name in its handshake, so all effects are limited: a name has to be in the list and
+//! pass the operator's service before anything else happens; waiting handshakes, names, and orders in an hour
+//! are counted; a name that was refused is refused for a while without a query.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::serving::clock::unix_seconds;
 
-/// What stands before a name among the ssls: no id of an ssl has it.
+/// The mark before a name among the ssls: no id of an ssl has it.
 const MARK: char = '~';
 
 /// Seconds for which a name that was refused is refused without a question.
@@ -34,7 +34,7 @@ const SILENCE_S: i64 = 60;
 
 const HOUR: i64 = 3_600;
 
-/// What the operator's service says of a name.
+/// The verdict of the operator's service on a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Permitted,
@@ -49,20 +49,20 @@ pub(super) struct OnDemand {
     /// Places of handshakes that wait.
     places: Semaphore,
     state: Mutex<State>,
-    /// Moves when something is known of a name that somebody waits for.
+    /// Changes when a name that a handshake waits for is decided.
     moves: watch::Sender<u64>,
     /// There is a name to decide on.
     asked: Notify,
-    /// What asks the operator's service.
+    /// The client of the operator's service.
     client: OnceCell<reqwest::Client>,
 }
 
 #[derive(Default)]
 struct State {
     shown: HashMap<String, Arc<ServerIdentity>>,
-    /// Those that are ordered or have a certificate.
+    /// Names that are ordered or have a certificate.
     names: BTreeSet<String>,
-    /// Those that are to be decided on, and those that are decided on now.
+    /// Names that wait for a decision, and names that are being decided.
     queue: VecDeque<String>,
     open: BTreeSet<String>,
     /// Until when names are refused, in Unix seconds; and the order in which they were.
@@ -74,7 +74,7 @@ struct State {
     told: i64,
 }
 
-/// What is known of a name that a handshake waits for.
+/// The state of a name that a handshake waits for.
 enum Known {
     Shown(Arc<ServerIdentity>),
     Refused,
@@ -88,18 +88,18 @@ impl fmt::Debug for OnDemand {
     }
 }
 
-/// The name that stands for itself among the ssls.
+/// Returns the name in a name's form among the ssls.
 pub(super) fn name_of(ssl: &str) -> Option<&str> {
     ssl.strip_prefix(MARK)
 }
 
-/// How a name stands among the ssls.
+/// Returns a name's form among the ssls.
 pub(super) fn ssl_of(name: &str) -> String {
     format!("{MARK}{name}")
 }
 
 impl State {
-    /// Whether somebody may wait for a name, which is decided on from now on if it was not. Time is in Unix seconds.
+    /// Whether a handshake may wait for a name; starts its decision if necessary. Time is in Unix seconds.
     fn wish(&mut self, name: &str, settings: &Settings, now: i64) -> bool {
         if self.is_refused(name, now) {
             return false;
@@ -153,7 +153,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the log may say now that a name was refused: whoever asks for endless names does not fill it.
+    /// Whether the log may report now that a name was refused: endless names do not fill it.
     fn may_tell(&mut self, now: i64) -> bool {
         let may = !(self.told..self.told + SILENCE_S).contains(&now);
         if may {
@@ -206,7 +206,7 @@ impl OnDemand {
         self.moves.send_modify(|moves| *moves = moves.wrapping_add(1));
     }
 
-    /// Those that are ordered or have a certificate.
+    /// Returns the names that are ordered or have a certificate.
     pub(super) fn names(&self) -> Vec<String> {
         self.state().names.iter().cloned().collect()
     }
@@ -216,8 +216,8 @@ impl OnDemand {
         self.state().names.contains(name)
     }
 
-    /// Shows a certificate from now on, which may be one that an earlier process has ordered. A name that is not in
-    /// the list any more, or that there is no room for, has none.
+    /// Shows a certificate from now on, which may be one that an earlier process has ordered. A name that is
+    /// not in the list any more, or that there is no room for, is not shown.
     pub(super) fn show(&self, name: &str, pair: Pair) {
         let identity = Identity {
             pairs: vec![pair],
@@ -246,7 +246,7 @@ impl OnDemand {
         self.has_moved();
     }
 
-    /// What the operator's service says of a name now, whose list it is in.
+    /// Queries the operator's service, which has the list, about a name.
     pub(super) async fn ask(&self, name: &str) -> Verdict {
         let Some(service) = &self.settings.ask else { return Verdict::Permitted };
         match self.client().await {
@@ -272,7 +272,8 @@ impl OnDemand {
         self.client.get_or_try_init(built).await
     }
 
-    /// Decides on names for as long as the process runs; `ordered` is told of those that are to be ordered.
+    /// Decides on names for as long as the process runs; `ordered` is notified of names that are to be
+    /// ordered.
     pub(super) async fn decide(self: &Arc<OnDemand>, ordered: &Notify) {
         let mut questions = JoinSet::new();
         loop {
@@ -381,7 +382,7 @@ mod tests {
         for n in 0..100_000 {
             wished += usize::from(state.wish(&format!("{n}.test"), &settings, NOW));
         }
-        // Those that nothing is decided on yet.
+        // Undecided names.
         assert_eq!((wished, state.open.len(), state.queue.len()), (3, 3, 3));
         let mut ordered = 0;
         for n in 0..100_000 {
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_refused_until_it_may_be_tried() {
+    fn failed_names_are_refused_until_the_next_attempt() {
         let (mut state, settings) = (State::default(), settings());
         assert!(state.wish("a.test", &settings, NOW));
         state.decide("a.test", Verdict::Permitted, &settings, NOW).unwrap();
@@ -462,7 +463,7 @@ mod tests {
         assert!(desk.obtain("a.test").await.is_none());
     }
 
-    /// What a client writes into its hello is whatever it likes.
+    /// A client may write any bytes into its hello.
     #[tokio::test]
     async fn odd_names_open_no_question() {
         let desk = OnDemand::new(&Settings {
@@ -502,7 +503,7 @@ mod tests {
         assert!(state.queue.is_empty() && state.open.is_empty() && state.refused.is_empty());
     }
 
-    /// Nobody listens there: what cannot be asked is not permitted.
+    /// Without a listener: a service that cannot be reached permits nothing.
     #[tokio::test]
     async fn a_service_that_is_away_permits_nothing() {
         let ask = Some("http://127.0.0.1:1/?secret=1".to_owned());
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_told_now_and_then() {
+    fn the_log_is_written_now_and_then() {
         let mut state = State::default();
         assert!(state.may_tell(NOW) && !state.may_tell(NOW + 59) && state.may_tell(NOW + 60));
         // A clock that is set back silences nothing.

@@ -60,7 +60,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// What answers an authority that asks for a proof.
+/// The parts that answer an authority's check of a proof.
 #[derive(Clone, Copy)]
 pub(super) struct Stage<'s> {
     pub(super) challenges: &'s Arc<Challenges>,
@@ -92,7 +92,7 @@ pub(super) async fn order(
     let policy = RetryPolicy::new().timeout(patience);
     let proved = match order.poll_ready(&policy).await {
         Ok(OrderStatus::Ready) => Ok(()),
-        // It says what is wrong where the names are proved.
+        // It reports the problem where the names are proved.
         Ok(_) => Err(refusal(&mut order).await),
         Err(error) => Err(error.into()),
     };
@@ -105,7 +105,7 @@ pub(super) async fn order(
     Ok(Issued { cert, key, pair })
 }
 
-/// What is to be proved: each name that is not proved yet.
+/// Returns the required proofs: each name that is not proved yet.
 async fn proofs(order: &mut Order, wanted: &Wanted) -> Result<Vec<Proof>, Refused> {
     let mut asked = Vec::new();
     let mut authorizations = order.authorizations();
@@ -171,7 +171,7 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// What an authority said about the names of an order that it refused.
+/// Returns an authority's message about the names of an order that it refused.
 async fn refusal(order: &mut Order) -> Refused {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {

@@ -1,4 +1,4 @@
-//! What is answered to an authority that asks whether a name is this gateway's (RFC 8555 §8).
+//! The answers to an authority's check that a name belongs to this gateway (RFC 8555 §8).
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -45,7 +45,8 @@ impl Proof {
     }
 }
 
-/// Who proves a name to an authority that shakes hands for it (RFC 8737 §3): nobody else would believe it.
+/// Returns the certificate that proves a name to an authority in a handshake (RFC 8737 §3): other clients
+/// would not trust it.
 fn identity(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
     let made = || {
         let key = KeyPair::generate()?;

@@ -16,8 +16,8 @@ const ASKED_MAX: i64 = 7 * DAY;
 const HOUR: i64 = 3_600;
 const DAY: i64 = 86_400;
 
-/// Seconds until the next attempt after so many that failed in a row. `asked` is what the authority asked
-/// for; chance is between 0 and 1.
+/// Seconds until the next attempt after so many that failed in a row. `asked` is the authority's wish; chance
+/// is between 0 and 1.
 pub(super) fn pause(settings: &Acme, failures: u32, asked: Option<i64>, chance: f64) -> i64 {
     let doubled = i64::from(settings.retry_s) << failures.saturating_sub(1).min(20);
     let most = i64::from(settings.retry_max_s);
@@ -25,9 +25,9 @@ pub(super) fn pause(settings: &Acme, failures: u32, asked: Option<i64>, chance: 
     (pause as i64).max(asked.unwrap_or(0).min(ASKED_MAX)).max(1)
 }
 
-/// When a certificate is renewed that is valid in this time. `window` is what its authority suggests
-/// (RFC 9773 §4.2): a moment in it is chosen by chance. A window that ends after the certificate, or before it
-/// begins, is none.
+/// When a certificate is renewed that is valid in this time. `window` is what its authority suggests (RFC
+/// 9773 §4.2): a moment in it is chosen by chance. A window that ends after the certificate, or before it
+/// begins, is ignored.
 pub(super) fn renewal(validity: (i64, i64), window: Option<(i64, i64)>, chance: f64) -> i64 {
     let (from, to) = validity;
     let within = |part: f64, (start, end): (i64, i64)| {
@@ -39,7 +39,7 @@ pub(super) fn renewal(validity: (i64, i64), window: Option<(i64, i64)>, chance: 
     }
 }
 
-/// Seconds until an authority is asked again what it suggests: as it says, within reason.
+/// Returns seconds until an authority is queried again for its suggestion: its own number, within limits.
 pub(super) fn asked_again(says: Option<i64>) -> i64 {
     says.unwrap_or(6 * HOUR).clamp(HOUR, DAY)
 }
@@ -96,7 +96,7 @@ mod tests {
         check((0, 90 * DAY), Some((50 * DAY, 52 * DAY)), 0.5, 51 * DAY);
         // It is to be replaced at once.
         check((0, 90 * DAY), Some((-DAY, -DAY)), 0.5, -DAY);
-        // What makes no sense is none.
+        // An invalid window is ignored.
         check((0, 90 * DAY), Some((52 * DAY, 50 * DAY)), 0.0, 60 * DAY);
         check((0, 90 * DAY), Some((80 * DAY, 90 * DAY)), 0.0, 60 * DAY);
         check((0, 90 * DAY), Some((i64::MIN, i64::MAX)), 0.0, 60 * DAY);

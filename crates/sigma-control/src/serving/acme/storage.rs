@@ -18,7 +18,7 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// Writes what is known of an ssl.
+    /// Writes the record of an ssl.
     pub(super) async fn write(&self, record: &Record) -> Result<(), String> {
         match self {
             Storage::Folder(folder) => folder.write(record).await.map_err(in_folder),
@@ -26,7 +26,7 @@ impl Storage {
         }
     }
 
-    /// Removes what is known of an ssl. What gateways share is not removed.
+    /// Removes the record of an ssl. Shared records are not removed.
     pub(super) async fn remove(&self, ssl: &str) -> Result<(), String> {
         match self {
             Storage::Folder(folder) => folder.remove(ssl).await.map_err(in_folder),

@@ -1,4 +1,4 @@
-//! The folder of one zone: its files are nobody else's, and have names that no client chooses.
+//! The folder of one zone: its files are private, and have names that no client chooses.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -37,11 +37,11 @@ impl Folder {
     /// That at this path, which is made if it is not there. None if another process has it.
     ///
     /// # Errors
-    /// Returns an error if it cannot be used, or if somebody else could change what is in it.
+    /// Returns an error if it cannot be used, or if other users could change its content.
     pub(super) fn take(path: &Path, levels: &[u8]) -> io::Result<Option<Folder>> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let itself = must_be_own(path)?;
-        // Who clears up in `/tmp` leaves alone what is locked so. Not all file systems can, and none needs to.
+        // Programs that clear `/tmp` leave locked files alone. Not all file systems can, and none needs to.
         let _ = flock(&itself, FlockOperation::NonBlockingLockShared);
         let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -60,7 +60,7 @@ impl Folder {
         Ok(Some(Folder { path: path.to_owned(), levels: levels.to_vec(), parts, _locks: [lock, itself] }))
     }
 
-    /// When its process last knew of all orders, in seconds since 1970; None if nobody can tell.
+    /// When its process last knew of all orders, in seconds since 1970; None if it is unknown.
     pub(super) fn stamp(&self) -> Option<u64> {
         std::fs::read_to_string(self.path.join(STAMP)).ok()?.trim().parse().ok()
     }
@@ -111,12 +111,13 @@ impl Folder {
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // Nobody leads us to another file by a link.
+    // A link must not lead to another file.
     options.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// Opens a folder. Refuses one that others could put files into: in `/tmp` anybody may have made it first.
+/// Opens a folder. Refuses one that others could put files into: in `/tmp` an attacker may have made it
+/// first.
 fn must_be_own(path: &Path) -> io::Result<File> {
     let refused = |why: &str| Err(io::Error::new(ErrorKind::PermissionDenied, why));
     let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY;
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_nobody_elses_and_stand_where_nginx_has_them() {
+    fn files_are_private_and_have_the_layout_of_nginx() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/zone");
         let folder = Folder::take(&path, &[1, 2]).unwrap().unwrap();
@@ -241,7 +242,7 @@ mod tests {
         assert!(!draft.exists() && folder.open(id).is_ok());
         drop(folder);
 
-        // What was there at the start is found; what is not ours is left alone.
+        // Existing files are found at the start; foreign ones are left alone.
         let other = path.join("c/29/b7f54b2df7773722d382f4809d65029c");
         let misplaced = path.join("c/b7f54b2df7773722d382f4809d65029d.kept");
         for path in [&other, &misplaced, &path.join("c/notes.kept")] {

@@ -1,4 +1,4 @@
-//! The threads that work with one disk, beside the workers.
+//! The threads that work with one disk, next to the workers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ const THREADS: usize = 4;
 /// Jobs that wait for them. Where there are more, the disk does not keep up, and requests go on without it.
 const JOBS_MAX: usize = 1_024;
 
-/// How often the same trouble is told.
+/// The interval of repeated messages about the same problem.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// The threads of a zone.
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Pool {
-    /// Those of the zone of this name. Without a thread nothing is done.
+    /// Starts the threads of the zone of this name. Without a thread nothing is done.
     pub(super) fn start(zone: &str) -> Arc<Pool> {
         let pool = Arc::new(Pool {
             zone: zone.to_owned(),
@@ -69,7 +69,7 @@ impl Pool {
             };
             queue.busy += 1;
             drop(queue);
-            // What it works on is whole between two of its locks; the thread is needed still.
+            // Its data is consistent between two of its locks; the thread is still needed.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!(zone = self.zone, "a job with the disk of a cache has panicked");
             }
@@ -89,7 +89,7 @@ impl Pool {
         self.more.notify_one();
     }
 
-    /// How often a trouble was not told since it last was; None if it is not to be told now.
+    /// Returns how often a problem was not logged since its last message; None if it is not to be logged now.
     fn is_due(&self, trouble: Trouble, now: Instant) -> Option<u64> {
         let mut told = held(&self.told);
         match told.iter_mut().find(|(known, ..)| *known == trouble) {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_now_and_then() {
+    fn problems_are_logged_now_and_then() {
         let (pool, now) = (Pool::start("z"), Instant::now());
         assert_eq!(pool.is_due(Trouble::Slow, now), Some(0));
         assert_eq!(pool.is_due(Trouble::Slow, now), None);

@@ -1,8 +1,8 @@
 //! Disks of caches: the folders and threads that the shelves of `sigma-cache` need.
 //!
-//! A zone on a disk is opened when the configuration first names it. One thread tends it: it waits for the folder, which
-//! another process may have, and for the orders to purge that this gateway has missed; then it looks through the folder
-//! beside the traffic.
+//! A zone on a disk is opened when the configuration first names it. One thread tends it: it waits for the
+//! folder, which another process may have, and for the orders to purge that this gateway has missed; then it
+//! scans the folder in parallel with the traffic.
 
 mod folder;
 mod hands;
@@ -25,24 +25,24 @@ use hands::Pool;
 /// How often a folder is looked at that another process has: the one whose place this one takes leaves it at any moment.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// For how long nobody is told that another process has it: at an upgrade that is as it should be.
+/// For how long it is not logged that another process has it: at an upgrade that is normal.
 const LATE: Duration = Duration::from_secs(3);
 
 /// How often it is said that all orders are known. A gateway that was away for less than the orders last, and this,
 /// has missed none.
 pub(crate) const STAMP_PERIOD: Duration = Duration::from_secs(30);
 
-/// How long what is to be written is waited for at the end of the process.
+/// How long pending writes are awaited at the end of the process.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// Folders that wait to be admitted.
 const ASKING: usize = 64;
 
-/// A folder may be used once it is known what was to be forgotten of it.
+/// A folder may be used once missed orders to purge are known.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// Since when its orders are not known, in seconds since 1970; None if nobody can tell.
+    /// Since when its orders are not known, in seconds since 1970; None if it is unknown.
     pub(crate) since: Option<u64>,
     pub(crate) reply: oneshot::Sender<Vec<Purge>>,
 }
@@ -56,14 +56,14 @@ pub(crate) struct Disks {
     pools: Mutex<Vec<Arc<Pool>>>,
 }
 
-/// Those who ask for admission, and whether this gateway knows of all orders.
+/// Folders that wait for admission, and whether this gateway knows all orders.
 pub(crate) struct Asking {
     pub(crate) admissions: mpsc::Receiver<Admission>,
     pub(crate) is_in_touch: Arc<AtomicBool>,
 }
 
 impl Disks {
-    /// Has zones opened on disks as they are named; that of routes with a `cache` at once, if it is to have one.
+    /// Opens zones on disks as they are named; the zone of routes with a `cache` at once, if it has one.
     pub(crate) fn begin(node: &Arc<Node>, settings: &Settings) -> Asking {
         let (sender, admissions) = mpsc::channel(ASKING);
         let is_in_touch = Arc::new(AtomicBool::new(true));
@@ -109,7 +109,7 @@ impl Disks {
         shelf
     }
 
-    /// Waits a while for what is to be written.
+    /// Waits a while for pending writes.
     async fn finish(&self) {
         let is_idle =
             || self.pools.lock().unwrap_or_else(PoisonError::into_inner).iter().all(|pool| pool.is_idle());
@@ -118,12 +118,12 @@ impl Disks {
                 tokio::time::sleep(LAST_LOOK).await;
             }
         };
-        // What is not written in time is asked for again.
+        // Unfinished writes are fetched again later.
         let _ = tokio::time::timeout(LAST_WRITES, idle).await;
     }
 }
 
-/// Who tends one shelf.
+/// The keeper of one shelf.
 struct Keeper {
     zone: String,
     disk: CacheDisk,
@@ -193,7 +193,7 @@ impl Keeper {
     }
 }
 
-/// What the names of this process's files begin with. It is not that of another process.
+/// Returns the prefix of the names of this process's files. It differs from the prefix of other processes.
 fn names() -> u64 {
     fastrand::u64(..)
 }

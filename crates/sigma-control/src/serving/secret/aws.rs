@@ -1,7 +1,7 @@
 //! AWS Secrets Manager: `GetSecretValue`, signed.
 //!
-//! The whole key is tried as the name of a secret; if there is none, its last parts name a member of
-//! the JSON object that the secret holds, one part more each time.
+//! The whole key is tried as the name of a secret; if there is no such secret, its last parts name a member
+//! of the JSON object in the secret, one part more each time.
 
 use std::time::SystemTime;
 
@@ -71,7 +71,7 @@ fn account(shared: &Shared, access: &Secret) -> Result<Account, Failure> {
     })
 }
 
-/// The text of the secret; None if there is none of this name.
+/// The text of the secret; None if there is no secret of this name.
 async fn value(shared: &Shared, account: &Account, name: &str) -> Result<Option<String>, Failure> {
     let body = json!({ "SecretId": name, "VersionStage": "AWSCURRENT" }).to_string();
     let date = date(SystemTime::now());

@@ -1,4 +1,4 @@
-//! What was looked up, for a while.
+//! A cache of look-ups.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ pub(super) struct Cache<T> {
     entries: HashMap<String, Entry<T>>,
     capacity: usize,
     ttl: Duration,
-    /// Counts uses; an entry's `used` tells which was used last.
+    /// Counts uses; an entry's `used` orders entries by their last use.
     uses: u64,
 }
 

@@ -101,8 +101,8 @@ pub(super) fn address(text: &str) -> Result<Url, Failure> {
     })
 }
 
-/// `base` with segments behind its path. A segment that would lead elsewhere is refused, so that a
-/// reference reaches nothing beside what its access is for.
+/// `base` with segments behind its path. A segment that would lead elsewhere is refused, so that a reference
+/// stays within its access.
 pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a str>) -> Result<Url, Failure> {
     {
         let no_path = |()| Failure::Refused("the address can have no path".to_owned());
@@ -123,7 +123,7 @@ pub(super) fn below<'a>(mut base: Url, segments: impl IntoIterator<Item = &'a st
 /// An answer that is neither the secret nor known to mean anything special.
 pub(super) fn unexpected(what: &str, status: u16) -> Failure {
     let reason = format!("{what} answered status {status}");
-    // Too many requests, and whatever is wrong on the other side, passes.
+    // Too many requests, and any error of the other side, pass with time.
     if status == 429 || status >= 500 { Failure::Unreachable(reason) } else { Failure::Refused(reason) }
 }
 

@@ -1,10 +1,10 @@
 //! Secrets that are kept elsewhere: from `$secret://vault/1/path/key` and `$env://NAME` to the text.
 //!
-//! References are looked up while a snapshot is prepared, so that no request waits for a secret
-//! manager. What was found is kept for a while, and so is what was not, since one change of the
-//! configuration prepares all of it again. When a manager cannot be reached, the value that it gave
-//! last stays in use, however old: a key that worked a minute ago is a better guess than the text of
-//! a reference. When it answers that there is no such secret, or refuses, the value is forgotten.
+//! References are looked up while a snapshot is prepared, so that no request waits for a secret manager.
+//! Found values are cached for a while, and so are failures, since one change of the configuration prepares
+//! all of it again. When a manager cannot be reached, the value that it gave last stays in use, however old:
+//! a key that worked a minute ago is a better guess than the text of a reference. When it answers that there
+//! is no such secret, or refuses, the value is forgotten.
 //!
 //! [`vault`], [`aws`] and [`gcp`] each speak to one manager; [`client`] is the HTTP client.
 
@@ -34,8 +34,8 @@ use client::Client;
 /// Lookups at the same time. Enough to hide the way to a manager, too few to burden it.
 const CONCURRENCY: usize = 16;
 
-/// How long answers are kept, how many, and how long one may take. The numbers of the settings'
-/// defaults are those of APISIX (`lru.secret` in its configuration file).
+/// Limits of the cache: the lifetime and the number of answers, and the time for one. The defaults of the
+/// settings are APISIX's (`lru.secret` in its configuration file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a secret is kept.
@@ -51,7 +51,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of the settings.
+    /// Returns the limits of the settings.
     #[must_use]
     pub fn of(settings: &SecretLookup) -> Limits {
         let milliseconds = |number: u32| Duration::from_millis(number.into());
@@ -74,7 +74,7 @@ impl Default for Limits {
 /// A reference that stayed as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved {
-    /// Where it stands in the value, as a JSON pointer.
+    /// Its place in the value, as a JSON pointer.
     pub pointer: String,
     /// The reference.
     pub reference: String,
@@ -161,8 +161,8 @@ impl Secrets {
         }
     }
 
-    /// Replaces every text within `value` that is a reference by what it stands for. What has no
-    /// text stays, is logged, and is returned in the order of the value.
+    /// Replaces every text within `value` that is a reference by its secret. A reference without a value
+    /// stays, is logged, and is returned in the order of the value.
     pub async fn resolve(&self, value: &mut Value) -> Vec<Unresolved> {
         let mut references = HashSet::new();
         each_text(value, "", &mut |text, _| {
@@ -190,7 +190,7 @@ impl Secrets {
         unresolved
     }
 
-    /// Asks for what is not known or has grown old, so that [`Secrets::resolve`] need not wait for it.
+    /// Looks up unknown and old values, so that [`Secrets::resolve`] need not wait for them.
     pub async fn look_ahead(&self, references: impl IntoIterator<Item = String>) {
         self.look_up_all(references.into_iter().collect()).await;
     }
@@ -335,7 +335,7 @@ impl Shared {
     }
 }
 
-/// An empty secret is none: whoever leaves the field empty would hold it.
+/// An empty secret is refused: a client with an empty field would have it.
 fn not_empty(secret: String) -> Result<String, Failure> {
     if secret.is_empty() {
         return Err(Failure::Refused("it is empty, which is no secret".to_owned()));
@@ -343,7 +343,7 @@ fn not_empty(secret: String) -> Result<String, Failure> {
     Ok(secret)
 }
 
-/// What to use instead of an answer.
+/// Returns the value to use after a failure.
 fn choose(reference: &str, failure: Failure, stale: Option<String>) -> Result<String, Failure> {
     match (failure, stale) {
         (Failure::Unreachable(reason), Some(secret)) => {

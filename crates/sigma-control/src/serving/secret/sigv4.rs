@@ -8,7 +8,7 @@ use sigma_plugin::hex;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Who signs, and for what.
+/// The signer and the purpose.
 pub(super) struct Signer<'a> {
     pub(super) access_key_id: &'a str,
     pub(super) secret_access_key: &'a str,

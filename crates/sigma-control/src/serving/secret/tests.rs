@@ -1,4 +1,4 @@
-//! Lookups against servers that play the secret managers, and check what they are asked with.
+//! Look-ups against servers that act as secret managers, and check their requests.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -203,7 +203,7 @@ async fn a_vault_that_is_silent_costs_one_timeout() {
     assert_eq!(value, json!(references));
 }
 
-/// A Vault whose status can be set, and which counts what it is asked.
+/// A Vault whose status can be set, and which counts its requests.
 struct Moody {
     status: Arc<AtomicU16>,
     asked: Arc<AtomicUsize>,
@@ -269,7 +269,7 @@ async fn answers_grow_old() {
     let secrets = secrets(limits, std::slice::from_ref(&vault.access));
     check(&secrets, REFERENCE, Ok("answer 1")).await;
     check(&secrets, REFERENCE, Ok("answer 2")).await;
-    // Out of order, Vault is no reason to lose what it said last.
+    // A failure of Vault does not drop its last value.
     vault.answer(503);
     check(&secrets, REFERENCE, Ok("answer 2")).await;
     check(&secrets, "$secret://vault/1/b/key", Err("answered status 503")).await;
@@ -450,7 +450,7 @@ async fn google_cloud_is_asked_with_a_bought_token() {
 
 #[tokio::test]
 async fn an_unreachable_address_is_named_without_its_password() {
-    // Bound and closed again: nobody listens there.
+    // Bound and closed again: without a listener.
     let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let uri = format!("http://user:hidden@127.0.0.1:{port}");
     let secrets =

@@ -1,4 +1,4 @@
-//! The file of the embedded store: where it is, what is in it, and what is wrong with it.
+//! The file of the embedded store: its place, its content, and its problems.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -75,7 +75,7 @@ impl StoreFile {
         }
         let own = file.try_clone().map_err(|error| unavailable(&path, &error))?;
         let database = database(file).map_err(|error| refused(&path, error))?;
-        // Private keys are in there: nobody else may read it, also if somebody copied it here.
+        // Private keys are in there: no other user may read it, also after it was copied here.
         let private = own.set_permissions(Permissions::from_mode(0o600));
         private.map_err(|error| unavailable(&path, &error))?;
         Ok(StoreFile { path, database })
@@ -90,7 +90,7 @@ impl StoreFile {
         })?
     }
 
-    /// The outer error is one of the database, the inner one is about what it holds.
+    /// The outer error is one of the database, the inner one is about its content.
     fn read_tables(&self) -> Result<Result<Everything, StoreError>, redb::Error> {
         let reading = self.database.begin_read()?;
         let mut everything = Everything::default();
@@ -210,7 +210,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whoever can write into the folder can put another store there.
+/// A user who can write into the folder can put another store there.
 fn warn_of_strangers(dir: &Path) {
     if std::fs::metadata(dir).is_ok_and(|found| found.mode() & 0o002 != 0) {
         let dir = dir.display();
@@ -249,7 +249,7 @@ fn refused(path: &Path, error: DatabaseError) -> StoreError {
     }
 }
 
-/// The error for a file that is not what was written.
+/// Returns the error for a damaged file.
 pub(super) fn damaged(path: &Path, reason: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(format!(
         "{} is damaged ({reason}); restore it from a backup, or move it away to start with an empty store",

@@ -1,9 +1,9 @@
 //! A store in one file on local disk, for a gateway that needs nothing else installed.
 //!
-//! All records are held in memory as well, so that reading costs nothing; writing goes through one
-//! thread, which takes whatever is waiting, commits it with a single fsync, and only then shows and
-//! acknowledges it. A write that was acknowledged therefore survives `kill -9` and a power failure,
-//! and one that was refused is taken out again if the disk has it all the same.
+//! All records are held in memory as well, so that reading costs nothing; writing goes through one thread,
+//! which takes all waiting writes, commits them with a single fsync, and only then shows and acknowledges
+//! them. A write that was acknowledged therefore survives `kill -9` and a power failure, and one that was
+//! refused is taken out again if the disk has it all the same.
 //!
 //! Times to live follow the monotonic clock while the store is open. Over a restart the wall clock is
 //! all that is left: who sets it meanwhile moves them.
@@ -34,7 +34,7 @@ pub struct Embedded {
     writer: Option<JoinHandle<()>>,
 }
 
-/// What readers see; the writer changes it after each commit.
+/// The readers' view; the writer changes it after each commit.
 #[derive(Debug)]
 struct Shared {
     state: RwLock<State>,
@@ -70,7 +70,7 @@ impl Embedded {
             let writer = Writer::open(&place);
             match writer {
                 Ok((writer, shared)) => {
-                    // Nobody waits for the store any more if this fails.
+                    // The caller has left if this fails.
                     if opened.send(Ok(shared)).is_ok() {
                         writer.run(&waiting);
                     }
@@ -90,7 +90,7 @@ impl Embedded {
         self.order(|reply| Order::Write(Ordered { transaction, reply })).await?
     }
 
-    /// Has the thread do something, and waits for what it answers.
+    /// Sends an order to the thread, and waits for its reply.
     async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, StoreError> {
         let stopped =
             || StoreError::Unavailable("the store's thread has stopped; restart the gateway".into());
@@ -106,7 +106,7 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(writer) = self.writer.take() {
-            // It has told of a panic on stderr by itself.
+            // It has printed a panic on stderr by itself.
             let _ = writer.join();
         }
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_says_why_and_what_to_do() {
+    fn unopenable_stores_have_a_reason_and_a_remedy() {
         let check = |dir: &Path, fragments: &[&str]| {
             let error = Embedded::open(dir).unwrap_err().to_string();
             for fragment in fragments {
@@ -273,7 +273,7 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::fs::write(dir.path().join("plain"), "").unwrap();
         check(&dir.path().join("plain"), &["plain", "not a directory"]);
-        // What a start left half made is made anew.
+        // A half-made file of a former start is made again.
         std::fs::write(dir.path().join("store.redb.new"), "half").unwrap();
         drop(Embedded::open(dir.path()).unwrap());
         assert!(!dir.path().join("store.redb.new").exists());

@@ -16,7 +16,7 @@ use crate::store::{Change, Condition, Record, StoreError, Transaction, Write};
 /// Transactions that go into one commit at most.
 const BATCH: usize = 4096;
 
-/// What is to be done, and who waits for it.
+/// An order, and its caller.
 #[derive(Debug)]
 pub(super) enum Order {
     /// Carry out a transaction, and tell its revision.
@@ -49,9 +49,9 @@ pub(super) struct Writer {
 /// One moment on both clocks.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
-    /// What is written to disk counts from here: Unix milliseconds.
+    /// Times on disk count from here: Unix milliseconds.
     unix_ms: u64,
-    /// What ends while the store is open is measured from here: nobody can set this clock.
+    /// Lifetimes while the store is open are measured from here: this clock cannot be set.
     at: Instant,
 }
 
@@ -97,7 +97,7 @@ impl Deadlines {
     }
 }
 
-/// What a commit is going to change; nobody sees it before it is on disk.
+/// The changes of a commit; they are invisible before they are on disk.
 struct Draft<'a> {
     state: &'a State,
     now: Moment,
@@ -184,13 +184,13 @@ impl Writer {
         }
     }
 
-    /// Carries out what has come, in its order; all writes between two other orders in one commit.
+    /// Carries out orders in their sequence; all writes between two other orders in one commit.
     fn carry_out(&mut self, orders: impl Iterator<Item = Order>) {
         let mut batch = Vec::new();
         for order in orders {
             match order {
                 Order::Write(write) => batch.push(write),
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 Order::Release(reply) => {
                     self.commit(std::mem::take(&mut batch));
                     (self.file, self.is_released) = (None, true);
@@ -217,12 +217,12 @@ impl Writer {
             Err(error) => replies.iter().map(|_| Err(error.clone())).collect(),
         };
         for (reply, result) in replies.into_iter().zip(results) {
-            // Whoever asked may have gone; the write stands all the same.
+            // The caller may have gone; the write counts nevertheless.
             let _ = reply.send(result);
         }
     }
 
-    /// Deletes what has expired; false if the disk refuses.
+    /// Deletes expired records; false if the disk refuses.
     fn expire(&mut self) -> bool {
         if self.is_released {
             return true;
@@ -258,12 +258,12 @@ impl Writer {
         if told.is_empty() {
             return Ok(results);
         }
-        // Nobody else changes the state, so it is still the one that the draft was made from.
+        // No other thread changes the state, so it is still the one that the draft was made from.
         let written = self.file.as_ref().map_or(Ok(()), |file| file.write(revision, &changed));
         if let Err(error) = written {
             self.lose(&error);
-            // At once: what was refused must not be there when the process ends before the next
-            // write. If that fails as well, it is tried again then, and has been told of.
+            // At once: a refused write must not be there when the process ends before the next write. If that
+            // fails as well, it is tried again then, and has been logged.
             let _ = self.reopen();
             return Err(error);
         }
@@ -290,7 +290,7 @@ impl Writer {
             }
         }
         state.records.put_all(put);
-        // Under the lock, so that nobody loads a revision that the feed does not know.
+        // Under the lock, so that no load sees a revision that the feed does not know.
         for (revision, changes) in told {
             self.shared.feed.push(revision, changes);
         }
@@ -302,8 +302,8 @@ impl Writer {
         self.shared.write().lost.get_or_insert_with(|| (SystemTime::now(), error.to_string()));
     }
 
-    /// Opens the file again after a failed write, of which it is not known whether it got there, and
-    /// makes it what readers see: what was acknowledged, and nothing that was refused.
+    /// Opens the file again after a failed write, whose result is unknown, and makes it the readers' view:
+    /// acknowledged writes, and no refused one.
     fn reopen(&mut self) -> Result<(), StoreError> {
         let opened = StoreFile::open(&self.dir).and_then(|file| {
             self.undo(&file)?;
@@ -332,7 +332,7 @@ impl Writer {
                 changed.insert(key.clone(), Some(kept));
             }
         }
-        // The revision of what was refused has been told to nobody, and is given to the next write.
+        // The revision of a refused write was not published, and is given to the next write.
         if changed.is_empty() && found.revision == state.revision {
             return Ok(());
         }
@@ -382,7 +382,7 @@ mod tests {
 
     /// fsync fails though the bytes got to the disk.
     #[test]
-    fn what_was_refused_is_not_there_after_opening_again() {
+    fn refused_writes_are_gone_after_opening_again() {
         for failures in [1, u32::MAX] {
             let dir = tempfile::tempdir().unwrap();
             let (mut writer, shared) = Writer::open(dir.path()).unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_live_are_measured_on_a_clock_that_nobody_sets() {
+    fn times_to_live_are_measured_on_a_monotonic_clock() {
         let from = Moment { unix_ms: 1_000, at: Instant::now() };
         let after = |ms| from.at + Duration::from_millis(ms);
         let mut deadlines = Deadlines::default();

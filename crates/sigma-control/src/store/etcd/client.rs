@@ -1,7 +1,7 @@
 //! A client of one member of etcd, over gRPC.
 //!
-//! It holds one connection, and does not make another when that one ends: what was read from an
-//! etcd is only known to be of the same history as what comes next while the connection lasts.
+//! It holds one connection, and does not make another when that one ends: data of an etcd is only known to be
+//! of the same history as later data while the connection lasts.
 
 use std::future::Future;
 use std::pin::Pin;

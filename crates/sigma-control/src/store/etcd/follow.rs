@@ -1,10 +1,9 @@
 //! Follows the changes in etcd, through lost connections, compaction and restored backups.
 //!
-//! A revision tells nothing of which history it is of: a restored backup keeps the id of the cluster,
-//! goes back, and whatever is written next takes it past what a gateway had seen. So what is known is
-//! trusted for as long as the connection lasts that it came over. After that everything is read
-//! again, and whoever listens compares it with what it has. From time to time the keys are compared
-//! as well, for whatever else may have gone wrong between etcd and here.
+//! A revision does not identify its history: a restored backup keeps the id of the cluster, goes back, and
+//! the next writes take it past a gateway's last revision. So the state is trusted for as long as its
+//! connection lasts. After that everything is read again, and the watcher compares it with its state. From
+//! time to time the keys are compared as well, for whatever else may have gone wrong between etcd and here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +55,7 @@ struct Follower {
     at: u64,
     /// The connection over which the watcher came to know it; None if that has ended.
     known_over: Option<u64>,
-    /// The keys that the watcher knows, where somebody has counted them.
+    /// The keys that the watcher knows, if they were counted.
     keys: Option<Keys>,
     lost: bool,
     /// The session has brought more than its beginning.
@@ -70,7 +69,7 @@ enum Ended {
     /// Changes are missing; everything has to be read.
     Behind,
     Failed(StoreError),
-    /// Nobody listens any more.
+    /// There are no watchers any more.
     Unheard,
 }
 
@@ -271,7 +270,7 @@ impl Follower {
                 if gone { keys.remove(&key) } else { keys.put(&key, modified) }
             }
             let put = if gone { None } else { read::record(key.clone(), kv) };
-            // What a load would skip is told as gone.
+            // Keys that a load would skip are reported as deleted.
             changes.push(put.map_or(Change::Delete { key, revision: modified }, Change::Put));
         }
         if revision == self.at {
@@ -312,7 +311,7 @@ mod tests {
     use crate::store::Contents;
     use crate::store::etcd::EtcdOptions;
 
-    /// A change that never arrived, whatever the reason.
+    /// A change that never arrived, for any reason.
     #[tokio::test]
     async fn a_missed_change_is_found_by_comparing() {
         let server = EtcdServer::start().unwrap();

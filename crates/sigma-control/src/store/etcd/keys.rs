@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The keys below the prefix with the revision in which each was last written.
 ///
-/// A hash stands for a key, so that a hundred thousand of them take three megabytes. That two keys
-/// have the same one is less likely than a broken disk, and would hide a difference at worst.
+/// A key is stored as a hash, so that a hundred thousand of them take three megabytes. That two keys have the
+/// same one is less likely than a broken disk, and would hide a difference at worst.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
     hasher: RandomState,

@@ -1,9 +1,8 @@
 //! The messages of etcd's API, version 3, that the gateway sends and reads.
 //!
-//! They are written by hand after etcd's `rpc.proto` and `kv.proto`, so that no build needs a
-//! compiler of Protocol Buffers. Only what is used is here: a field that is missing from a request
-//! has its default, one that is missing from an answer is skipped when it is read. The tags are
-//! etcd's and never change.
+//! They are written by hand after etcd's `rpc.proto` and `kv.proto`, so that no build needs a compiler of
+//! Protocol Buffers. Only the used parts are here: a field that is missing from a request has its default,
+//! one that is missing from an answer is skipped when it is read. The tags are etcd's and never change.
 
 /// A request with one answer.
 pub(super) trait Request: prost::Message + Clone + 'static {
@@ -46,7 +45,7 @@ pub(super) struct ResponseHeader {
     pub(super) revision: i64,
 }
 
-/// A key and what is there.
+/// A key and its value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
@@ -73,7 +72,7 @@ pub(super) struct RangeRequest {
     /// Keys in the answer at most; 0 for all.
     #[prost(int64, tag = "3")]
     pub(super) limit: i64,
-    /// Reads what was there then; 0 for now.
+    /// Reads the state at this revision; 0 for now.
     #[prost(int64, tag = "4")]
     pub(super) revision: i64,
     /// Leaves the values out.
@@ -101,7 +100,7 @@ pub(super) struct PutRequest {
     /// 0 for none.
     #[prost(int64, tag = "3")]
     pub(super) lease: i64,
-    /// The answer brings what was there before.
+    /// The answer has the former values.
     #[prost(bool, tag = "4")]
     pub(super) prev_kv: bool,
 }
@@ -144,15 +143,15 @@ impl From<Operation> for RequestOp {
     }
 }
 
-/// What an operation brought; of a deletion and a nested transaction nothing is read.
+/// The result of an operation; results of deletions and nested transactions are not read.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ResponseOp {
     #[prost(message, optional, tag = "2")]
     pub(super) put: Option<PutResponse>,
 }
 
-/// A condition: the number of the key equals the one that is given. 0, the default of the field
-/// `result`, stands for equality.
+/// A condition: the number of the key equals the given one. 0, the default of the field `result`, means
+/// equality.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Compare {
     /// Which number: [`Compare::CREATE`] or [`Compare::MOD`].
@@ -313,7 +312,7 @@ pub(super) struct WatchCreateRequest {
     pub(super) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
-    /// The first revision to be told of.
+    /// The first revision of the watch.
     #[prost(int64, tag = "3")]
     pub(super) start_revision: i64,
 }
@@ -401,7 +400,7 @@ mod tests {
 
     /// Answers bring more than is read: member ids, versions, counts, other results.
     #[test]
-    fn answers_are_read_and_what_is_unknown_is_skipped() {
+    fn answers_are_read_and_unknown_parts_are_skipped() {
         fn check<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8], expected: &M) {
             assert_eq!(&M::decode(bytes).unwrap(), expected);
         }

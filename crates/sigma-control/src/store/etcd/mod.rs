@@ -38,7 +38,7 @@ const DIRECTORIES: [&str; 13] = [
     "secrets",
 ];
 
-/// What a placeholder says.
+/// The content of a placeholder.
 const PLACEHOLDER: &str = "init_dir";
 
 /// The key that is written to obtain a number.
@@ -57,7 +57,7 @@ pub enum Access {
 /// How TLS connections to etcd are made. All texts are PEM.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// The authorities that etcd's certificate may come from; None for those of the system.
+    /// The authorities that etcd's certificate may come from; None for the system's.
     pub ca: Option<Vec<u8>>,
     /// The certificate chain and the private key that this process shows.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -114,7 +114,7 @@ pub struct Etcd {
     loaded: Mutex<Option<Loaded>>,
 }
 
-/// What the last load was.
+/// The last load.
 #[derive(Clone)]
 struct Loaded {
     revision: u64,
@@ -133,7 +133,7 @@ impl Etcd {
         Ok(Etcd { link: Link::new(options), prepared: AtomicBool::new(false), loaded: Mutex::default() })
     }
 
-    /// What another place kept of etcd is from this revision.
+    /// Notes that another place has data of etcd up to this revision.
     pub(super) fn saw_revision(&self, revision: u64) {
         self.link.saw_revision(revision);
     }
@@ -159,7 +159,7 @@ impl Etcd {
     /// Makes the placeholders, once per process. A user that may only read can do without.
     async fn prepare(&self) {
         let reads_only = self.options().access == Access::ReadOnly;
-        // Whoever asked us to prepare will tell that etcd is away.
+        // The caller of a preparation will report that etcd is unreachable.
         if reads_only || self.prepared.load(Ordering::Relaxed) || self.link.connection().await.is_err() {
             return;
         }
@@ -186,8 +186,8 @@ impl Etcd {
         Ok(contents)
     }
 
-    /// What a watch from `revision` needs to know of the last load; the keys only if that was at
-    /// this revision.
+    /// Returns the data of the last load for a watch from `revision`; the keys only if that was at this
+    /// revision.
     fn take_loaded(&self, revision: u64) -> Option<Loaded> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let last = loaded.as_mut()?;

@@ -9,7 +9,7 @@ use super::link::{Link, Repeat, revision, unsigned};
 use super::messages::{KeyValue, RangeRequest};
 use crate::store::{Contents, Record, StoreError};
 
-/// Keys of the first page, whose size nobody knows before.
+/// Keys of the first page, whose size is not known before.
 const FIRST_PAGE: i64 = 256;
 
 /// Keys of a page at most: etcd holds up other requests while it collects them.
@@ -80,7 +80,7 @@ pub(super) async fn keys(client: &Client, root: &str, at: u64, like: &Keys) -> R
     Ok(keys)
 }
 
-/// What a page brings.
+/// The content of a page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum What {
     All,
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_lose_the_prefix_and_what_is_no_record_is_skipped() {
+    fn keys_lose_the_prefix_and_non_records_are_skipped() {
         let check = |key: &str, expected: Option<&str>| {
             assert_eq!(short_key("/apisix", key.as_bytes()).as_deref(), expected, "{key}");
         };

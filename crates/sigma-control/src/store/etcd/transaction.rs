@@ -1,8 +1,8 @@
 //! Transactions in etcd, which takes no more than 128 operations in one, unless they are nested.
 //!
-//! etcd lets a transaction contain transactions, and then counts the operations along each path.
-//! Sixty-four of sixty-four writes fit, so a transaction of up to 4096 writes is carried out in one
-//! revision. What is larger is split; the parts are told apart by their revisions.
+//! etcd lets a transaction contain transactions, and then counts the operations along each path. Sixty-four
+//! of sixty-four writes fit, so a transaction of up to 4096 writes is carried out in one revision. Larger
+//! ones are split; the parts have different revisions.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -120,7 +120,7 @@ async fn check_all(link: &Link, conditions: &[Condition]) -> Result<(), StoreErr
 async fn commit_part(link: &Link, part: Transaction) -> Result<u64, StoreError> {
     let leases = grant(link, &part.writes).await?;
     let request = request(&link.options().prefix, &part, &leases);
-    // Without a condition the writes can be repeated: they set what they set.
+    // Without a condition the writes can be repeated: they have the same effect.
     let repeat = if part.conditions.is_empty() { Repeat::Safe } else { Repeat::Unsafe };
     let response = match link.call(repeat, &request).await {
         Ok(response) if response.succeeded => response,
@@ -209,7 +209,7 @@ async fn revoke(link: &Link, leases: impl Iterator<Item = i64>) {
     }
 }
 
-/// Revokes those of the leases that no key is bound to any more: others may be shared.
+/// Revokes leases without keys: others may be shared.
 async fn revoke_unused(link: &Link, leases: BTreeSet<i64>) {
     for lease in leases {
         let ask = LeaseTimeToLiveRequest { id: lease, keys: true };

@@ -1,8 +1,8 @@
 //! The file of the history: versions, how each object was before, and how all of them are now.
 //!
-//! A version keeps only how its objects were before. How they were after it stands in the next version that has them,
-//! or in what is there now; so every value is there once, and whatever is asked is found from the newest end, which is
-//! whole whatever was taken off the oldest.
+//! A version keeps only the former state of its objects. The state after it is in the next version that has
+//! them, or in the present state; so every value is stored once, and all queries start from the newest end,
+//! which is complete even when old versions are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, OpenOptions};
@@ -20,9 +20,9 @@ use rustix::fs::OFlags;
 use super::version::{Author, Difference, KEYS_NAMED, Outcome, State, Summary, Version};
 use super::{Limits, SETTINGS};
 
-/// Version → what is told of it, in JSON.
+/// Version → its description, in JSON.
 const VERSIONS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("versions");
-/// Version and key → the value before; None if there was none.
+/// Version and key → the value before; None if the key did not exist.
 const BEFORE: TableDefinition<'static, (u64, &str), Option<&[u8]>> = TableDefinition::new("before");
 /// Key and version: in which versions a key is.
 const BY_KEY: TableDefinition<'static, (&str, u64), ()> = TableDefinition::new("by_key");
@@ -35,13 +35,13 @@ const TEXTS: TableDefinition<'static, &str, &str> = TableDefinition::new("texts"
 
 const LAYOUT: &str = "layout";
 const LAYOUT_HERE: u64 = 1;
-/// What the former values take.
+/// The size of former values.
 const BYTES: &str = "bytes";
 /// The newest version that there ever was: numbers are not given out again.
 const NEWEST: &str = "newest";
-/// What the history is of.
+/// The subject of the history.
 const SUBJECT: &str = "subject";
-/// What a row takes besides its texts.
+/// The overhead of a row.
 const ROW_BYTES: u64 = 64;
 /// Pages that are kept in memory, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
@@ -68,14 +68,14 @@ pub(super) struct Draft {
     pub(super) always: bool,
 }
 
-/// What brings objects back to how they were after a version.
+/// The changes that restore objects to their state after a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Those that are different now; None for what is to go.
+    /// Objects that are different now; None for objects to delete.
     pub(crate) objects: BTreeMap<String, Option<Vec<u8>>>,
     /// Settings of the file that are different, which no store holds.
     pub(crate) settings: Vec<String>,
-    /// What would come back but went because its time to live had ended.
+    /// Objects that would come back but had expired.
     pub(crate) expired: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct HistoryFile(Database);
 type Result<T> = std::result::Result<T, redb::Error>;
 
 impl HistoryFile {
-    /// Opens the file, or makes it; None for one in memory. What it has of another subject is dropped.
+    /// Opens the file, or makes it; None for one in memory. Its content of another subject is dropped.
     pub(super) fn open(path: Option<&Path>, subject: &str) -> std::result::Result<HistoryFile, Refused> {
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
@@ -110,7 +110,7 @@ impl HistoryFile {
             DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Refused::Busy,
             error => Refused::Damaged(error.to_string()),
         })?;
-        // What versions left that are gone. Without it the file only stays as large as it was.
+        // Frees the space of removed versions. Without it the file only stays as large as it was.
         let _ = database.compact();
         let file = HistoryFile(database);
         file.prepare(subject).map_err(|error| Refused::Damaged(error.to_string()))?;
@@ -149,7 +149,7 @@ impl HistoryFile {
         Ok(self.0.begin_read()?.open_table(NUMBERS)?.get(NEWEST)?.is_none())
     }
 
-    /// Takes in how everything is, as what the history begins with.
+    /// Records the present state as the beginning of the history.
     pub(super) fn begin(&self, items: &[Item], draft: Draft) -> Result<Version> {
         let mut writing = self.0.begin_write()?;
         writing.set_durability(Durability::Immediate)?;
@@ -204,8 +204,8 @@ impl HistoryFile {
         Ok(version)
     }
 
-    /// What of these is different from what is known, and what is known and not among them. `is_own` says which keys
-    /// they are of.
+    /// Returns the differences from the known state, and the known keys that are missing. `is_own` selects
+    /// the keys of the compared part.
     pub(super) fn differences(&self, found: Vec<Item>, is_own: impl Fn(&str) -> bool) -> Result<Vec<Item>> {
         let reading = self.0.begin_read()?;
         let now = reading.open_table(NOW)?;
@@ -234,7 +234,7 @@ impl HistoryFile {
         Ok(different)
     }
 
-    /// Changes what is told of a version, if it is still there.
+    /// Changes the description of a version, if it is still there.
     pub(super) fn amend(&self, number: u64, change: impl FnOnce(&mut Version)) -> Result<()> {
         let writing = self.0.begin_write()?;
         {
@@ -297,8 +297,8 @@ impl HistoryFile {
         Ok(row.and_then(|row| serde_json::from_slice(row.value()).ok()))
     }
 
-    /// What is different between the states after two versions, in the order of keys: as many as have room, and how
-    /// many there are. `of` leaves all others out.
+    /// Returns the differences between the states after two versions, in the order of keys: as many as have
+    /// room, and how many there are. `of` leaves all others out.
     pub(super) fn between(
         &self,
         from: u64,
@@ -333,8 +333,8 @@ impl HistoryFile {
         Ok((found, total))
     }
 
-    /// What has to change so that objects are as they were right after a version. None if what is known of the
-    /// present is not what `present` says: keys with the revisions in which they were written.
+    /// Returns the changes that restore objects to their state right after a version. None if the known
+    /// present differs from `present`: keys with the revisions in which they were written.
     pub(super) fn target(&self, number: u64, present: &BTreeMap<String, u64>) -> Result<Option<Target>> {
         let reading = self.0.begin_read()?;
         let now = reading.open_table(NOW)?;
@@ -502,7 +502,7 @@ impl<'t> Tables<'t> {
                 return Ok(());
             }
             if count == 1 {
-                // The newest is told of, whatever it takes.
+                // The newest is recorded at any size.
                 return if bytes > limits.bytes { self.empty(row) } else { Ok(()) };
             }
             self.drop_values(number)?;

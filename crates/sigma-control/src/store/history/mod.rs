@@ -1,9 +1,9 @@
 //! The history of the configuration: every change with its author, its result here, and how objects were before.
 //!
-//! It watches and never stands in the way: whoever changes something tells it and goes on. A thread of its own writes
-//! to a file of its own, `history.redb` beside the store; on an etcd each node keeps what it saw. Whatever it misses,
-//! because the process was killed between a write and its version or because the disk is slow, it finds by comparing
-//! what there is with what it knows, and tells of as a change by an unknown author.
+//! It only watches: the maker of a change reports it and continues. A thread of its own writes to a file of
+//! its own, `history.redb` next to the store; on an etcd each node keeps its own observations. Missed
+//! changes, because the process was killed between a write and its version or because the disk is slow, are
+//! found by comparing the present with the known state, and recorded as changes by an unknown author.
 //!
 //! Values are kept as the store has them, with their secrets encrypted.
 
@@ -29,11 +29,11 @@ use file::{HistoryFile, Item};
 use recorder::{Recorder, Told};
 pub use version::{Author, By, Difference, Outcome, State, Summary, Unserved, Version, cleaned};
 
-/// What stands before the names of settings among the keys.
+/// The prefix of the names of settings among the keys.
 pub(crate) const SETTINGS: &str = "settings/";
-/// What may wait for the thread; what comes beyond is found by comparing later.
+/// Most messages that wait for the thread; further changes are found by comparing later.
 const QUEUE: usize = 4096;
-/// The same in bytes of values. They are those of the store itself, and only held longer.
+/// The same in bytes of values. They are the store's own values, and only held longer.
 const QUEUE_BYTES: usize = 64 << 20;
 /// A question takes no longer; the file may be open in the process before.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub struct Limits {
     pub count: u64,
     /// The age of the oldest, in milliseconds.
     pub age_ms: u64,
-    /// What former values take.
+    /// The size of former values.
     pub bytes: u64,
 }
 
@@ -64,18 +64,18 @@ impl From<&sigma_config::history::History> for Limits {
 pub(crate) struct Room {
     /// Objects.
     pub(crate) objects: usize,
-    /// Bytes of their values; one object is always told.
+    /// Bytes of their values; one object is always returned.
     pub(crate) bytes: usize,
 }
 
-/// Where a history is, and what it is of.
+/// The path of a history, and its subject.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The file; None for memory.
     pub file: Option<PathBuf>,
-    /// Another text drops what is there: for example the etcd prefix.
+    /// Another text drops the present content: for example the etcd prefix.
     pub subject: String,
-    /// Whom changes come from that nobody has owned up to.
+    /// The author of unclaimed changes.
     pub others: By,
 }
 
@@ -85,7 +85,7 @@ pub struct History {
     shared: Arc<Shared>,
 }
 
-/// What the thread and those who tell it both know.
+/// State that the thread and its callers share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Bytes of values in the queue.
@@ -113,7 +113,7 @@ impl History {
         Ok(History { thread, shared })
     }
 
-    /// Tells everything that there is in the store. What is different from what is known is a version.
+    /// Reports the whole content of the store. Differences from the known state become a version.
     pub fn found(&self, contents: &Contents) {
         let own = contents.records.iter().filter(|record| is_resource(&record.key));
         let items = own.map(|record| Item {
@@ -124,7 +124,7 @@ impl History {
         self.tell(Told::Everything { revision: contents.revision, items: items.collect() });
     }
 
-    /// Tells what a store told its watcher.
+    /// Reports an event of the store.
     pub fn hear(&self, event: &Event) {
         match event {
             Event::Changed { changes, .. } => {
@@ -160,21 +160,21 @@ impl History {
         self.tell(Told::Author { revision, author: author.cleaned(), rollback_to });
     }
 
-    /// Tells what a file that has come into force says, or only its settings where a store has the rest: values by
-    /// their keys.
+    /// Reports the content of a file that has come into force, or only its settings where a store has the
+    /// rest: values by their keys.
     pub fn file(&self, author: Author, values: BTreeMap<String, Vec<u8>>) {
         let items =
             values.into_iter().map(|(key, value)| Item { key, modified: 0, value: Some(value.into()) });
         self.tell(Told::File { author: author.cleaned(), items: items.collect() });
     }
 
-    /// Tells that a file was refused.
+    /// Reports that a file was refused.
     pub fn refused(&self, author: Author, reason: &str) {
         let reason = cleaned(reason, version::REASON_BYTES);
         self.tell(Told::Refused { author: author.cleaned(), reason });
     }
 
-    /// Tells that everything up to a revision is in force, but for these.
+    /// Reports that everything up to a revision is in force, but for these.
     pub fn settled(&self, revision: u64, quarantined: Vec<Unserved>) {
         self.tell(Told::Settled { revision, quarantined });
     }
@@ -208,8 +208,8 @@ impl History {
         self.ask(move |file| file.version(number)).await
     }
 
-    /// What is different between the states after two versions, as much of it as there is room for, and how many
-    /// objects are.
+    /// Returns the differences between the states after two versions, as many as there is room for, and the
+    /// number of objects.
     pub(crate) async fn between(
         &self,
         from: u64,
@@ -220,8 +220,8 @@ impl History {
         self.ask(move |file| file.between(from, to, of.as_deref(), room)).await
     }
 
-    /// What has to change so that objects are as they were right after a version. None if the newest changes that
-    /// `present` shows are not known yet.
+    /// Returns the changes that restore objects to their state right after a version. None if the newest
+    /// changes that `present` shows are not known yet.
     pub(crate) async fn target(&self, number: u64, present: &Contents) -> Result<Option<Target>, StoreError> {
         let own = present.records.iter().filter(|record| is_resource(&record.key));
         let present = own.map(|record| (record.key.clone(), record.modified)).collect();
@@ -234,7 +234,7 @@ impl History {
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let asked = self.thread.try_send(Told::Question(Box::new(move |file| {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = reply.send(question(file));
         })));
         let unavailable = || {
@@ -285,7 +285,7 @@ pub(crate) fn is_resource(key: &str) -> bool {
     ResourceKey::parse(key).is_some() || decorated_service(key).is_some()
 }
 
-/// What costs of a service's fields are kept under.
+/// The folder of the costs of a service's fields.
 pub(crate) const DECORATIONS: &str = "graphql_cost_decorations";
 
 /// The service that a decoration belongs to.

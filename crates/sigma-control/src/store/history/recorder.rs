@@ -19,25 +19,25 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 /// How often old versions are taken off while nothing changes.
 const TIDY: Duration = Duration::from_secs(60 * 60);
-/// Authors whose changes have not been seen yet, and versions whose author may still be told.
+/// Authors whose changes have not been seen yet, and versions whose author may still come.
 const RECENT: usize = 1024;
 
-/// A question about the file, which answers whoever asked.
+/// A query of the file, which replies to its caller.
 type Question = Box<dyn FnOnce(&HistoryFile) + Send>;
 
-/// What the thread is told.
+/// A message to the thread.
 pub(super) enum Told {
     /// All that there is in the store.
     Everything { revision: u64, items: Vec<Item> },
     /// Changes of the store, each with its revision.
     Changes(Vec<(u64, Item)>),
-    /// Whose write a revision is.
+    /// The author of a revision.
     Author { revision: u64, author: Author, rollback_to: Option<u64> },
-    /// What the file says that has come into force.
+    /// The content of a file that has come into force.
     File { author: Author, items: Vec<Item> },
     /// A file was refused.
     Refused { author: Author, reason: String },
-    /// What was written up to this revision is in force, but for these.
+    /// Writes up to this revision are in force, but for these.
     Settled { revision: u64, quarantined: Vec<Unserved> },
     /// Somebody asks.
     Question(Question),
@@ -48,7 +48,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    /// What it holds of values.
+    /// Returns the size of its values.
     pub(super) fn bytes(&self) -> usize {
         let of = |item: &Item| item.value.as_ref().map_or(0, |value| value.len());
         match self {
@@ -68,7 +68,7 @@ pub(super) struct Recorder {
     authors: BTreeMap<u64, (Author, Option<u64>)>,
     /// The newest revisions that were seen, with their versions.
     seen: VecDeque<(u64, u64)>,
-    /// Versions whose result is still to be told, with their revisions.
+    /// Versions whose result is still missing, with their revisions.
     pending: Vec<(u64, u64)>,
     has_complained: bool,
 }
@@ -87,7 +87,7 @@ impl Recorder {
     }
 
     pub(super) fn run(mut self, told: &Receiver<Told>) {
-        // What there is at a start is told once the gateway serves; to open a file before would hold that up.
+        // The state at a start is reported once the gateway serves; to open a file before would delay that.
         let Ok(first) = told.recv() else { return };
         if let Told::Close(reply) = first {
             let _ = reply.send(());
@@ -105,7 +105,7 @@ impl Recorder {
             self.shared.queued.fetch_sub(one.bytes(), Ordering::AcqRel);
             if let Told::Close(reply) = one {
                 drop(file);
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = reply.send(());
                 return;
             }
@@ -121,12 +121,12 @@ impl Recorder {
         }
     }
 
-    /// Opens the file, as soon as nobody else has it; None once nobody wants it any more.
+    /// Opens the file, as soon as no other process has it; None once there are no callers any more.
     fn open(&self) -> Option<HistoryFile> {
         let path = self.place.file.as_deref();
         let mut told: Option<String> = None;
         loop {
-            // Those who tell have a handle too.
+            // Callers have a handle too.
             if Arc::strong_count(&self.shared) == 1 {
                 return None;
             }
@@ -190,7 +190,7 @@ impl Recorder {
         }
     }
 
-    /// Compares all that there is with what is known.
+    /// Compares the present with the known state.
     fn everything(&mut self, file: &HistoryFile, revision: u64, items: Vec<Item>) -> Result<(), redb::Error> {
         if file.is_new()? {
             return self.start(file, Author::of(By::Unknown), revision, &items);
@@ -272,7 +272,7 @@ impl Recorder {
     }
 
     fn file(&mut self, file: &HistoryFile, author: Author, items: Vec<Item>) -> Result<(), redb::Error> {
-        // Beside a store a file has settings only.
+        // Next to a store a file has settings only.
         let has_resources = self.place.others == By::File;
         if !has_resources && !file.has_settings()? {
             return file.fill(&items);

@@ -29,7 +29,7 @@ fn open(path: Option<&std::path::Path>, subject: &str) -> HistoryFile {
 /// Keys with the revisions in which they were written, and their values.
 type World = BTreeMap<String, (u64, String)>;
 
-/// From whatever state, the way back leads to the state that was, and differences say what is different.
+/// From any state, a rollback leads to the former state, and differences list the changes.
 #[test]
 fn every_version_can_be_gone_back_to() {
     let seeds = std::env::var("SIGMA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20);
@@ -96,7 +96,7 @@ fn every_version_can_be_gone_back_to() {
             }
             assert_eq!(forward, values(&states[&other]), "seed {seed}, from {version} to {other}");
         }
-        // What is not known yet is not gone back from.
+        // An unknown change prevents a rollback.
         let mut later = present.clone();
         later.insert("routes/new".to_owned(), 99);
         assert_eq!(file.target(first.version, &later).unwrap(), None);
@@ -126,7 +126,7 @@ fn the_oldest_versions_go_first() {
     assert_eq!(numbers(&file), [5, 4, 3]);
     write(&file, 6, "6", &Limits { age_ms: 1500, ..PLENTY });
     assert_eq!(numbers(&file), [6, 5]);
-    // What is asked of those that are left is answered as before.
+    // Queries about the remaining versions are answered as before.
     let (differences, _) = file.between(5, 6, None, ROOM).unwrap();
     let expected =
         Difference { key: "routes/1".to_owned(), before: Some(b"5".to_vec()), after: Some(b"6".to_vec()) };
@@ -172,9 +172,9 @@ fn a_list_is_of_a_key_or_of_a_part() {
     assert_eq!((found[0].key.as_str(), total), ("routes/2", 1));
 }
 
-/// What was written while nobody followed is a version of an unknown author.
+/// Changes that were written without a watcher are a version of an unknown author.
 #[test]
-fn what_was_missed_is_found() {
+fn missed_changes_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/history.redb");
     let file = open(Some(&path), "embedded");
@@ -222,7 +222,7 @@ fn place(file: Option<PathBuf>, others: By) -> Place {
     Place { file, subject: "s".to_owned(), others }
 }
 
-/// An author may be told before the change is seen or after.
+/// An author may come before the change is seen or after.
 #[tokio::test]
 async fn authors_and_results_find_their_versions() {
     let history = History::begin(place(None, By::Expiry), PLENTY).unwrap();
@@ -259,7 +259,7 @@ async fn authors_and_results_find_their_versions() {
     assert_eq!(found[0].result.reason.as_deref(), Some("bad file"));
 }
 
-/// A damaged file does not stop the history, and is kept for whoever wants to look at it.
+/// A damaged file does not stop the history, and is kept for analysis.
 #[tokio::test]
 async fn a_damaged_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ async fn a_damaged_file_is_set_aside() {
     assert!(found[0].note.as_deref().is_some_and(|note| note.contains("comparison")));
 }
 
-/// A start opens nothing: what there is is told once the gateway serves.
+/// A start opens nothing: the present state is reported once the gateway serves.
 #[tokio::test]
 async fn nothing_is_opened_before_there_is_something_to_write() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is told of a change: who made it, when, and what became of it here.
+//! The description of a change: its author, its time, and its result here.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +11,19 @@ pub(super) const REASON_BYTES: usize = 4096;
 /// Longer names are cut; a certificate may name its holder at any length.
 const NAME_BYTES: usize = 256;
 
-/// What sort of author a version has.
+/// The kind of author of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// A caller of the Admin API.
     Admin,
-    /// Whoever wrote the configuration file.
+    /// The writer of the configuration file.
     File,
     /// Another writer of the etcd.
     Etcd,
-    /// Nobody: a time to live has ended.
+    /// No author: a time to live has ended.
     Expiry,
-    /// It is not known: the change came while nobody looked.
+    /// Unknown: the change came while the process did not watch.
     #[default]
     Unknown,
 }
@@ -45,7 +45,7 @@ pub struct Author {
     /// The configuration file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// What had it read: `SIGHUP`, `watch`, `control`.
+    /// The cause of the reload: `SIGHUP`, `watch`, `control`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
 }
@@ -86,7 +86,7 @@ pub fn cleaned(text: &str, bytes: usize) -> String {
     clean
 }
 
-/// What became of a change on this node.
+/// The result of a change on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -107,7 +107,7 @@ pub struct Unserved {
     pub key: String,
     /// Why.
     pub reason: String,
-    /// What is served in its place.
+    /// The form that is served instead.
     pub served: String,
 }
 
@@ -119,7 +119,7 @@ pub struct Outcome {
     /// Why the whole was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What is quarantined; the first of them.
+    /// The first quarantined objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Unserved>,
 }
@@ -166,18 +166,18 @@ pub struct Version {
     pub summary: Summary,
     /// The first of their keys.
     pub keys: Vec<String>,
-    /// What became of it here.
+    /// Its result here.
     pub result: Outcome,
     /// The version that it brought back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_to: Option<u64>,
-    /// What should be known of it.
+    /// A note on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// How objects were before is not kept: that was larger than the limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_values: bool,
-    /// What it takes of the limit.
+    /// Its share of the limit.
     pub bytes: u64,
 }
 

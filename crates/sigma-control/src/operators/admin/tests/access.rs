@@ -23,7 +23,7 @@ async fn keys_and_roles() {
     unset.check("GET /routes X-API-KEY:", "", 401, token("wrong apikey")).await;
 }
 
-/// Without a key, what a web page may have sent is refused; with one, the key decides.
+/// Without a key, a call that a web page may have sent is refused; with one, the key decides.
 #[tokio::test]
 async fn pages_of_strangers_may_not_call() {
     let keyless = || Admin { key_required: false, ..settings() };
@@ -31,7 +31,7 @@ async fn pages_of_strangers_may_not_call() {
     let own = Api::with(settings());
     let check = async |line: &str, body: &str, status: u16| {
         assert_eq!(api.call(line, body).await.status, status, "{line}");
-        // Who shows a key is asked for nothing else.
+        // A caller with a key needs nothing else.
         if !line.starts_with("OPTIONS") {
             let keyed = line.replace("No-Key:1", &format!("X-API-KEY:{KEY}"));
             assert_ne!(own.call(&keyed, body).await.status, 403, "{keyed}");
@@ -172,7 +172,7 @@ async fn viewers_see_no_secrets() {
         api.done("GET /consumers/jack", "").await["value"]["plugins"]["key-auth"]["key"],
         json!("sesame")
     );
-    // What was shown to a viewer is not taken back: everybody would know its secrets.
+    // Values that a viewer has read are refused: their secrets would be publicly known.
     let masked = "the value contains ***, the mask of a secret: a key of role viewer reads no secrets, read it with another one";
     let shown = api.call(&format!("GET /configs X-API-KEY:{VIEWER}"), "").await.text;
     api.refused("PUT /configs X-Digest:a", &shown, 400, masked).await;
@@ -235,7 +235,7 @@ async fn answers_carry_their_fields() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_none() {
+async fn invalid_bodies_are_refused() {
     let api = Api::new();
     let body = |message: &str, text: &str| json!({"error_msg": message, "req_body": text});
     let message = "invalid request body: Expected value but found invalid token at character 1";

@@ -1,5 +1,5 @@
-//! Calls that nobody would make: the first inputs of the fuzz target `admin_call`, and what chance
-//! makes of them. Each is answered, and nothing is stored that the check refuses.
+//! Unusual calls: the first inputs of the fuzz target `admin_call`, with random changes. Each is answered,
+//! and nothing is stored that the check refuses.
 
 use std::path::Path;
 
@@ -107,7 +107,7 @@ fn changed(seeds: &[String], chance: &mut fastrand::Rng) -> String {
 }
 
 #[tokio::test]
-async fn whatever_is_called_is_answered() {
+async fn every_call_is_answered() {
     let seeds = seeds();
     assert!(!seeds.is_empty());
     for seed in &seeds {

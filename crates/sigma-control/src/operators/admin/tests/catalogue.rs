@@ -128,7 +128,7 @@ async fn a_certificate_is_read_without_its_key() {
     assert_eq!((got["value"].get("key"), &got["value"]["cert"]), (None, &json!(cert)));
     let patched = api.done("PATCH /ssls/1", r#"{"status":0}"#).await;
     assert_eq!(patched["value"]["key"], json!(sealed), "a change of a part keeps the key");
-    // What a dump holds may be sent back.
+    // The content of a dump may be sent back.
     let dumped = api.done("GET /configs", "").await;
     assert_eq!(dumped["ssls"][0]["key"], json!(sealed));
     let before = api.done("GET /ssls/1", "").await["modifiedIndex"].clone();

@@ -155,7 +155,7 @@ async fn parts_are_patched() {
     api.refused("PATCH /routes/1", r#"{"uri":null}"#, 400, whole).await;
 }
 
-/// As strict as a file: of two members with one name nobody could say which counts.
+/// As strict as a file: of two members with one name it is ambiguous which counts.
 #[tokio::test]
 async fn members_that_are_given_twice_are_refused() {
     let api = Api::new();
@@ -248,7 +248,7 @@ async fn members_of_upstreams_have_nodes() {
 }
 
 #[tokio::test]
-async fn what_is_in_use_stays() {
+async fn resources_in_use_stay() {
     let api = Api::new();
     let upstream = r#"{"nodes":{"127.0.0.1:1":1}}"#;
     let split = r#"{"traffic-split":{"rules":[{"weighted_upstreams":[{"upstream_id":"2","weight":1}]}]}}"#;
@@ -327,7 +327,7 @@ async fn consumers_and_their_credentials() {
 
 /// However consumers come and go: by single writes, as a whole, or past this API.
 #[tokio::test]
-async fn who_is_recognised_by_what_is_followed() {
+async fn identities_are_followed() {
     let api = Api::new();
     let consumer = |name: &str, key: &str| {
         format!(r#"{{"username":"{name}","plugins":{{"key-auth":{{"key":"{key}"}}}}}}"#)

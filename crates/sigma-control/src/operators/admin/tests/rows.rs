@@ -1,5 +1,4 @@
-//! The tables of the API, row by row: which verb a collection has, which fault is told first, what
-//! refers to what.
+//! The tables of the API, row by row: verbs of collections, the order of faults, references.
 
 use super::*;
 use crate::store::{Contents, Pending, Record, StoreStatus, Watch, Write};
@@ -85,7 +84,7 @@ fn upstream_of(upstream: &str) -> String {
     format!(r#"{{"upstream":{upstream}}}"#)
 }
 
-/// Two faults in one call: the one that comes first in the order of checks is told.
+/// Two faults in one call: the first in the order of checks is reported.
 #[tokio::test]
 async fn faults_have_an_order() {
     let api = Api::with(Admin { body_bytes: 60, ..settings() });
@@ -123,7 +122,7 @@ async fn faults_have_an_order() {
     check("PUT /schema/route", "{}", 404, "not found").await;
 }
 
-/// Whoever uses a resource keeps it from being deleted, unless force is asked for in so many letters.
+/// A resource in use is not deleted, unless force is requested explicitly.
 #[tokio::test]
 async fn every_use_keeps_a_resource() {
     let check = async |used: &str, user: &str, value: Value, message: &str| {
@@ -227,7 +226,7 @@ async fn every_reference_is_looked_up() {
     check("/stream_routes/1", json!({"upstream_id": 9}), &missing("upstream info by upstream id")).await;
     check("/stream_routes/1", json!({"service_id": 9}), &missing("service info by service id")).await;
     check("/routes/1", json!({"uri": "/", "service_id": "9"}), &missing("service info by service id")).await;
-    // A patch is checked as a whole, and what a plugin names is not.
+    // A patch is checked as a whole, but names in plugins are not.
     api.done("PUT /routes/1", ROUTE).await;
     api.refused("PATCH /routes/1", r#"{"upstream_id":"9"}"#, 400, &missing("upstream info by upstream id"))
         .await;
@@ -330,7 +329,7 @@ async fn keys_of_upstreams_stay_inside() {
             let shown = answer["value"].pointer(pointer).and_then(Value::as_str).expect("a ciphertext");
             assert!(!shown.contains("PRIVATE") && shown.len() > 100, "{path}: {shown}");
         }
-        // What was read may be sent back, and is the same key.
+        // A read value may be sent back, and is the same key.
         let mut again = got["value"].clone();
         for name in ["create_time", "update_time"] {
             again.as_object_mut().expect("an object").remove(name);

@@ -37,7 +37,7 @@ async fn a_configuration_is_replaced_as_a_whole() {
     strip_times(&mut dumped);
     assert_eq!(dumped["consumers"], config()["consumers"]);
     assert_eq!((&dumped["routes_conf_version"], &dumped["X-Digest"]), (&json!(1), &json!("a")));
-    // What is unchanged keeps its revision.
+    // An unchanged resource keeps its revision.
     assert_eq!(put(&api, "b", &config()).await, 202);
     assert_eq!(modified().await, before);
     // A single write takes the digest away.
@@ -100,7 +100,7 @@ async fn nothing_of_a_wrong_configuration_is_stored() {
 async fn all_faults_are_listed() {
     let api = Api::new();
     api.check("POST /configs/validate", &config().to_string(), 200, json!({})).await;
-    // What is not stored needs no id; what is, does.
+    // A resource needs an id only if it is stored.
     let nameless =
         json!({"routes": [{"uri": "/a", "plugins": {}}, {"uri": "/a", "plugins": {}}]}).to_string();
     api.check("POST /configs/validate", &nameless, 200, json!({})).await;

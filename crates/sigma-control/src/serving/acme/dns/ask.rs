@@ -20,7 +20,7 @@ const HEADER: usize = 12;
 /// The largest answer over UDP; a server sends more than 512 bytes only to who asks for them.
 const DATAGRAM_MAX: usize = 4_096;
 
-/// Asks for the records of a name. An answer that there are none is an answer.
+/// Asks for the records of a name. An empty result is an answer.
 pub(super) async fn ask(
     server: SocketAddr,
     name: &Name,
@@ -47,7 +47,7 @@ pub(super) async fn exchange(server: SocketAddr, message: &[u8]) -> Result<Vec<u
     for _ in 0..TRIES {
         match tokio::time::timeout(PATIENCE, over_udp(server, message)).await {
             Ok(Ok(answer)) if !is_truncated(&answer) => return Ok(answer),
-            // It does not fit, or nobody listens there.
+            // It does not fit, or there is no listener.
             Ok(_) => break,
             Err(_) => {}
         }
@@ -62,7 +62,7 @@ async fn over_udp(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // What comes from elsewhere is dropped from now on.
+    // Datagrams from elsewhere are dropped from now on.
     socket.connect(server).await?;
     socket.send(message).await?;
     let mut answer = vec![0; DATAGRAM_MAX];

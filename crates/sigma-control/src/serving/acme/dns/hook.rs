@@ -15,17 +15,17 @@ use super::{Action, Proof};
 /// How often it is looked whether a program has ended. It does things in a network.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The most of what a program says that is logged, in bytes; what comes after is read and dropped.
+/// The most of a program's output that is logged, in bytes; the rest is read and dropped.
 const OUTPUT_MAX: usize = 2_048;
 
-/// How long it is waited for what a program has said, once it has ended.
+/// How long a program's output is awaited after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The program.
 pub(super) struct Hook {
     command: Vec<String>,
     patience: Duration,
-    /// One at a time: an order that runs out of time does not clean up beside what is placed yet.
+    /// One at a time: an order that runs out of time does not clean up while another record is placed.
     running: Arc<Mutex<()>>,
 }
 
@@ -35,7 +35,7 @@ impl Hook {
         Hook { command: settings.command.clone(), patience, running: Arc::default() }
     }
 
-    /// Runs it to its end, also if nobody waits for that any more.
+    /// Runs it to its end, even if the caller has left.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it cannot be started, fails, or takes too long.
@@ -83,16 +83,16 @@ fn run(mut command: Command, patience: Duration) -> Result<(), String> {
     }
 }
 
-/// Waits for its end; after `patience` it is killed. What it has left running ends with it.
+/// Waits for its end; after `patience` it is killed. Its children end with it.
 fn wait(mut child: Child, patience: Duration) -> Result<ExitStatus, String> {
     let until = Instant::now() + patience;
     let group = Pid::from_child(&child);
     let end_group = || {
-        // Nobody is left in it: as good.
+        // The group is empty already.
         let _ = kill_process_group(group, Signal::KILL);
     };
     loop {
-        // Without being waited for yet, so that the group's number is nobody else's.
+        // Without reaping it yet, so that the group's number is not reused.
         match has_ended(group) {
             Ok(false) if Instant::now() < until => std::thread::sleep(LOOK),
             Ok(false) => {
@@ -118,10 +118,10 @@ fn has_ended(child: Pid) -> rustix::io::Result<bool> {
 /// Reads to the end; tells the first of it, as a log can take it.
 fn read(mut output: impl Read, tell: &std::sync::mpsc::Sender<String>) {
     let mut said = Vec::new();
-    // What is read before an error is as good.
+    // Output before an error is used as well.
     let _ = output.by_ref().take(OUTPUT_MAX as u64).read_to_end(&mut said);
     let text = String::from_utf8_lossy(&said);
-    // Nobody waits for it if it comes too late.
+    // The receiver may have given up.
     let _ = tell.send(text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect());
     let _ = std::io::copy(&mut output, &mut std::io::sink());
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_is_told_what_to_place() {
+    async fn a_hook_gets_the_record_to_place() {
         let test = r#"test "$SIGMA_ACME_ACTION $SIGMA_ACME_DOMAIN $SIGMA_ACME_RECORD $SIGMA_ACME_VALUE" = \
             "present a.test _acme-challenge.a.test. v-1_x""#;
         assert_eq!(outcome(test).await, Ok(()));
@@ -157,7 +157,7 @@ mod tests {
         assert!(error.len() < OUTPUT_MAX + 200, "{}", error.len());
     }
 
-    /// Also what it has left behind, and what holds its output.
+    /// So are its children, which hold its output.
     #[tokio::test]
     async fn a_hook_that_does_not_end_is_killed() {
         let error = outcome("sleep 600 & sleep 600").await.unwrap_err();

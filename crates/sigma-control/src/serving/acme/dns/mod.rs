@@ -17,7 +17,7 @@ use hook::Hook;
 use sight::Sight;
 use update::Updates;
 
-/// What is done with a record.
+/// The action on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Present,
@@ -54,7 +54,7 @@ pub(super) struct Records {
     means: Means,
     sight: Sight,
     patience: Duration,
-    /// Those that may be there.
+    /// Records that may exist.
     placed: Mutex<Vec<Proof>>,
 }
 
@@ -63,7 +63,7 @@ impl Records {
     /// without any, the system's do.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if nobody could be asked.
+    /// Returns an error, which is a sentence, if there are no name servers.
     pub(super) fn new(settings: &AcmeDns, resolvers: &[SocketAddr]) -> Result<Records, String> {
         let means = match (&settings.update, &settings.hook) {
             (Some(update), _) => Means::Update(Updates::new(update)?),
@@ -78,8 +78,8 @@ impl Records {
     /// Places a record for each name with its value, and waits until they are seen.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if one cannot be placed or is not seen in time. What was placed
-    /// stays until [`Records::remove`].
+    /// Returns an error, which is a sentence, if one cannot be placed or is not seen in time. Placed records
+    /// stay until [`Records::remove`].
     pub(super) async fn place(&self, proofs: &[(String, String)]) -> Result<(), String> {
         for (name, value) in proofs {
             let domain = name.strip_prefix("*.").unwrap_or(name);
@@ -87,7 +87,7 @@ impl Records {
             let place = place.map_err(|error| format!("`{domain}` has no place for a record: {error}"))?;
             let record = self.sight.follow(place).await?;
             let proof = Proof { domain: domain.to_owned(), record, value: value.clone() };
-            // First: what was placed without an answer is to be removed as well.
+            // First: a record that was placed without an answer is to be removed as well.
             self.placed.lock().await.push(proof.clone());
             self.means.act(Action::Present, &proof).await?;
         }
@@ -98,7 +98,8 @@ impl Records {
         Ok(())
     }
 
-    /// Removes what was placed. What cannot be removed stays, and the log says so: it proves nothing more.
+    /// Removes the placed records. A record that cannot be removed stays, and the log says so: it proves
+    /// nothing more.
     pub(super) async fn remove(&self) {
         for proof in self.placed.lock().await.drain(..) {
             if let Err(reason) = self.means.act(Action::Cleanup, &proof).await {

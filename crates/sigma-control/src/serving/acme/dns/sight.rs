@@ -24,9 +24,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Who is asked.
 pub(super) struct Sight {
-    /// Those that are asked for everything, if the settings name any.
+    /// The servers for all queries, if the settings name any.
     named: Vec<SocketAddr>,
-    /// Those that tell the name servers of a zone.
+    /// The servers that know the name servers of a zone.
     resolvers: Vec<SocketAddr>,
     /// Where the name servers of a zone listen.
     port: u16,
@@ -34,7 +34,7 @@ pub(super) struct Sight {
 
 impl Sight {
     /// # Errors
-    /// Returns an error, which is a sentence, if nobody is named, and the system asks nobody.
+    /// Returns an error, which is a sentence, if no server is named, and the system's list is empty.
     pub(super) fn new(named: Vec<SocketAddr>, resolvers: &[SocketAddr]) -> Result<Sight, String> {
         let resolvers = match resolvers {
             [] if named.is_empty() => system_servers().map_err(|error| error.to_string())?,
@@ -55,7 +55,7 @@ impl Sight {
     /// Where the record of a name belongs: where its aliases lead.
     ///
     /// # Errors
-    /// Returns an error, which is a sentence, if nobody answers, or they lead in a circle.
+    /// Returns an error, which is a sentence, if no server answers, or the aliases lead in a circle.
     pub(super) async fn follow(&self, mut name: Name) -> Result<Name, String> {
         for _ in 0..=ALIASES_MAX {
             match alias(&self.resolve(&name, RecordType::CNAME).await?, &name) {
@@ -90,7 +90,7 @@ impl Sight {
         })
     }
 
-    /// Looks once: none who answers is without the record, and somebody answers.
+    /// Looks once: every server that answers has the record, and at least one answers.
     async fn look(&self, name: &Name, value: &str) -> Result<(), String> {
         let found = if self.named.is_empty() { self.servers_of(name).await? } else { self.named.clone() };
         let (mut has_seen, mut silent) = (false, "no name server of its zone is known".to_owned());
@@ -129,7 +129,7 @@ impl Sight {
         Ok(found)
     }
 
-    /// What the first says who answers at all.
+    /// Returns the answer of the first server that answers.
     async fn resolve(&self, name: &Name, kind: RecordType) -> Result<Message, String> {
         let mut reason = "there is no name server to ask".to_owned();
         let asked = if self.named.is_empty() { &self.resolvers } else { &self.named };
@@ -143,14 +143,14 @@ impl Sight {
     }
 }
 
-/// The zone of a name, by an answer to who has asked for its SOA: that of the name, or of what it is in.
+/// Returns the zone of a name, by an answer to a query for its SOA: the name's own or an enclosing one.
 pub(super) fn zone_in(answer: &Message, name: &Name) -> Option<Name> {
     let mut all = answer.answers.iter().chain(&answer.authorities);
     let zone = all.find(|record| matches!(record.data, RData::SOA(_)) && record.name.zone_of(name))?;
     Some(zone.name.clone())
 }
 
-/// What a name is an alias of.
+/// Returns the target of an alias.
 fn alias(answer: &Message, name: &Name) -> Option<Name> {
     answer.answers.iter().filter(|record| record.name == *name).find_map(|record| match &record.data {
         RData::CNAME(target) => Some(target.0.clone()),
@@ -158,7 +158,7 @@ fn alias(answer: &Message, name: &Name) -> Option<Name> {
     })
 }
 
-/// Whether a text is among those of an answer; a record may have it in pieces.
+/// Whether an answer contains a text; a record may have it in pieces.
 fn has_text(answer: &Message, value: &str) -> bool {
     answer.answers.iter().any(|record| match &record.data {
         RData::TXT(text) => text.txt_data.concat() == value.as_bytes(),

@@ -19,7 +19,7 @@ fn zone() -> Zone {
     Zone::start("test", "k", "hmac-sha512", SECRET).unwrap()
 }
 
-/// What places records in a zone; `more` replaces settings of the update.
+/// Returns the records of a zone; `more` replaces settings of the update.
 fn records(zone: &Zone, more: serde_json::Value) -> Records {
     let mut update = json!({
         "server": zone.address().to_string(), "key": "k.", "algorithm": "hmac-sha512", "secret": STANDARD.encode(SECRET),
@@ -41,7 +41,7 @@ fn name(text: &str) -> Name {
 }
 
 #[tokio::test]
-async fn records_are_placed_beside_others_and_removed() {
+async fn records_are_added_to_others_and_removed() {
     let zone = zone();
     // A wildcard and its base have one place, and each its value.
     let wanted = proofs(&[("*.a.test", "one"), ("a.test", "two"), ("b.test", "three")]);
@@ -60,7 +60,7 @@ async fn records_are_placed_beside_others_and_removed() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_into_a_datagram_goes_over_tcp() {
+async fn large_messages_go_over_tcp() {
     let zone = zone();
     zone.truncate();
     let placed = records(&zone, json!({}));
@@ -71,7 +71,7 @@ async fn what_does_not_fit_into_a_datagram_goes_over_tcp() {
 }
 
 #[tokio::test]
-async fn an_alias_is_followed_and_a_circle_is_none() {
+async fn an_alias_is_followed_and_a_circle_is_an_error() {
     let zone = zone();
     zone.set_alias("_acme-challenge.a.test", "a.elsewhere.test");
     zone.set_alias("a.elsewhere.test", "b.elsewhere.test");
@@ -99,7 +99,7 @@ async fn an_update_that_is_refused_says_why() {
     check(json!({"algorithm": "hmac-sha256"}), "refuses the update").await;
     check(json!({"zone": "a.b"}), "_acme-challenge.a.test. is not in the zone a.b.").await;
     check(json!({"zone": "a.test"}), "refuses the update").await;
-    // Whoever stands in between says that all is well.
+    // An attacker in between reports success.
     zone.believe_all();
     let placed = records(&zone, json!({}));
     let error = placed.place(&proofs(&[("a.test", "one")])).await.unwrap_err();
@@ -126,7 +126,7 @@ async fn the_name_servers_of_a_zone_are_asked() {
 }
 
 #[tokio::test]
-async fn nobody_who_answers_is_an_error() {
+async fn a_missing_answer_is_an_error() {
     // Nobody listens there.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let sight = Sight::new(vec![nobody], &[]).unwrap();

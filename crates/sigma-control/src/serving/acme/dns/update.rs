@@ -29,7 +29,8 @@ pub(super) struct Updates {
 
 impl Updates {
     /// # Errors
-    /// Returns an error, which is a sentence, if a name or the key is none; the check of the settings has seen to that.
+    /// Returns an error, which is a sentence, if a name or the key is invalid; the check of the settings
+    /// prevents that.
     pub(super) fn new(settings: &DnsUpdate) -> Result<Updates, String> {
         let name = |text: &str| {
             let mut name = Name::from_ascii(text)
@@ -52,7 +53,7 @@ impl Updates {
         })
     }
 
-    /// Adds a record to those of its name, or takes it away from them.
+    /// Adds a record to the others of its name, or removes it from them.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the server did not say that it did so.
@@ -81,7 +82,7 @@ impl Updates {
             .map_err(unmade)?
             .ok_or_else(|| "no update can be signed".to_owned())?;
         let answer = exchange(server, &update.to_vec().map_err(unmade)?).await?;
-        // Whoever refuses a signature has none to answer with, so that a refusal is believed as it is.
+        // A server that refuses a signature cannot sign its answer, so a refusal is accepted unsigned.
         let code = Message::from_vec(&answer)
             .map_err(|error| format!("{server} answers an update with nonsense: {error}"))?
             .metadata

@@ -1,7 +1,7 @@
 //! Which of several gateways orders: the one that holds a key of their store.
 //!
-//! The key goes with its lease. Whatever the holder writes depends on the revision of the key, so that one that was
-//! away for longer than it knows writes nothing any more.
+//! The key goes with its lease. Each write of the holder depends on the revision of the key, so that one that
+//! was away for longer than it knows writes nothing any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const RENEWALS: u32 = 3;
 pub(super) struct Lead {
     store: Arc<dyn Store>,
     key: String,
-    /// Who holds it, for people who look into the store.
+    /// The holder, for people who look into the store.
     holder: Bytes,
     lease: Duration,
     held: Mutex<Option<Held>>,
@@ -29,7 +29,7 @@ pub(super) struct Lead {
 
 #[derive(Clone, Copy)]
 struct Held {
-    /// The fencing value: what the store counts when the key was last written.
+    /// The fencing value: the store's revision when the key was last written.
     revision: u64,
     renewed: Instant,
 }
@@ -44,7 +44,7 @@ impl Lead {
         self.lease / RENEWALS
     }
 
-    /// Takes the lead if nobody has it, and renews it if it is time. Returns whether this gateway has it.
+    /// Takes the lead if it is free, and renews it if it is time. Returns whether this gateway has it.
     pub(super) async fn hold(&self) -> bool {
         self.hold_at(Instant::now()).await
     }
@@ -64,7 +64,7 @@ impl Lead {
             // The lease counts from before the store was asked.
             Ok(revision) => *held = Some(Held { revision, renewed: now }),
             Err(StoreError::Conflict) => *held = None,
-            // Whether it was written is not known: what is held ends when its lease does.
+            // The result of the write is unknown: the lead ends when its lease does.
             Err(_) => {}
         }
         held.is_some()
@@ -86,14 +86,14 @@ impl Lead {
     }
 
     async fn commit_at(&self, now: Instant, writes: Vec<Write>) -> Result<u64, StoreError> {
-        // Nobody renews it meanwhile.
+        // No renewal happens meanwhile.
         let held = self.held.lock().await;
         let held = held.filter(|held| self.is_valid(held, now)).ok_or(StoreError::Conflict)?;
         let condition = Condition::ModifiedAt { key: self.key.clone(), revision: held.revision };
         self.store.commit(Transaction { conditions: vec![condition], writes }).await
     }
 
-    /// Gives the lead to whoever wants it.
+    /// Releases the lead.
     pub(super) async fn resign(&self) {
         let mut held = self.held.lock().await;
         let Some(held) = held.take() else { return };

@@ -1,9 +1,10 @@
-//! What several gateways on one etcd have in common: the account, certificates and attempts, and the answers to an
-//! authority that asks for a proof. One of them orders (`lead`); all of them answer, and show what was ordered.
+//! Shared state of several gateways on one etcd: the account, certificates and attempts, and the answers to
+//! an authority that checks a proof. One of them orders (`lead`); all of them answer, and show the ordered
+//! certificates.
 //!
-//! It stands in a folder beside the resources, and each gateway follows it (`seen`). Private keys are sealed by the
-//! keyring of `data_encryption`. A gateway says which answers it gives, so that the authority is told to ask when
-//! all of them do.
+//! It is in a folder next to the resources, and each gateway follows it (`seen`). Private keys are sealed by
+//! the keyring of `data_encryption`. A gateway records its active answers, so that the authority is called
+//! only when all of them have the answers.
 
 mod lead;
 mod seen;
@@ -38,10 +39,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Within its lease a gateway says so often that it is there.
 const TIMES: u32 = 3;
 
-/// So many leases may pass until all gateways give the proofs: one that has died is gone after one.
+/// All gateways serve the proofs after this many leases: one that has died is gone after one.
 const LEASES: u32 = 2;
 
-/// What a gateway says of itself.
+/// The record of a gateway.
 #[derive(Default, Serialize, Deserialize)]
 struct Presence {
     /// The revision of the proofs that it gives.
@@ -57,7 +58,7 @@ pub(super) struct Shared {
     lease: Duration,
     lead: Lead,
     seen: Mutex<Seen>,
-    /// Something may have been told that this gateway has not heard.
+    /// Changes may have been missed.
     is_behind: AtomicBool,
     /// There is something to say of this gateway.
     news: Notify,
@@ -66,7 +67,7 @@ pub(super) struct Shared {
 /// Who orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Orders {
-    /// Another gateway, or nobody yet.
+    /// Another gateway, or none yet.
     Another,
     /// This gateway, with all that is known of ssls.
     This,
@@ -99,8 +100,8 @@ impl Shared {
         self.lead.period()
     }
 
-    /// Whether this gateway orders. It takes that over if nobody does; one that cannot read all that the others have
-    /// ordered does not, for it would order all of that again.
+    /// Whether this gateway orders. It takes that over if no other does; one that cannot read all
+    /// certificates of the others does not, for it would order all of them again.
     pub(super) async fn who_orders(&self) -> Orders {
         let can_read = self.seen().records().is_some();
         if can_read && self.lead.hold().await {
@@ -115,12 +116,12 @@ impl Shared {
         self.lead.lost().await;
     }
 
-    /// What is known of all ssls; None as long as something of it cannot be read.
+    /// Returns the records of all ssls; None as long as a part of them cannot be read.
     pub(super) fn records(&self) -> Option<BTreeMap<String, Record>> {
         self.seen().records()
     }
 
-    /// The store tells something. Returns what is new of it.
+    /// Processes an event of the store. Returns the news in it.
     pub(super) fn hear(&self, event: &Event) -> Vec<Heard> {
         let open = |sealed: &str| self.keyring.decrypt(sealed);
         match event {
@@ -138,10 +139,10 @@ impl Shared {
         }
     }
 
-    /// Reads what the watch may not have told. Returns what is new of it.
+    /// Reads changes that the watch may have missed. Returns the news in them.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be reached, or has told something meanwhile: it is to be asked again.
+    /// Returns an error if the store cannot be reached, or an event came meanwhile: it is to be called again.
     pub(super) async fn catch_up(&self) -> Result<Vec<Heard>, StoreError> {
         let before = self.seen().changes();
         let records = self.store.list(FOLDER).await?;
@@ -176,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is known of an ssl, if this gateway orders. As long as it does, it tries again.
+    /// Writes the record of an ssl, if this gateway orders. As long as it does, it tries again.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if it orders no more, or the keyring seals nothing.

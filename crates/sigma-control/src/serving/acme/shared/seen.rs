@@ -1,4 +1,4 @@
-//! What a gateway knows of what it shares with others, by what their store tells.
+//! A gateway's view of the shared state, by the events of the store.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::store::{self, Change};
 /// Where all of it is, among what gateways report.
 pub(super) const FOLDER: &str = "data_plane/acme/";
 
-/// What is known of an ssl, and the answers to an authority.
+/// The records of ssls, and the answers to an authority.
 pub(super) const CERTIFICATES: &str = "data_plane/acme/certificates/";
 pub(super) const PROOFS: &str = "data_plane/acme/proofs";
 /// Ssls that an operator wants ordered now.
 pub(super) const DEMANDS: &str = "data_plane/acme/demands/";
 
-/// What is new to a gateway.
+/// A change that is new to a gateway.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::serving::acme) enum Heard {
     /// Something of an ssl.
@@ -44,7 +44,7 @@ impl Seen {
             Change::Put(record) if record.key == PROOFS => {
                 self.changes += 1;
                 self.proofs = record.modified;
-                // What cannot be read proves nothing.
+                // An unreadable record proves nothing.
                 Some(Heard::Proofs(serde_json::from_slice(&record.value).unwrap_or_default()))
             }
             Change::Put(record) => match record.key.strip_prefix(DEMANDS) {
@@ -92,7 +92,7 @@ impl Seen {
         }
     }
 
-    /// Takes in all that there is. Returns what is new of it.
+    /// Replaces the whole state. Returns the news in it.
     pub(super) fn replace(
         &mut self,
         records: &[store::Record],
@@ -104,7 +104,7 @@ impl Seen {
         if !records.iter().any(|record| record.key == PROOFS) {
             heard.push(Heard::Proofs(Vec::new()));
         }
-        // What was demanded while this gateway heard nothing is to be demanded again.
+        // An order that came while this gateway read no events has to be repeated.
         let lasting = records.iter().filter(|record| !record.key.starts_with(DEMANDS));
         let puts = lasting.map(|record| Change::Put(record.clone()));
         heard.extend(puts.filter_map(|put| self.hear(&put, &open)));
@@ -112,7 +112,7 @@ impl Seen {
         heard
     }
 
-    /// What is known of all ssls; None as long as something of it cannot be read.
+    /// Returns the records of all ssls; None as long as a part of them cannot be read.
     pub(super) fn records(&self) -> Option<BTreeMap<String, Record>> {
         let all = self.records.iter();
         all.map(|(ssl, (_, record))| Some((ssl.clone(), record.clone()?))).collect()
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_newer_counts_in_any_order() {
+    fn newer_records_win_in_any_order() {
         let mut seen = Seen::default();
         let mut put = |record| seen.hear(&Change::Put(record), open).is_some();
         assert!(put(of_ssl("1", 5, "sealed-new")));
@@ -185,7 +185,7 @@ mod tests {
         );
         assert_eq!(keys(&seen), Some(vec![("1".to_owned(), "new".to_owned())]));
         let all = [of_ssl("1", 5, "sealed-new"), of_ssl("2", 7, "sealed-two")];
-        // What is known already is not news.
+        // A known record is not news.
         assert_eq!(seen.replace(&all, open).len(), 2);
         assert_eq!(seen.replace(&all[1..], open), [Heard::Proofs(Vec::new())]);
         assert_eq!(keys(&seen), Some(vec![("2".to_owned(), "two".to_owned())]));
@@ -193,9 +193,9 @@ mod tests {
         assert_eq!((seen.hear(&gone, open), keys(&seen)), (None, Some(Vec::new())));
     }
 
-    /// What the watch tells late is older than what this gateway has written meanwhile.
+    /// A late event of the watch is older than this gateway's own writes.
     #[test]
-    fn what_was_written_counts_at_once() {
+    fn own_writes_count_at_once() {
         let mut seen = Seen::default();
         let own = Record { key: "own".into(), ..Record::new("1") };
         seen.keep(&own, 5);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_stands_in_the_way() {
+    fn a_record_that_cannot_be_opened_blocks_ordering() {
         for odd in [
             of_ssl("1", 2, "of another keyring"),
             record(&format!("{CERTIFICATES}1"), 2, &json!([])),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_are_those_that_were_told_last() {
+    fn the_last_proofs_count() {
         let mut seen = Seen::default();
         let proof = Proof {
             name: "a.test".to_owned(),
