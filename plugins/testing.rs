@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 
 use serde_json::Value;
-use sigma_config::described::{schema_of, take_confidential};
-use sigma_config::id::Id;
-use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::resources::Proto;
-use sigma_config::wording::Schema;
 use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{Chunk, Fault, Frame, HeaderId};
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{
     BodyFilter, Configuration, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames,
-    Identity, Kind, Local, Node, Phase, Reply, ResponseStep, Roster, Session,
+    Identity, Kind, Local, Node, Phase, Reply, Resource, ResponseStep, Roster, Session,
 };
+use sigma_schema::described::{schema_of, take_confidential};
+use sigma_schema::id::Id;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::wording::Schema;
 
 /// Returns pseudo-random numbers below a given bound, of a seed: the same ones in every run.
 pub(crate) fn seeded(seed: u64) -> impl FnMut(u64) -> u64 {
@@ -71,8 +71,8 @@ pub(crate) fn entry_beside_proto(name: &str, conf: Value, definition: &str) -> R
             None
         }
 
-        fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
-            (id.as_str() == "1").then(|| Arc::clone(&self.0))
+        fn proto(&self, id: &Id) -> Option<Resource> {
+            (id.as_str() == "1").then(|| Resource::new(Arc::clone(&self.0)))
         }
     }
 

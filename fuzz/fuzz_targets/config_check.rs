@@ -4,9 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use sigma_config::{ParseOptions, parse};
+use sigma_convert::seed::Seeds;
 
 fuzz_target!(|text: &str| {
-    let options = ParseOptions { max_bytes: 64 << 10, ..ParseOptions::default() };
+    let options = ParseOptions { formats: &Seeds::default(), max_bytes: 64 << 10, ..ParseOptions::default() };
     match parse(text, &options) {
         Err(problems) => assert!(!problems.is_empty(), "refused without a problem"),
         Ok(checked) => {

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sigma_config::expr::{Expr, VarName, VarValue, Variables};
+use sigma_schema::expr::{Expr, VarName, VarValue, Variables};
 
 struct Everywhere<'a>(&'a [u8]);
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use sigma_config::kind::Kind;
-use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_config::settings::{RouterKind, UnknownFields};
 use sigma_config::{Surroundings, stored};
 use sigma_plugin::{Node, Roster};

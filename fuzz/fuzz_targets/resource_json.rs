@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::NoPlugins;
+use sigma_schema::plugins::NoPlugins;
 use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 

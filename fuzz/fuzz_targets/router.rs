@@ -9,8 +9,8 @@
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use sigma_config::cidr::CidrSet;
-use sigma_config::expr::{Expr, VarName, VarValue, Variables};
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::expr::{Expr, VarName, VarValue, Variables};
 use sigma_http::Method;
 use sigma_proxy::route::normalize::{UriOptions, normalize_path, normalized};
 use sigma_proxy::route::{Change, MethodSet, Outcome, Params, Request, RouteInput, Router, RouterKind};

@@ -6,9 +6,9 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::json_path::JsonPath;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::json_path::JsonPath;
 
 use sigma_plugin_kit::label_values;
 use sigma_plugin_kit::log_throttle::LogThrottle;

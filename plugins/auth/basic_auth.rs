@@ -6,9 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Confidential;
 
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization, same_secret};
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
 
 /// Allows or denies consumers, groups, routes or services.
 pub(crate) static CONSUMER_RESTRICTION: Descriptor = Descriptor {

@@ -9,9 +9,6 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
@@ -19,6 +16,9 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::message_signatures::base::{self, Component};
 use super::message_signatures::digest as content_digest;

@@ -9,13 +9,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::resources::Confidential;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::owned::texts;
 use sigma_plugin::{
     Auth, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
 };
+use sigma_schema::Confidential;
 
 use super::tokens::object_of;
 use sigma_plugin_kit::fields::{frames, is_name};
@@ -228,8 +228,8 @@ fn refuse(status: u16, message: &'static str) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use sigma_config::plugins::PluginScope;
     use sigma_plugin::Phase as Hook;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, entry, refusal, refusal_in, summary};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::owned::texts;
 use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument};
 

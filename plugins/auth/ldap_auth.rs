@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_http::HeaderId;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Problem;
 
 use super::policy::{AuthPolicy, Cause, Refusal, Scheme, authorization};
 use sigma_plugin_kit::ldap::{
@@ -253,7 +253,7 @@ impl Plugin for LdapAuth {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, entry, refusal, refusal_in, summary, warned};

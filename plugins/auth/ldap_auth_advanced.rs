@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
 };
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use sigma_plugin_kit::ldap::{
     self, Answered, Connection, Directory, Entry, Failure, INVALID_CREDENTIALS, Keeping, NO_SUCH_OBJECT,
@@ -434,7 +434,7 @@ impl Plugin for LdapAuthAdvanced {
 
 #[cfg(test)]
 mod tests {
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};

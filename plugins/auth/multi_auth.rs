@@ -79,7 +79,7 @@ const CHALLENGE: &str = "WWW-Authenticate";
 
 /// The plugins of a configuration as it is written: place, name and configuration of each.
 fn methods(conf: &Value) -> impl Iterator<Item = (String, &String, &Value)> {
-    use sigma_config::problem::{element, member};
+    use sigma_schema::problem::{element, member};
     let items = conf.get("auth_plugins").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     items.iter().enumerate().flat_map(|(at, item)| {
         let plugins = item.as_object().into_iter().flat_map(Map::iter);
@@ -224,8 +224,8 @@ impl Plugin for MultiAuth {
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
-    use sigma_config::plugins::PluginScope;
     use sigma_plugin::Consumer;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, entry, refusal, refusal_in, roster, summary};

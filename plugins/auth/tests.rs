@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Consumer, Consumers, Identity, Phase};
+use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};
 

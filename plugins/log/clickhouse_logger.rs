@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Descriptor};
+use sigma_schema::Confidential;
 
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, Transport};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};

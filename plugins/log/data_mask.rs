@@ -6,10 +6,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::json_path::{Fate, JsonPath};
 use sigma_http::HeaderId;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::json_path::{Fate, JsonPath};
 
 use sigma_plugin_kit::json_body;
 use sigma_plugin_kit::log_throttle::LogThrottle;

@@ -7,11 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::resources::Confidential;
-use sigma_config::template::Template;
 use sigma_plugin::credentials::Masked;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node};
+use sigma_schema::Confidential;
+use sigma_schema::template::Template;
 use tokio::sync::OnceCell;
 
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, OwnFields, Transport, cut};

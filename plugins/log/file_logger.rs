@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
-use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Node, Phase, PhaseSet,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::Expr;
 
 use sigma_plugin_kit::condition;
 use sigma_plugin_kit::log_entry::{EntryConfig, Formats, Logger, Sink};

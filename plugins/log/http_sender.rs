@@ -13,9 +13,9 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use sigma_config::described::CONFIDENTIAL;
-use sigma_config::resources::Confidential;
 use sigma_plugin::machine::{Host, Machine};
+use sigma_schema::Confidential;
+use sigma_schema::described::CONFIDENTIAL;
 use tokio::sync::OnceCell;
 
 use sigma_plugin_kit::service::Keepalive;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::resources::Confidential;
-use sigma_config::template::Template;
 use sigma_plugin::credentials::Masked;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_schema::Confidential;
+use sigma_schema::described::schema_of;
+use sigma_schema::template::Template;
 
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, Transport};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Limits, Processor, Refusal, Sending};

@@ -45,9 +45,9 @@ use tcp_logger::TCP_LOGGER;
 use tencent_cloud_cls::TENCENT_CLOUD_CLS;
 use udp_logger::UDP_LOGGER;
 
-use sigma_config::described::schema_of;
 use sigma_plugin::{Configuration, Descriptor, Phase, PhaseSet};
 use sigma_plugin_kit::{batch, log_entry};
+use sigma_schema::described::schema_of;
 
 /// Shared parts of plugins that ship entries in batches, with bodies where they are wanted; to be completed
 /// with `..shipper::<C>()`.

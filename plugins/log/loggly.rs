@@ -7,11 +7,11 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::plugins::PluginScope;
 
 use super::http_sender::{Address, Fields, HttpSender, Transport};
 use super::rfc5424;

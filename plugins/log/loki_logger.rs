@@ -7,11 +7,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::template::Template;
 use sigma_plugin::credentials::Masked;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
+use sigma_schema::template::Template;
 
 use super::http_sender::{Address, Endpoints, Fields, HttpSender, OwnFields, Transport, cut};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::Problem;
 use sigma_plugin::{Context, Env};
+use sigma_schema::Problem;
 
 use sigma_plugin_kit::batch::Processor;
 use sigma_plugin_kit::log_entry::{self, EntryConfig, Formats, Logger, Sink};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::rfc5424;
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Plugin};
+use sigma_schema::Confidential;
 
 use super::http_sender::{Address, Fields, HttpSender, Transport};
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::{Build, Configuration, Descriptor};
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use sigma_plugin_kit::batch::{self, BatchSettings, Destination, Processor, Sending};
 use sigma_plugin_kit::log_entry::{self, EntryConfig, Logger};

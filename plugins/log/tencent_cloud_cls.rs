@@ -9,12 +9,12 @@ use prost::encoding::{encode_key, encode_varint, encoded_len_varint};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::resources::Confidential;
 use sigma_plugin::hex;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Node, Plugin, ResponseStep, Step,
 };
+use sigma_schema::Confidential;
 use tokio::sync::OnceCell;
 
 use super::http_sender::{Address, Fields, HttpSender, Transport, cut};

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::wording::pcre::Pattern;
 use sigma_http::Method;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
 };
 use sigma_plugin_kit::cross_origin::CrossOrigin;
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::wording::pcre::Pattern;
 
 /// Lets pages of other origins read answers.
 pub(crate) static CORS: Descriptor = Descriptor {
@@ -310,7 +310,7 @@ impl Plugin for Cors {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::{PluginSchemas, PluginScope};
+    use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
     use super::*;
     use crate::testing::{Case, entry, entry_with, refusal, roster, summary, warned};

@@ -9,15 +9,15 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::resources::Confidential;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::owned::texts;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::cookie;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use sigma_plugin_kit::fields::is_name;
 

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
-use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
@@ -17,6 +15,8 @@ use sigma_plugin::variables::{host_name, percent_encode_path};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::template::Template;
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, sets_cookie};
 use super::person::Person;
@@ -420,7 +420,7 @@ impl Plugin for ForwardAuth {
 
 #[cfg(test)]
 mod tests {
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use serde_json::json;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::template::Template;
 use sigma_http::Headers;
 use sigma_plugin::outbound::{Answer, Call, CallError};
 use sigma_plugin::{Build, Context, Env, Reply, Slot, Step};
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::asked_once::Question;
 use sigma_plugin_kit::decisions::{Bound, Key, KeyOf};

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{
     Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Phase, PhaseSet, Plugin, Reply,
     Session, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::refusal::{self, Refusal};
 use sigma_plugin_kit::networks::Networks;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Env, Reply, Step};
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 /// The action of a restriction on refused requests; to be flattened into its configuration.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]

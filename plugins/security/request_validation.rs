@@ -6,11 +6,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::wording::Schema;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::wording::Schema;
 
 use sigma_plugin_kit::json_body::{self, Unread};
 

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_config::wording::pcre::Pattern;
 use sigma_http::HeaderId;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::wording::pcre::Pattern;
 
 use super::refusal::{self, Refusal};
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::template::Template;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::response_fields::Fields;
 

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_http::HeaderId;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
 
 /// The plugin.
 pub(crate) static CLIENT_CONTROL: Descriptor = Descriptor {
@@ -84,7 +84,7 @@ impl Plugin for ClientControl {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, assert_refusal, entry, summary, warned};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::dubbo::{BODY_BYTES_MAX, Call, Form};
 use sigma_plugin::dubbo::DubboCall;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::described::schema_of;
 
 const NAME: &str = "dubbo-proxy";
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::expr::Expr;
-use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::expr::Expr;
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::response_fields::Fields;
 

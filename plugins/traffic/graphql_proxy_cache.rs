@@ -6,8 +6,6 @@ use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisks, CacheOrder, CacheRule, Lifetime, Tells, key_end};
 use sigma_plugin::graphql::{self, Definition, Message, NoMessage, Operation};
@@ -16,6 +14,8 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 use super::proxy_cache::Strategy;
 use super::proxy_cache::zones::Attributes as ZoneAttributes;

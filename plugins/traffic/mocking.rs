@@ -8,9 +8,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::response_fields::Fields;
 

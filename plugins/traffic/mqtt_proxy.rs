@@ -175,7 +175,7 @@ impl FlowPlugin for MqttProxy {
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{refusal, refusal_in};

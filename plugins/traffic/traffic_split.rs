@@ -5,9 +5,6 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::described::{CONFIDENTIAL, OWN_DEFAULT, take_descriptions};
-use sigma_config::expr::{Expr, Variables};
-use sigma_config::id::Id;
 use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
 use sigma_config::stored;
@@ -17,6 +14,9 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Phase, PhaseSet, Plugin,
     Session, Step,
 };
+use sigma_schema::described::{CONFIDENTIAL, OWN_DEFAULT, take_descriptions};
+use sigma_schema::expr::{Expr, Variables};
+use sigma_schema::id::Id;
 
 use sigma_plugin_kit::condition;
 use sigma_plugin_kit::turns::Entries;
@@ -260,7 +260,7 @@ impl Plugin for TrafficSplit {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::{PluginSchemas as _, PluginScope};
+    use sigma_schema::plugins::{PluginSchemas as _, PluginScope};
 
     use super::*;
     use crate::testing::{Case, entry, refusal};

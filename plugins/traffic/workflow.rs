@@ -6,16 +6,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::expr::{Certainty, Expr};
-use sigma_config::problem::{element, member};
-use sigma_config::wording::Schema;
 use sigma_plugin::descriptor::Child;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Entry, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::{Certainty, Expr};
+use sigma_schema::problem::{element, member};
+use sigma_schema::wording::Schema;
 
 use sigma_plugin_kit::condition;
 
@@ -266,7 +266,7 @@ impl Plugin for Workflow {
 
 #[cfg(test)]
 mod tests {
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, entry, refusal, refusal_in, summary, warned};

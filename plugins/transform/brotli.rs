@@ -6,11 +6,11 @@ use brotli::enc::StandardAlloc;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
+use sigma_schema::described::schema_of;
 
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 use sigma_plugin_kit::budget::Budget;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::HeaderId;
 use sigma_http::head::reason_phrase;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep};
+use sigma_schema::described::schema_of;
 
 use sigma_plugin_kit::changed_body::describes_body;
 use sigma_plugin_kit::fields::frames;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::template::Template;
 use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::record::Source;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
 };
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::changed_body::describes_body;
 use sigma_plugin_kit::fields::frames;

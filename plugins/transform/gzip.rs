@@ -8,11 +8,11 @@ use std::sync::Arc;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::{Headers, Method};
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
+use sigma_schema::described::schema_of;
 
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 use sigma_plugin_kit::budget::Budget;

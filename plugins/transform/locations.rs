@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::template::Template;
 use sigma_http::Headers;
 use sigma_plugin::Context;
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::substitute::Substitution;
 

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_http::{HeaderId, is_authority};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::{percent_decoded, percent_encode_path};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 use super::percent::{encode_component, percent_encoded};
 use super::query_rules::QueryRules;

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::template::Template;
 use sigma_plugin::Context;
 use sigma_plugin::variables::percent_decoded;
+use sigma_schema::template::Template;
 
 use super::percent::encode_component;
 

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::cidr::CidrSet;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::stored::TRUSTS_ANY_PEER;
 use sigma_http::HeaderId;
 use sigma_plugin::forwarded::{self, parse};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::networks::Networks;

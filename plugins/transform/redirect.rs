@@ -5,10 +5,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use sigma_config::described::schema_of;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::described::schema_of;
 
 use super::percent::{encode_component, percent_encoded};
 use super::uri_template::{UriTemplate, encode_path, escape_illegal};

@@ -6,14 +6,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
-use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
     Transform,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::Expr;
 
 use super::locations::{CookieConfig, Locations, Replacement};
 use sigma_plugin_kit::budget::{Budget, Held};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::described::schema_of;
 use sigma_http::{Fault, FaultKind, HeaderId};
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
     Transform,
 };
+use sigma_schema::described::schema_of;
 
 use super::whole_body::{Remake, WholeBody};
 use sigma_plugin_kit::budget::{Budget, Held};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sigma_config::Problem;
-use sigma_config::expr::Expr;
-use sigma_config::problem::{element, member};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::expr::Expr;
+use sigma_schema::problem::{element, member};
 
 use sigma_plugin_kit::fields::{Added, FieldRules, Fields, Notation, changed_fields};
 use sigma_plugin_kit::turns::Entries;
@@ -160,7 +160,7 @@ impl Plugin for TrafficLabel {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, assert_refusal, entry, warned};

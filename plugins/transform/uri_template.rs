@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_plugin::Context;
 use sigma_plugin::variables::percent_encode_path;
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 use super::percent::{encode_component, percent_encoded};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
+use sigma_schema::described::schema_of;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 

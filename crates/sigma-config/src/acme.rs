@@ -6,9 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dns::NameServer;
-use crate::resources::{AcmeChallenge, CertificateKey, Confidential, Ssl};
+use crate::resources::{AcmeChallenge, CertificateKey, Ssl};
 use crate::rules::acme::{ORDER_TIMEOUT_S, PROPAGATION_TIMEOUT_S, RETRY_MAX_S, RETRY_S};
 use crate::rules::hosts::is_dns_name;
+use sigma_schema::Confidential;
 
 /// An account elsewhere that the one at the authority is bound to (RFC 8555 §7.3.4); the authority
 /// tells both values.

@@ -10,15 +10,16 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::expr::Expr;
-use crate::expr::known::NAMES;
 use crate::kind::Kind;
 use crate::pem;
-use crate::plugins::{PluginSchemas, is_disabled};
-use crate::problem::{Problem, element, member};
+use crate::plugins::is_disabled;
 use crate::resources::{Plugins, Resources, Route};
 use crate::rules::{self, Object};
 use crate::settings::{RouterKind, Settings, StreamListener, UnknownFields};
+use sigma_schema::expr::Expr;
+use sigma_schema::expr::known::NAMES;
+use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::problem::{Problem, element, member};
 
 /// The surroundings that a resource is looked at with.
 #[derive(Clone, Copy)]

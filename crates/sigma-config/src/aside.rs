@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::document::Document;
 use crate::kind::{Kind, ResourceKey};
-use crate::problem::Problem;
 use crate::resources::{Resources, SECTIONS};
 use crate::{check, stored};
+use sigma_schema::document::Document;
+use sigma_schema::problem::Problem;
 
 /// An item that is not served as it was written: its place is closed if it is known, so that nothing
 /// else takes its requests.

@@ -1,6 +1,6 @@
 //! The schemas that files and stores are checked by, bundled with this program.
 //!
-//! What is in the folder beside this file is made from the types, see [`crate::described`], without what only explains.
+//! What is in the folder beside this file is made from the types, see [`sigma_schema::described`], without what only explains.
 //! To make it at every start took longer than all the rest of a start together, and clients wait while a gateway that
 //! has died is replaced. So a test makes it: it fails where the types say something else, and `SIGMA_BLESS=1` takes that
 //! over, once somebody has read the difference. Clients build forms and checks from these schemas: they are promised.
@@ -82,10 +82,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::described::schema_of;
     use crate::resources::{SECTIONS, apisix_schema, apisix_secret_schema};
     use crate::settings::Settings;
-    use crate::wording::INERT;
+    use sigma_schema::described::schema_of;
+    use sigma_schema::wording::INERT;
 
     /// Takes out what only explains; why a field does nothing is what those who write it are warned of.
     fn without_explanations(schema: &mut Value) {

@@ -10,17 +10,19 @@ use serde_json::Value;
 
 use crate::crypt::Keyring;
 use crate::discovery::Registry;
-use crate::document::Document;
-use crate::id::{Id, text_of_id};
 use crate::kind::Kind;
-use crate::plugins::{BUILD_HINT, EnabledPlugins, PluginSchemas, PluginScope, unknown_plugin};
-use crate::problem::{Problem, closest, element, join, member};
+use crate::plugins::{BUILD_HINT, EnabledPlugins, unknown_plugin};
 use crate::profile::Profile;
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
 use crate::rules::Object;
 use crate::settings::{RouterKind, UnknownFields};
 use crate::stored::{self, duplicate_global_plugin, nested_members, references, wrong_ssl_type};
-use crate::{ParseOptions, Surroundings, schema, wording};
+use crate::{ParseOptions, Surroundings, schema};
+use sigma_schema::document::Document;
+use sigma_schema::id::{Id, text_of_id};
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::problem::{Problem, closest, element, join, member};
+use sigma_schema::wording;
 
 /// The problems that were found so far.
 #[derive(Debug, Default)]
@@ -32,7 +34,7 @@ pub(crate) struct Findings {
     /// Listeners that the document names, before those that stand for both address families become two.
     pub(crate) written_listeners: usize,
     /// The format that the document was translated from.
-    pub(crate) seed: Option<crate::seed::Format>,
+    pub(crate) format: Option<&'static str>,
 }
 
 /// Checks every rule of `document`, whose short forms are expanded.

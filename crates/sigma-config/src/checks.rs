@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::described::without_defaults;
+use sigma_schema::described::without_defaults;
 
 /// Health checks: at least one of the three.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -68,7 +68,7 @@ pub struct Active {
     pub concurrency: u32,
     /// Host header of a probe; unset: the node's host.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<crate::forms::HostPattern>")]
+    #[schemars(with = "Option<sigma_schema::forms::HostPattern>")]
     pub host: Option<String>,
     /// Port to probe; unset: the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct Active {
     #[schemars(length(max = 256))]
     pub grpc_service: Option<String>,
     /// Method of a probe.
-    #[schemars(with = "crate::forms::MethodName")]
+    #[schemars(with = "sigma_schema::forms::MethodName")]
     pub http_method: String,
     /// Path of a probe.
     pub http_path: String,

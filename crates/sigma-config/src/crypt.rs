@@ -14,9 +14,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::kind::Kind;
-use crate::plugins::{PluginSchemas, PluginScope, scope_of};
+use crate::plugins::scope_of;
 use crate::reference::is_reference;
 use crate::settings::DataEncryption;
+use sigma_schema::confidential::MASK;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 pub use crate::public_keyring::DEFAULT_KEYRING;
 
@@ -168,10 +170,6 @@ impl Keyring {
         left
     }
 }
-
-/// The text that stands in an answer for a secret that its reader must not see. Not the
-/// ciphertext: the keyring may be the one that everybody knows.
-pub const MASK: &str = "***";
 
 /// Hides everything secret of a resource: the secret fields of its plugins, that of sessions, private
 /// keys wherever they stand, and what secret managers ask for. References stay: they tell nothing.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use sigma_schema::docs::{cell, type_with_references, words_of};
 
-use crate::forms;
 use crate::schema;
 
 /// The JSON schema of a configuration in its full form (no shorthand), draft 2020-12.
@@ -66,19 +66,6 @@ fn title_of(name: &str) -> String {
     title
 }
 
-/// The words of an enumeration, each with its meaning.
-fn words_of(definition: &Value) -> Vec<(&str, &str)> {
-    let branches = definition.get("oneOf").and_then(Value::as_array).into_iter().flatten();
-    branches.chain(std::iter::once(definition)).flat_map(words_of_branch).collect()
-}
-
-fn words_of_branch(branch: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let meaning = branch.get("description").and_then(Value::as_str).unwrap_or_default();
-    let constant = branch.get("const").into_iter();
-    let several = branch.get("enum").and_then(Value::as_array).into_iter().flatten();
-    constant.chain(several).filter_map(move |word| Some((word.as_str()?, meaning)))
-}
-
 fn section(out: &mut String, title: &str, object: &Value) {
     heading(out, title, object);
     out.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
@@ -101,7 +88,7 @@ fn section(out: &mut String, title: &str, object: &Value) {
         let _ = writeln!(
             out,
             "| `{key}` | {} | {default} | {} |",
-            cell(&type_of(property)),
+            cell(&type_with_references(property, &reference)),
             cell(property.get("description").and_then(Value::as_str).unwrap_or_default())
         );
     }
@@ -122,118 +109,18 @@ fn heading(out: &mut String, title: &str, object: &Value) {
     }
 }
 
-/// The type of a property of any JSON schema in words, as [`reference_markdown`] has it.
-#[must_use]
-pub fn type_in_words(property: &Value) -> String {
-    type_of(property)
-}
-
-fn type_of(property: &Value) -> String {
-    let Some(object) = property.as_object() else { return "any".to_owned() };
-    if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
-        return reference(name);
-    }
-    // Beside a type they are conditions.
-    for key in ["anyOf", "oneOf"].into_iter().filter(|_| !object.contains_key("type")) {
-        if let Some(branches) = object.get(key).and_then(Value::as_array) {
-            let mut kinds: Vec<String> = branches.iter().map(type_of).filter(|name| name != "null").collect();
-            // A form that is said in several ways is said once.
-            if kinds.iter().any(|kind| kind.starts_with("string (")) {
-                kinds.retain(|kind| kind != "string");
-            }
-            return either(kinds.into_iter());
-        }
-    }
-    let words = words_of(property);
-    if !words.is_empty() {
-        return either(words.into_iter().map(|(word, _)| format!("`{word}`")));
-    }
-    let names: Vec<&str> = match object.get("type") {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => return "any".to_owned(),
-    };
-    let several = names.len() > 1;
-    either(names.into_iter().filter(|name| !several || *name != "null").map(|name| simple(name, object)))
-}
-
 /// A definition: a link to its table, or what it is.
 fn reference(name: &str) -> String {
     let Some(definition) = schema::definitions().and_then(|all| all.get(name)) else {
         return "any".to_owned();
     };
     match form_of(definition) {
-        DefinitionForm::Inline => type_of(definition),
+        DefinitionForm::Inline => type_with_references(definition, &reference),
         DefinitionForm::Object | DefinitionForm::Words => {
             let title = title_of(name).to_lowercase();
             format!("[{title}](#{})", title.replace(' ', "-"))
         }
     }
-}
-
-/// Each kind of value once.
-fn either(kinds: impl Iterator<Item = String>) -> String {
-    let mut shown: Vec<String> = Vec::new();
-    for kind in kinds {
-        if !shown.contains(&kind) {
-            shown.push(kind);
-        }
-    }
-    shown.join(" or ")
-}
-
-/// A value of one of JSON's types.
-fn simple(name: &str, property: &Map<String, Value>) -> String {
-    let text = |key: &str| property.get(key).and_then(Value::as_str);
-    match name {
-        "array" => match property.get("items") {
-            Some(items) => format!("list of {}", plural(&type_of(items))),
-            None => "list".to_owned(),
-        },
-        "object" => match property
-            .get("additionalProperties")
-            .or_else(|| property.get("patternProperties")?.get(".*"))
-            .filter(|values| values.is_object())
-        {
-            Some(values) if type_of(values) != "any" => format!("object of {}", plural(&type_of(values))),
-            _ => "object".to_owned(),
-        },
-        "string" => {
-            let form = text("format").and_then(forms::of_format);
-            let form = form.or_else(|| text("pattern").and_then(forms::of_pattern));
-            match form.and_then(|form| form.shown) {
-                Some(form) => format!("string ({form})"),
-                None => "string".to_owned(),
-            }
-        }
-        "integer" | "number" => format!("{name}{}", range_of(property)),
-        other => other.to_owned(),
-    }
-}
-
-/// `integer from 1` as `integers from 1`; a link stays as it is.
-fn plural(kind: &str) -> String {
-    let nouns = ["string", "integer", "number", "boolean", "object", "list"];
-    match nouns.iter().find_map(|noun| Some((noun, kind.strip_prefix(noun)?))) {
-        Some((noun, rest)) => format!("{noun}s{rest}"),
-        None => kind.to_owned(),
-    }
-}
-
-fn range_of(property: &Map<String, Value>) -> String {
-    let bound = |key: &str| property.get(key).filter(|bound| bound.as_f64().is_some_and(|b| b.abs() < 1e9));
-    match (bound("minimum"), bound("maximum"), bound("exclusiveMinimum")) {
-        (Some(low), Some(high), _) => format!(" {low} to {high}"),
-        (Some(low), None, _) => format!(" from {low}"),
-        (None, _, Some(low)) => format!(" more than {low}"),
-        _ => String::new(),
-    }
-}
-
-/// Text for one table cell.
-#[must_use]
-pub fn cell(text: &str) -> String {
-    text.replace('\n', " ").replace('|', "\\|")
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ mod wanted;
 
 use serde_json::{Map, Value};
 
-use crate::document::Document;
-use crate::plugins::PluginSchemas;
-use crate::problem::{Problem, element, member};
+use sigma_schema::document::Document;
+use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::problem::{Problem, element, member};
 use wanted::{Fields, Wanted};
 
 /// The part of a configuration that a document holds, which decides over the types of its fields.

@@ -1,12 +1,11 @@
 //! The configuration that an operator writes, checked once into types that cannot be wrong.
 //!
-//! The way of a text: [`document`] (JSON or YAML, with lines) → [`seed`] (Sigma's and NiubiX's own
-//! formats are translated) → [`env`] (variables) → shorthands → schema → rules across fields →
-//! types. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
+//! The way of a text: [`Document`] (JSON or YAML, with lines) → [`Formats`] (formats of other programs are translated)
+//! → [`env`] (variables) → shorthands → schema → rules across fields → types. Every step reports all that it finds, as
+//! [`Problem`]s with path, line, reason and remedy.
 //! No I/O happens here: the caller brings the text and the environment.
 
 pub mod acme;
-mod address;
 mod advice;
 mod aside;
 pub mod audit_log;
@@ -14,68 +13,55 @@ mod bundled;
 pub mod cache;
 mod check;
 pub mod checks;
-pub mod cidr;
 pub mod crypt;
-pub mod described;
 pub mod discovery;
 pub mod dns;
 pub mod docs;
-pub mod document;
 pub mod env;
-pub mod expr;
-pub mod forms;
 pub mod geoip;
 pub mod health_events;
 pub mod health_file;
 pub mod health_sharing;
 pub mod history;
-pub mod id;
 pub mod io;
-pub mod json_path;
 pub mod kind;
 pub mod live;
 pub mod members;
 pub mod nodes;
-pub mod openapi;
 mod pem;
 pub mod plugins;
-pub mod problem;
 pub mod process;
 pub mod profile;
-pub mod proto;
 mod public_keyring;
 pub mod reference;
 pub mod resources;
 mod rules;
 mod schema;
-pub mod seed;
 pub mod settings;
 pub mod shorthand;
 pub mod store;
 pub mod stored;
-mod synonyms;
 pub mod table;
 pub mod tap;
-pub mod template;
 pub mod tls;
 pub mod valid_part;
-pub mod wording;
 
 pub use advice::Surroundings;
 pub use aside::SetAside;
-pub use problem::Problem;
 
 use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use document::Document;
-use plugins::{NoPlugins, PluginSchemas};
 use profile::Profile;
 use resources::{Resources, SECTIONS};
 use rules::Object;
 use settings::Settings;
+use sigma_schema::Problem;
+use sigma_schema::document::Document;
+use sigma_schema::formats::{Formats, OwnFormat};
+use sigma_schema::plugins::{NoPlugins, PluginSchemas};
 
 /// Everything an operator wrote, checked.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -110,8 +96,8 @@ pub struct Checked {
     pub warnings: Vec<Problem>,
     /// Items that are not served, with [`ParseOptions::skip_invalid`].
     pub set_aside: Vec<SetAside>,
-    /// The format that it was translated from; None for Sigma's own.
-    pub seed: Option<seed::Format>,
+    /// The name of the format that it was translated from, e.g. `niubix.json`; None for Sigma's own.
+    pub format: Option<&'static str>,
 }
 
 impl Checked {
@@ -126,10 +112,8 @@ impl Checked {
 pub struct ParseOptions<'a> {
     /// The environment.
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// Text of `options.json`, which accompanies the `sigma.json` of 0.1.0-alpha.
-    pub companion: Option<&'a str>,
-    /// The number of `-instance` on the command line of 0.1.0-alpha.
-    pub instances: Option<u16>,
+    /// The formats that the text may have besides Sigma's own.
+    pub formats: &'a dyn Formats,
     /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource
     /// replaces an earlier one with its id, and references between resources are not checked.
     pub standalone_mode: bool,
@@ -147,8 +131,7 @@ impl Default for ParseOptions<'_> {
     fn default() -> Self {
         ParseOptions {
             env: &|_| None,
-            companion: None,
-            instances: None,
+            formats: &OwnFormat,
             standalone_mode: false,
             skip_invalid: false,
             plugins: &NoPlugins,
@@ -191,7 +174,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     }
     once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
-    Ok(Checked { config, warnings: found.warnings, set_aside, seed: found.seed })
+    Ok(Checked { config, warnings: found.warnings, set_aside, format: found.format })
 }
 
 /// The pid file that a configuration names, whatever else is wrong with it: commands that act on a process need no more.
@@ -244,7 +227,7 @@ fn prepared(
     found: &mut check::Findings,
 ) -> Result<Document, Vec<Problem>> {
     let mut document = Document::parse(text, options.max_bytes)?;
-    if let Some(problem) = seed::recognised(&document) {
+    if let Some(problem) = options.formats.refuse(&document) {
         return Err(vec![problem]);
     }
     if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
@@ -252,12 +235,12 @@ fn prepared(
             Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
         found.errors.push(problem);
     }
-    let holds = match seed::detect(&document) {
+    let holds = match options.formats.detect(&document) {
         Some(_) => env::Holds::Foreign,
         None => env::Holds::File(options.plugins),
     };
     found.errors.extend(env::substitute(&mut document, holds, options.env));
-    translate_seed(&mut document, options, found)?;
+    translate(&mut document, options, found)?;
     shorthand::expand(&mut document, found);
     if let Some(root) = document.value.as_object_mut()
         && let Some(profile) = Profile::of_document(root)
@@ -267,15 +250,14 @@ fn prepared(
     Ok(document)
 }
 
-fn translate_seed(
+fn translate(
     document: &mut Document,
     options: &ParseOptions<'_>,
     found: &mut check::Findings,
 ) -> Result<(), Vec<Problem>> {
-    let Some(format) = seed::detect(document) else { return Ok(()) };
-    let companion = options.companion.map(|text| Document::parse(text, options.max_bytes)).transpose()?;
-    found.seed = Some(format);
-    match seed::translate(format, document, companion.as_ref(), options.instances) {
+    let Some(format) = options.formats.detect(document) else { return Ok(()) };
+    found.format = Some(format);
+    match options.formats.translate(document) {
         Ok((value, warnings)) => {
             found.warnings.extend(warnings);
             document.value = value;
@@ -307,7 +289,10 @@ fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Finding
         let valid: Vec<_> = list.filter(|(index, _)| !invalid.contains(&(section, *index))).collect();
         items(document, &valid, section, &mut config.resources, found);
     }
-    match Settings::deserialize(&*stored::conform(&Value::Object(settings), bundled::of_settings())) {
+    match Settings::deserialize(&*sigma_schema::conform::conform(
+        &Value::Object(settings),
+        bundled::of_settings(),
+    )) {
         Ok(settings) => config.settings = settings,
         Err(error) => found.errors.push(document.problem("", "invalid", error.to_string())),
     }
@@ -332,7 +317,7 @@ fn items(
         match stored::typed(check::kind_of(section, item), &id.unwrap_or_default(), item) {
             Ok(item) => drop(into.put(item, *index as u64)),
             Err(error) => {
-                let pointer = problem::element(section, *index);
+                let pointer = sigma_schema::problem::element(section, *index);
                 found.errors.push(document.problem(&pointer, "invalid", error));
             }
         }

@@ -50,7 +50,7 @@ impl<'a> SecretRef<'a> {
 /// Whether a text begins like a reference. APISIX then checks nothing else of it.
 #[must_use]
 pub fn is_reference(text: &str) -> bool {
-    crate::wording::is_secret_reference(text)
+    sigma_schema::wording::is_secret_reference(text)
 }
 
 /// The text behind `$env://`, in any case.

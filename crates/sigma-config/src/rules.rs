@@ -17,15 +17,15 @@ pub(crate) mod ssl_pair;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::cidr::Cidr;
 use crate::discovery::{Registry, check_service};
-use crate::expr::Expr;
-use crate::nodes::{split_address, split_node};
 use crate::pem;
-use crate::problem::{Problem, closest, element, member};
-use crate::proto;
 use crate::reference::is_reference;
 use crate::resources::DiscoveryArgs;
+use sigma_schema::cidr::Cidr;
+use sigma_schema::expr::Expr;
+use sigma_schema::node_address::{split_address, split_node};
+use sigma_schema::problem::{Problem, closest, element, member};
+use sigma_schema::proto;
 
 pub(crate) use node_states::strangers;
 
@@ -371,7 +371,7 @@ pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Problem> {
         }
     }
     if let Some(protocol) = route.get("protocol").and_then(Value::as_object) {
-        let superior = protocol.get("superior_id").and_then(crate::id::text_of_id);
+        let superior = protocol.get("superior_id").and_then(sigma_schema::id::text_of_id);
         if superior.is_some() && superior.as_deref() == id {
             let message = "stream route can not set itself as superior_id";
             found.push(problem("protocol.superior_id", "reference", message, "name another one"));

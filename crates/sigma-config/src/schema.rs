@@ -6,12 +6,12 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::bundled;
-use crate::described::take_confidential;
-use crate::document::Document;
-use crate::problem::Problem;
 use crate::resources::{SECTIONS, Sections};
 use crate::settings::Settings;
-use crate::wording;
+use sigma_schema::described::take_confidential;
+use sigma_schema::document::Document;
+use sigma_schema::problem::Problem;
+use sigma_schema::wording;
 
 /// The JSON schema of a configuration in its full form.
 pub(crate) fn schema() -> &'static Value {

@@ -21,10 +21,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::expr::Expr;
-use crate::forms::CidrText;
+use sigma_schema::expr::Expr;
+use sigma_schema::forms::CidrText;
 
-pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub(crate) use client_address::breaches as client_address_breaches;
 pub use client_address::{AddressField, ClientAddress};
 pub use compat::{Compat, UnknownFields};
@@ -35,6 +34,7 @@ pub use operators::{
 };
 pub use router::{AmbiguousPaths, ForwardPath, Methods, Router};
 pub use shedding::LoadShedding;
+pub use sigma_schema::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub use timeouts::Timeouts;
 pub use tolerance::Tolerate;
 pub use untrusted::UntrustedFields;
@@ -368,7 +368,7 @@ pub struct Settings {
     pub router: Router,
     /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
     #[schemars(with = "Vec<CidrText>")]
-    pub trusted_addresses: crate::cidr::CidrSet,
+    pub trusted_addresses: sigma_schema::cidr::CidrSet,
     /// Where peers in `trusted_addresses` tell the client's address; unset: nowhere, the peer is the client unless the
     /// plugin real-ip says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -533,7 +533,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             load_shedding: LoadShedding::default(),
             router: Router::default(),
-            trusted_addresses: crate::cidr::CidrSet::default(),
+            trusted_addresses: sigma_schema::cidr::CidrSet::default(),
             client_address: None,
             access_log: AccessLog::default(),
             error_log: ErrorLog::default(),

@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::bundled;
 use crate::check::Findings;
-use crate::document::Document;
 use crate::env::{self, Holds};
-use crate::plugins::PluginSchemas;
-use crate::problem::{Problem, element, member};
 use crate::resources::SECTIONS;
 use crate::rules::hosts;
+use sigma_schema::document::Document;
+use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::problem::{Problem, element, member};
 
 /// Protocols that the short form of an upstream may start with.
 const SCHEMES: [&str; 4] = ["http", "https", "grpc", "grpcs"];
@@ -261,14 +261,14 @@ fn parse_url(url: &str) -> Result<(&str, Cow<'_, str>, Option<u16>), String> {
     if authority.contains(['/', '?', '#', '@']) {
         return Err(format!("`{url}` has more than a scheme, a host and a port"));
     }
-    let (host, port) = crate::nodes::split_address(authority)?;
+    let (host, port) = sigma_schema::node_address::split_address(authority)?;
     Ok((scheme, host, port))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::NoPlugins;
+    use sigma_schema::plugins::NoPlugins;
 
     fn read(text: &str) -> Result<Resources, Vec<Problem>> {
         let env = |name: &str| (name == "NODE").then(|| "http://a:1".to_owned());

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::plugins::{PluginRefusal, PluginScope};
 use crate::stored::tests::{TestPlugins, pem};
 use crate::table::Resource;
+use sigma_schema::plugins::{PluginRefusal, PluginScope};
 
 fn options() -> ParseOptions<'static> {
     ParseOptions {
@@ -640,50 +640,6 @@ proptest! {
             "timeout": {"connect": 1, "send": 2, "read": read},
         })).collect();
         reads_back(&accepted(&json!({"routes": routes, "limits": {"request_headers": headers}}).to_string()));
-    }
-}
-
-#[test]
-fn seed_documents_pass_the_whole_way() {
-    for text in
-        [include_str!("seed/golden/sigma-every-key.json"), include_str!("seed/golden/niubix-every-key.json")]
-    {
-        let options = ParseOptions { plugins: &AnyPlugin, ..options() };
-        let checked = parse(text, &options).unwrap_or_else(|problems| panic!("{problems:?}"));
-        assert!(!checked.config.resources.routes.is_empty());
-        // Once through text, since JSON does not tell 1.0 from 1.
-        let again = parse(&checked.normalized().to_string(), &options).unwrap();
-        let third = parse(&again.normalized().to_string(), &options).unwrap();
-        assert_eq!(third.config, again.config);
-    }
-}
-
-/// Plugins of any name, that take any configuration: the real ones live above this crate.
-struct AnyPlugin;
-
-impl PluginSchemas for AnyPlugin {
-    fn names(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    fn schema(&self, _: &str, _: PluginScope) -> Option<&Value> {
-        Some(&Value::Bool(true))
-    }
-
-    fn is_auth(&self, _: &str) -> bool {
-        false
-    }
-
-    fn check(&self, _: &str, _: PluginScope, _: &Value) -> Result<(), PluginRefusal> {
-        Ok(())
-    }
-
-    fn unique_attribute(&self, _: &str) -> Option<&str> {
-        None
-    }
-
-    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
-        Vec::new()
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cidr::CidrSet;
-use crate::forms::CidrText;
 use crate::resources::TlsVersion;
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::forms::CidrText;
 
 /// A protocol that clients may agree on above TLS (RFC 7301).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -7,10 +7,11 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::document::Document;
-use crate::problem::element;
 use crate::resources::SECTIONS;
-use crate::{Config, ParseOptions, Problem, check, prepared, typed};
+use crate::{Config, ParseOptions, check, prepared, typed};
+use sigma_schema::Problem;
+use sigma_schema::document::Document;
+use sigma_schema::problem::element;
 
 /// The parts of a file that no problem lies in. For finding further problems, never for running.
 #[derive(Debug, Default)]

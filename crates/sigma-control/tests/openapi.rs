@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use sigma_config::crypt::{DEFAULT_KEYRING, Keyring};
-use sigma_config::plugins::NoPlugins;
 use sigma_config::settings::{Admin, AdminKey, AdminRole};
 use sigma_control::admin::{self, AdminState};
 use sigma_control::store::memory::Memory;
+use sigma_schema::plugins::NoPlugins;
 
 /// Requests for each of about eighty operations.
 const EXAMPLES: &str = "8";

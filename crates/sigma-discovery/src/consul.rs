@@ -13,7 +13,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::HeaderName;
 use serde_json::Value;
 use sigma_config::discovery::{Consul, ConsulAgents, ConsulTimeout, Registry, SortType};
-use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
+use sigma_config::resources::{DiscoveryArgs, Node};
+use sigma_schema::Confidential;
 use tokio::sync::Semaphore;
 
 use crate::http::{Answer, Http, Members, Question, Trust};

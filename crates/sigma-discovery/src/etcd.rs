@@ -13,7 +13,8 @@ use reqwest::Method;
 use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
 use sigma_config::discovery::{DiscoveryLimits, EtcdDiscovery, Registry, RegistryAddress};
-use sigma_config::resources::{Confidential, Node};
+use sigma_config::resources::Node;
+use sigma_schema::Confidential;
 
 use crate::http::{Http, Members, Question, Trust, token};
 use crate::list_watch::{Heard, Lines, Watched};

@@ -8,7 +8,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, Response, StatusCode, redirect};
 use serde_json::Value;
 use sigma_config::discovery::RegistryAddress;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
 
 use crate::source::{Env, Trouble};
 use crate::tally::Tally;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
-use sigma_config::cidr::CidrSet;
-use sigma_config::crypt::MASK;
 use sigma_config::discovery::{
     Clusters, Consul, ConsulKv, DefaultService, Discovery, Dump, EtcdDiscovery, Eureka, Nacos, Registry,
     ServiceProblem, check_service,
 };
 use sigma_config::resources::{DiscoveryArgs, Node};
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::confidential::MASK;
 
 use crate::consul::{Agent, ConsulService};
 use crate::consul_kv::ConsulKeys;

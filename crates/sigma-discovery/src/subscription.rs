@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::cidr::CidrSet;
 use sigma_config::resources::Node;
+use sigma_schema::cidr::CidrSet;
 use tokio::sync::watch;
 
 use crate::hub::{Told, Topic};

@@ -3,7 +3,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use sigma_config::expr::Expr;
+use sigma_schema::expr::Expr;
 
 /// The condition in a field.
 ///

@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::{Context, OwnedField};
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 /// Fields that frame a message. What an operator said of them would tear it apart.
 const FRAMING: [HeaderId; 4] =

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
-use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
 use sigma_plugin::credentials::{Masked, Masks};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
     BodyFilter, Context, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step, Transform, variables,
 };
+use sigma_schema::expr::Expr;
 
 use crate::condition;
 use crate::inflate;

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_plugin::credentials::Masked;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Session};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 /// How deep objects may nest.
 const MAX_DEPTH: usize = 5;

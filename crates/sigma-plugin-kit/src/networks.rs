@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::cidr::{Cidr, CidrSet};
+use sigma_schema::cidr::{Cidr, CidrSet};
 
 /// Addresses and networks.
 #[derive(Deserialize, JsonSchema)]

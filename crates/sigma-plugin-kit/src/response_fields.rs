@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::template::Template;
 use sigma_plugin::{Context, Reply};
+use sigma_schema::template::Template;
 
 use crate::fields::{frames, is_name};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
 use sigma_plugin::outbound::Service;
+use sigma_schema::Problem;
 
 /// The fields by which APISIX's plugins keep connections to a service.
 #[derive(Deserialize, JsonSchema)]

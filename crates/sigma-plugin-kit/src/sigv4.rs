@@ -1,9 +1,9 @@
 //! AWS Signature Version 4: what a request looks like to its signer, and the signature over it.
 
 use aws_lc_rs::{digest, hmac};
-use sigma_config::resources::Confidential;
 use sigma_plugin::hex;
 use sigma_plugin::variables::percent_decoded;
+use sigma_schema::Confidential;
 
 /// Who signs, and for what.
 pub struct Account<'a> {

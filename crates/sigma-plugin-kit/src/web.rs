@@ -12,8 +12,8 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::resources::Confidential;
 use sigma_plugin::Node;
+use sigma_schema::Confidential;
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::json_body;

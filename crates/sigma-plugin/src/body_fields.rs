@@ -1,7 +1,7 @@
 //! A request body as fields: JSON, a form, or multipart (RFC 7578), by its media type.
 
 use serde_json::{Map, Value};
-use sigma_config::expr::{VarName, VarValue};
+use sigma_schema::expr::{VarName, VarValue};
 
 use crate::form::pairs;
 use crate::graphql::Chosen;

@@ -2,8 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-
-use sigma_config::resources::{Scheme, Upstream};
+use std::time::Duration;
 
 use crate::{Context, Env, Step};
 
@@ -12,7 +11,7 @@ use crate::{Context, Env, Step};
 #[derive(Debug, Clone, Copy)]
 pub struct Bridge {
     /// The scheme.
-    pub scheme: Scheme,
+    pub scheme: &'static str,
     /// Answers a request. A [`Step::Takeover`] to WebSocket needs no permission of the route: the scheme implies it.
     /// [`Step::Next`] is not allowed. Must not block.
     pub open: fn(&Far, &mut Context, &Env<'_>) -> Step,
@@ -24,7 +23,7 @@ pub struct Far {
     /// The upstream's key.
     pub key: Box<str>,
     /// The configured upstream.
-    pub upstream: Arc<Upstream>,
+    pub read_timeout: Option<Duration>,
     /// Hosts and ports of its nodes, from any source; each once.
     pub nodes: Vec<(Box<str>, u16)>,
     /// TLS for connections to the nodes: the `ClientTls` of `sigma-net`, a type unknown to this crate. None for

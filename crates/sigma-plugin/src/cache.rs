@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Method;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::Context;
 use crate::variables::joined;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::id::Id;
-use sigma_config::resources::Proto;
+use sigma_schema::id::Id;
 
 use crate::credentials::Credentials;
 use crate::meta::Meta;
 use crate::record::Interest;
-use crate::{Kind, OwnedFields, Phase, PhaseSet, Plugin, RunPolicy};
+use crate::{Kind, OwnedFields, Phase, PhaseSet, Plugin, Resource, RunPolicy};
 
 /// A plugin with one configuration, on a route or on a stream route.
 pub struct Entry<P: ?Sized = dyn Plugin> {
@@ -22,7 +21,7 @@ pub struct Entry<P: ?Sized = dyn Plugin> {
     /// The metadata of the plugin when the instance was created.
     pub metadata: Option<Arc<Value>>,
     /// The Protocol Buffers definitions when the instance was created; None for a missing one.
-    pub protos: Vec<(Id, Option<Arc<Proto>>)>,
+    pub protos: Vec<(Id, Option<Resource>)>,
     /// The instance.
     pub plugin: Arc<P>,
     /// The plugins nested in its configuration.

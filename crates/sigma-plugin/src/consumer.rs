@@ -3,11 +3,9 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use sigma_config::resources;
-
 use crate::descriptor::inline_upstream_key;
 use crate::index::Index;
-use crate::{Context, Entry};
+use crate::{Context, Entry, Resource};
 
 /// A compiled consumer.
 #[derive(Debug, Default)]
@@ -25,7 +23,7 @@ pub struct Consumer {
     /// Its labels.
     pub labels: Vec<(Box<str>, Box<str>)>,
     /// The resource as it was written; shared with the configuration.
-    pub resource: Option<Arc<resources::Consumer>>,
+    pub resource: Option<Resource>,
     /// Plugins of its group and its own, without those that only authenticate.
     pub entries: Box<[Arc<Entry>]>,
 }

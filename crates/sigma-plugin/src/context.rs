@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{Fault, Frame, HeaderId, RequestHead, ResponseHead};
 
 pub use crate::body_copy::BodyCopy;
@@ -23,7 +22,7 @@ use crate::owned::OwnedFields;
 use crate::pace::{Direction, Pace, Paces};
 use crate::personal::Personal;
 use crate::record::Record;
-use crate::{BodyFilter, Entry, Phase, Plugin, Reply, hex};
+use crate::{BodyFilter, Entry, Phase, Plugin, Reply, Resource, hex};
 
 /// The client of a request.
 #[derive(Debug, Clone, Default)]
@@ -113,12 +112,12 @@ impl Tls {
 /// The resources of a route, as they were written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteResources {
-    /// The route itself.
-    pub route: Option<Arc<Route>>,
-    /// Its service.
-    pub service: Option<Arc<Service>>,
-    /// Its plugin config.
-    pub plugin_config: Option<Arc<PluginConfig>>,
+    /// The route itself, a `Route` of `sigma-config`.
+    pub route: Option<Resource>,
+    /// Its `Service`.
+    pub service: Option<Resource>,
+    /// Its `PluginConfig`.
+    pub plugin_config: Option<Resource>,
 }
 
 /// Facts about the matched route.

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::header::is_same_variable;
 use sigma_http::{HeaderId, RequestHead};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::Context;
 use crate::variables::{pairs, percent_decoded};
 
-pub use sigma_config::crypt::MASK;
+pub use sigma_schema::confidential::MASK;
 
 /// A message part that holds a credential, read or set by a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,15 +7,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::id::Id;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Proto;
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::id::Id;
+use sigma_schema::plugins::PluginScope;
 
 use crate::credentials::Credential;
 use crate::places::VariablePlace;
-use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Step};
+use crate::{Bridge, Context, Entry, Env, Flow, Kind, Node, OwnedField, Plugin, Resident, Resource, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +161,7 @@ pub struct Child {
 }
 
 /// The type of a plugin's configuration: its fields, their allowed values and their meaning. The schema is made from
-/// it (see [`sigma_config::described`]), and configurations are parsed into it.
+/// it (see [`sigma_schema::described`]), and configurations are parsed into it.
 pub trait Configuration: DeserializeOwned + JsonSchema {
     /// Checks rules beyond the schema and parsing.
     ///
@@ -397,7 +396,7 @@ pub(crate) trait Family {
 
     fn kinds(&self) -> Vec<Arc<dyn Kind>>;
 
-    fn proto(&self, id: &Id) -> Option<Arc<Proto>>;
+    fn proto(&self, id: &Id) -> Option<Resource>;
 
     fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>>;
 }
@@ -414,7 +413,7 @@ impl Family for Childless {
         Vec::new()
     }
 
-    fn proto(&self, _: &Id) -> Option<Arc<Proto>> {
+    fn proto(&self, _: &Id) -> Option<Resource> {
         None
     }
 
@@ -474,7 +473,7 @@ impl Build<'_> {
 
     /// Returns a Protocol Buffers definition that the configuration names; None if it does not exist. The instance is
     /// made again when it changes.
-    pub fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+    pub fn proto(&self, id: &Id) -> Option<Resource> {
         self.family.proto(id)
     }
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::described::take_confidential;
-use sigma_config::docs::{cell, type_in_words};
-use sigma_config::plugins::PluginScope;
+use sigma_schema::described::take_confidential;
+use sigma_schema::docs::{cell, type_in_words};
+use sigma_schema::plugins::PluginScope;
 
 use crate::{Kind, Phase, RunPolicy};
 

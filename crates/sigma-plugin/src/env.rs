@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
-use sigma_config::cidr::CidrSet;
+use sigma_schema::cidr::CidrSet;
 
 use crate::Consumers;
 use crate::legacy::{Legacies, Legacy};

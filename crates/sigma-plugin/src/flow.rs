@@ -12,9 +12,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::Chunk;
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::address::{NodeAddr, network_text};
 use crate::chain::in_order;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use crate::consumer::CONSUMER_FIELDS;
 use crate::credentials::Credential;
@@ -55,7 +55,7 @@ pub trait Kind: Send + Sync {
     }
 
     /// Returns the schema of a configuration of this scope; None if it has no such scope. Fields with
-    /// [`sigma_config::described::CONFIDENTIAL`] are encrypted at rest and never shown.
+    /// [`sigma_schema::described::CONFIDENTIAL`] are encrypted at rest and never shown.
     fn schema(&self, scope: PluginScope) -> Option<Value>;
 
     /// Returns the schema of its `plugin_attr`; None if it has no such setting.
@@ -347,7 +347,7 @@ impl Kind for Descriptor {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sigma_config::plugins::PluginSchemas;
+    use sigma_schema::plugins::PluginSchemas;
 
     use super::*;
     use crate::{Consumers, Local, Node, Phase, Reply, Resident, Residents, Roster};

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::{Expr, VarName};
+use sigma_schema::expr::{Expr, VarName};
 
 /// The `_meta` object of a plugin's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

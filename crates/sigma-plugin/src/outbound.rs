@@ -200,7 +200,7 @@ impl Service {
         if authority.contains('@') || !target.bytes().all(is_text) {
             return Err(format!("`{url}` has a user, a fragment or characters that are not encoded"));
         }
-        let (node, written) = sigma_config::nodes::split_address(authority)?;
+        let (node, written) = sigma_schema::node_address::split_address(authority)?;
         if node.is_empty() || authority.starts_with("unix:") {
             return Err(format!("`{url}` has no host"));
         }

@@ -4,12 +4,12 @@
 //! limit counts or whether a plugin runs, the configuration would protect the wrong thing, so it is rejected.
 
 use serde_json::Value;
-use sigma_config::expr::VarName;
-use sigma_config::expr::known::Subject;
-use sigma_config::plugins::PluginScope;
-use sigma_config::problem::{element, member};
-use sigma_config::template::Template;
-use sigma_config::wording::is_secret_reference;
+use sigma_schema::expr::VarName;
+use sigma_schema::expr::known::Subject;
+use sigma_schema::plugins::PluginScope;
+use sigma_schema::problem::{element, member};
+use sigma_schema::template::Template;
+use sigma_schema::wording::is_secret_reference;
 
 /// The format of a field that names variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

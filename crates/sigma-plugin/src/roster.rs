@@ -11,11 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
-use sigma_config::problem::json_pointer;
-use sigma_config::profile::Profile;
-use sigma_config::wording::Unread;
+use sigma_schema::Problem;
+use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
+use sigma_schema::problem::json_pointer;
+use sigma_schema::wording::Unread;
 
 use self::children::Children;
 use self::known::{Checked, Known};
@@ -29,6 +28,9 @@ use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Entry, FlowPlugin, Kind, Node, OwnedFields};
 
+/// Writes defaults into the configuration of the plugin of this name, where it says nothing of them.
+pub type Defaults = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
+
 /// The plugins that are enabled.
 pub struct Roster {
     plugins: BTreeMap<Box<str>, Arc<Known>>,
@@ -37,7 +39,7 @@ pub struct Roster {
     /// Names of plugins that may be missing.
     ignored: Box<[String]>,
     /// Defaults that replace the schemas' defaults
-    profile: Option<Profile>,
+    defaults: Option<Defaults>,
     /// The plugins allowed for requests, and those for sessions; None for all.
     allowed: [Option<BTreeSet<Box<str>>>; 2],
     /// Plugins missing in this build, with their groups.
@@ -55,19 +57,19 @@ impl Roster {
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
         let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
         let left_out = absent.collect();
-        Roster { plugins, all, ignored: Box::default(), profile: None, allowed: [None, None], left_out }
+        Roster { plugins, all, ignored: Box::default(), defaults: None, allowed: [None, None], left_out }
     }
 
     /// Adds the defaults of a profile.
     #[must_use]
-    pub fn with_profile(self, profile: Option<Profile>) -> Roster {
-        Roster { profile, ..self }
+    pub fn with_defaults(self, defaults: Option<Defaults>) -> Roster {
+        Roster { defaults, ..self }
     }
 
     /// Adds the defaults of the profile to a configuration.
     fn fill_profile(&self, name: &str, scope: PluginScope, conf: &mut Value) {
-        if let Some(profile) = self.profile.filter(|_| scope == PluginScope::Http) {
-            profile.fill_plugin(name, conf);
+        if let Some(defaults) = self.defaults.as_ref().filter(|_| scope == PluginScope::Http) {
+            defaults(name, conf);
         }
     }
 
@@ -112,7 +114,7 @@ impl Roster {
             plugins,
             all: all.into(),
             ignored: self.ignored.clone(),
-            profile: self.profile,
+            defaults: self.defaults.clone(),
             allowed,
             left_out: self.left_out.clone(),
         }

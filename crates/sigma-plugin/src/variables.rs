@@ -1,6 +1,6 @@
 //! Variables of an exchange by name, for conditions and templates.
 //!
-//! The names come from nginx and APISIX; [`sigma_config::expr::known`] has all of them. A variable without a value in
+//! The names come from nginx and APISIX; [`sigma_schema::expr::known`] has all of them. A variable without a value in
 //! this exchange, or before its value is known, is absent.
 
 use std::borrow::Cow;
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, Method, RequestHead};
 use sigma_observe::date::Clock;
 use sigma_observe::line::put_seconds;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::address::{IpText, NodeAddr, network_text};
 use crate::body_fields;
@@ -473,7 +473,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use sigma_config::expr::known::{NAMES, PREFIXES};
+    use sigma_schema::expr::known::{NAMES, PREFIXES};
 
     use super::*;
     use crate::client_chain::ClientChain;

@@ -1,8 +1,8 @@
 //! What must hold of everything that is read here, whatever it is: a function for each target in `fuzz/`, which
 //! panics where it does not.
 
-use sigma_config::expr::VarName;
 use sigma_plugin::body_fields::BodyFields;
+use sigma_schema::expr::VarName;
 
 pub use sigma_plugin_kit::kafka::fuzzing::kafka_fetch;
 pub use sigma_plugin_kit::ldap::fuzzing::ldap;

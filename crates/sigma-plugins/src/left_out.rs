@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Build, Kind, PhaseSet, Plugin};
+use sigma_schema::plugins::PluginScope;
 
 /// A group of plugins, built or not.
 pub(crate) struct Group {

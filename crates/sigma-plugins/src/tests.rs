@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 use sigma_config::crypt::{Keyring, mask_resource};
-use sigma_config::described::OWN_DEFAULT;
 use sigma_config::kind::Kind;
-use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::profile::{DefaultOf, Profile};
 use sigma_config::settings::{RouterKind, UnknownFields};
-use sigma_config::wording::Unread;
 use sigma_config::{Surroundings, stored};
 use sigma_plugin::{Kind as _, Phase, Roster};
+use sigma_schema::described::OWN_DEFAULT;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::wording::Unread;
 
 use super::*;
 use crate::testing::{Case, entry, refusal, warned};
@@ -294,11 +294,11 @@ fn names_are_sorted_and_schemas_compile() {
     for (name, scope) in names.iter().flat_map(|name| scopes.map(|scope| (name, scope))) {
         // With all of its patterns, which a checker compiles when it needs them.
         if let Some(schema) = roster.schema(name, scope) {
-            assert_eq!(sigma_config::wording::Schema::compile(schema).err(), None, "{name} {scope:?}");
+            assert_eq!(sigma_schema::wording::Schema::compile(schema).err(), None, "{name} {scope:?}");
         }
     }
     for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
-        sigma_config::wording::Schema::compile(&attributes()).unwrap();
+        sigma_schema::wording::Schema::compile(&attributes()).unwrap();
     }
 }
 
@@ -363,7 +363,8 @@ fn defaults_of_profiles_are_fields_of_plugins() {
 #[test]
 fn profile_holds_for_configurations_of_plugins() {
     let plain = Roster::new(kinds(), None);
-    let edge = Roster::new(kinds(), None).with_profile(Some(Profile::Edge));
+    let edge = Roster::new(kinds(), None)
+        .with_defaults(Some(Arc::new(|name, conf| Profile::Edge.fill_plugin(name, conf))));
     let warned = |roster: &Roster, name: &str, conf: &Value| {
         assert_eq!(roster.check(name, PluginScope::Http, conf), Ok(()), "{name}");
         roster.warnings(name, PluginScope::Http, conf).len()

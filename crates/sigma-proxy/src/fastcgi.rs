@@ -4,12 +4,12 @@
 //! (`cgi.fix_pathinfo`), so that `/avatar.jpg/x.php` would run what somebody has uploaded as a picture.
 
 use regex::bytes::Regex;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::{self, FastCgiHttps};
-use sigma_config::template::Template;
 use sigma_http::fcgi::Params;
 use sigma_http::{Fault, FaultKind, HeaderId};
 use sigma_plugin::Context;
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 use sigma_wire::fcgi::Terms;
 
 use crate::route::normalize::normalize_path;

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_config::expr::VarName;
 use sigma_config::resources::{self, AdaptiveConcurrency, AdmissionControl};
+use sigma_schema::expr::VarName;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::overload::admission::Admission;
 use sigma_upstream::overload::breaker::{Breaker, Tally};

@@ -11,10 +11,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sigma_config::cidr::Cidr;
 use sigma_http::{Fault, Headers};
 use sigma_plugin::context::{Context, RouteFacts};
 use sigma_plugin::record::{Attempt, Record, Source};
+use sigma_schema::cidr::Cidr;
 use tokio::sync::{mpsc, watch};
 
 /// Which exchanges an operator wants to see.

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
 use sigma_config::process::Mode;
-use sigma_config::seed::Format;
 use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
-use sigma_config::{Config, ParseOptions, Problem};
+use sigma_config::{Config, ParseOptions};
 use sigma_control::{
     LIFE, Line, LoadError, Options, Origin, Parent, Renewal, Sandbox, Source, Supervisor,
     certificate_warnings, compile_only, confine, daemon, default_pid_file, harden,
 };
+use sigma_convert::seed::{NIUBIX_JSON, Seeds};
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
+use sigma_schema::Problem;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Import, Routes, Run};
 use crate::output::printed;
@@ -106,7 +107,7 @@ fn run_for(args: Run, origin: &Origin) -> Result<ExitCode> {
         source.default_pid_file = default_pid_file(&conf);
     }
     // `sigma run` is what service managers and containers start: there a niubix.json stays in the foreground.
-    let stays = checked.seed == Some(Format::Niubix) && !args.as_niubix;
+    let stays = checked.format == Some(NIUBIX_JSON) && !args.as_niubix;
     if settings.process.daemon && !stays {
         if !origin.has_starter() {
             return launch(settings, origin);
@@ -277,8 +278,13 @@ fn compile_problems(config: &Config, plugins: &Arc<Roster>) -> Vec<Problem> {
 fn valid_part_of(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -> ValidPart {
     let Ok(text) = std::fs::read_to_string(&source.path) else { return ValidPart::default() };
     let env = |name: &str| std::env::var(name).ok();
-    let options =
-        ParseOptions { env: &env, max_bytes: text.len(), plugins: &**plugins, ..ParseOptions::default() };
+    let options = ParseOptions {
+        env: &env,
+        formats: &Seeds::default(),
+        max_bytes: text.len(),
+        plugins: &**plugins,
+        ..ParseOptions::default()
+    };
     ValidPart::read(&text, &options, problems)
 }
 

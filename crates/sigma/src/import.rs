@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
-use sigma_config::document::Document;
-use sigma_config::openapi::OpenApi;
-use sigma_config::openapi::import::{self, Wish};
+use sigma_convert::openapi::import::{self, Wish};
+use sigma_schema::document::Document;
+use sigma_schema::openapi::OpenApi;
 
 use crate::args::ImportOpenApi;
 use crate::init::write_new;

@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_plugin::Configuration;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::Service;
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use super::super::pages::{PagePath, STOLEN_LOGIN};
 use sigma_plugin_kit::service::cleartext;

@@ -17,12 +17,12 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::json;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::{Answer, CallError};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::described::schema_of;
 
 use self::config::{Attributes, Config, SERVER, TIMEOUT_MS};
 use self::sessions::Sessions;

@@ -1,7 +1,7 @@
 //! Tests of cas-auth: valid configurations, and requests that are accepted.
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
+use sigma_schema::plugins::PluginScope;
 
 use super::*;
 use crate::testing::{Case, assert_refusal, field, merged, summary, warned};

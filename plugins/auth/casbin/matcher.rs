@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use regex::Regex;
-use sigma_config::cidr::Cidr;
+use sigma_schema::cidr::Cidr;
 
 use super::policy::Roles;
 

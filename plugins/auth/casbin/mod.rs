@@ -10,12 +10,12 @@ mod policy;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, FileAccess, FileMember, Phase, PhaseSet, Plugin, Reply,
     Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 use self::model::Enforcer;
 use sigma_plugin_kit::fields::is_name;

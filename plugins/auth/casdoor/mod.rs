@@ -7,13 +7,13 @@ use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use super::answers;
 use super::form::Form;

@@ -1,8 +1,8 @@
 //! Tests of authz-casdoor: valid configurations, and requests that are accepted.
 
 use serde_json::json;
-use sigma_config::plugins::PluginScope;
 use sigma_http::Headers;
+use sigma_schema::plugins::PluginScope;
 
 use super::*;
 use crate::testing::{Case, assert_refusal, entry, field, merged, refusal, summary, warned};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_config::resources::Confidential;
 use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
 };
+use sigma_schema::Confidential;
 
 use super::super::answers;
 use super::super::session_cookie::with_cookies;

@@ -14,14 +14,14 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Call, Service};
 use sigma_plugin::owned::texts;
 use sigma_plugin::{Context, Env, Reply, ResponseStep, Slot, Step};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 pub(crate) use self::dingtalk::DINGTALK_AUTH;
 pub(crate) use self::feishu::FEISHU_AUTH;

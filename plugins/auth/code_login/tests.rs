@@ -1,8 +1,8 @@
 //! Tests of dingtalk-auth and feishu-auth: valid configurations, and behaviour without a platform.
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::Phase;
+use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{Case, assert_refusal, entry, field, merged, refusal, summary, warned};
 

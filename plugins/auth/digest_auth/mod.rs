@@ -15,8 +15,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::machine::Machine;
@@ -24,6 +22,8 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use self::answer::{Algorithm, Answer, Qop};
 use self::hashed_names::HashedNames;

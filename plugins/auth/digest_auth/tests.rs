@@ -216,7 +216,7 @@ fn configurations() {
     check(json!({"nonce_lifetime": 0}), "expected 0 to be at least 1");
     check(json!({"nonce_secret": "short"}), "string too short");
     let told =
-        |conf: Value| crate::testing::warned("digest-auth", sigma_config::plugins::PluginScope::Http, &conf);
+        |conf: Value| crate::testing::warned("digest-auth", sigma_schema::plugins::PluginScope::Http, &conf);
     assert_eq!(told(json!({"algorithms": ["MD5"]})), ["algorithms"]);
     assert_eq!(told(json!({"algorithms": ["MD5-sess"]})), ["algorithms"]);
     assert!(told(json!({})).is_empty());

@@ -9,10 +9,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Configuration, Env};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::super::tokens::{
     Address, Ages, Algorithm, Key, KeyRing, KeySource, Lookup, SourceSettings, Token, WebSettings,

@@ -14,7 +14,6 @@ use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::owned::texts;
@@ -22,6 +21,7 @@ use sigma_plugin::variables::cookie;
 use sigma_plugin::{
     Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Problem;
 
 use self::claim_fields::ClaimFields;
 use self::consumer::Verifier;

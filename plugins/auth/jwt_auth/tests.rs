@@ -14,8 +14,8 @@ use aws_lc_rs::{encoding::PublicKeyX509Der, hmac};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Consumer, Phase};
+use sigma_schema::plugins::PluginScope;
 use std::sync::Arc;
 
 use super::super::tokens::signing::{Signer, set_of};
@@ -252,8 +252,8 @@ fn the_key_claim_names_the_consumer() {
     }
     let named = json!({"key_claim_name": "iss", "store_in_ctx": true});
     check(named, json!({"iss": "user", "n": 1}), "jack");
-    let name = sigma_config::expr::VarName::parse("jwt_auth_payload");
-    let kept = sigma_config::expr::Variables::get(&case.ctx, &name);
+    let name = sigma_schema::expr::VarName::parse("jwt_auth_payload");
+    let kept = sigma_schema::expr::Variables::get(&case.ctx, &name);
     assert!(format!("{kept:?}").contains("Text"), "{kept:?}");
 }
 

@@ -1,7 +1,7 @@
 //! Tests of authz-keycloak: valid configurations, and results of Keycloak's answers.
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
+use sigma_schema::plugins::PluginScope;
 
 use super::*;
 use crate::testing::{Case, assert_refusal, entry, merged, summary, warned};

@@ -13,8 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_http::HeaderId;
 use sigma_plugin::address::network_of;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -22,6 +20,8 @@ use sigma_plugin::record::Source;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
 };
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 use super::policy::authorization;
 use counts::{Counts, Key, Limit, key};

@@ -6,8 +6,8 @@ use std::time::UNIX_EPOCH;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use sigma_config::resources::Confidential;
 use sigma_plugin::machine::{Host, Machine};
+use sigma_schema::Confidential;
 
 use super::super::form::{Form, escaped};
 use super::super::tokens::{Address, Question, SigningKey};

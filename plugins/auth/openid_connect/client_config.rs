@@ -3,8 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use super::super::tokens::{Address, Algorithm, Proxy};
 

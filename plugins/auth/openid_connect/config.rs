@@ -6,10 +6,10 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
-use sigma_config::wording;
 use sigma_plugin::Configuration;
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::wording;
 
 use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
 use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, ParConfig, ProxyConfig};

@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
-use sigma_config::wording;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::{OwnedField, Reply, Step};
+use sigma_schema::wording;
 
 use super::super::tokens::object_of;
 use super::config::{AudienceValidator, Config};

@@ -39,10 +39,10 @@ mod store;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{self, SHA256};
-use sigma_config::wording;
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
+use sigma_schema::wording;
 
 use self::bearer::{Brought, Introspected};
 use self::callback::Returned;

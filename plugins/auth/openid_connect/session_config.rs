@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
 
 use sigma_plugin_kit::redis::{Place, Target, single_server};
 

@@ -32,14 +32,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sigma_config::described::schema_of;
-use sigma_config::resources::Confidential;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
+use sigma_schema::Confidential;
+use sigma_schema::described::schema_of;
 
 use self::assertion::{Refusal, User};
 use self::binding::Message;

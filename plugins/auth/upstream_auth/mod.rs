@@ -13,12 +13,12 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 use self::lifetime::Lifetime;
 use self::signature::{MessageSignature, RequestSigner};

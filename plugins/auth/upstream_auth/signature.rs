@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::{Context, Env};
+use sigma_schema::Confidential;
 
 use crate::message_signatures::base::{Component, Subject, signature_base};
 use crate::message_signatures::digest;

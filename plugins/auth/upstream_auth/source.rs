@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Env, Node};
+use sigma_schema::Confidential;
 use tokio::sync::watch;
 
 use super::lifetime::{Advice, Lifetime, Times};

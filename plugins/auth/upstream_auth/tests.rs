@@ -222,7 +222,7 @@ fn configurations() {
     assert!(built.contains("it is no PEM text with a private key"), "{built}");
     let torn = entry(NAME, json!({"header": {"name": "X-Key", "value": "a\r\nX: y"}}));
     assert!(torn.err().unwrap_or_default().contains("it holds what no field can"));
-    let told = |conf: Value| warned(NAME, sigma_config::plugins::PluginScope::Http, &conf);
+    let told = |conf: Value| warned(NAME, sigma_schema::plugins::PluginScope::Http, &conf);
     assert!(told(server(json!({}))).is_empty());
     let places = ["client_credentials.token_endpoint", "client_credentials.ssl_verify"];
     assert_eq!(told(server(json!({"token_endpoint": "http://idp", "ssl_verify": false}))), places);

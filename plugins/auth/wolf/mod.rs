@@ -10,8 +10,6 @@ use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_http::Method;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::descriptor::{Endpoint, InlineUpstream};
@@ -20,6 +18,8 @@ use sigma_plugin::{
     Auth, Configuration, Context, Descriptor, Env, Identity, OwnedField, Phase, PhaseSet, Plugin, Reply,
     ResponseStep, Slot, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use self::service::{Question, Verdict};
 use self::token::Token;

@@ -1,7 +1,7 @@
 //! Tests of `data-mask`: masked data, bodies that are not logged, and that no marked value gets through.
 
 use proptest::prelude::*;
-use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::*;
 use crate::testing::{Case, assert_refusal, entry};

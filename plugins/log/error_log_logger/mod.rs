@@ -14,11 +14,11 @@ use std::{io, thread};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::plugins::PluginScope;
 use sigma_observe::error_lines;
 use sigma_plugin::{Build, Configuration, Descriptor, Node, Plugin, Resident};
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::plugins::PluginScope;
 
 use sigma_plugin_kit::batch::{self, BatchSettings, Batches, Destination, Limits, Pace, Processor};
 use target::{Target, Targets};

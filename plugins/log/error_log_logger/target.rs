@@ -5,9 +5,9 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::resources::Confidential;
 use sigma_net::tls::is_server_name;
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
 
 use super::NAME;
 use crate::http_sender::{Address, Fields, HttpSender, Transport};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sigma_config::plugins::PluginSchemas;
 use sigma_plugin::Kind as _;
+use sigma_schema::plugins::PluginSchemas;
 
 use super::*;
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Build, Configuration, Descriptor};
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::message::{self, Messages, MetaFormat};
 pub(super) use producer::{Producer, Settings};

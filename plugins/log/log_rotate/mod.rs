@@ -15,11 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::resident::OwnLogs;
 use sigma_plugin::{Build, Configuration, Descriptor, Node, Plugin, Resident};
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::plugins::PluginScope;
 
 use files::{Rotated, rotate};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
-use sigma_config::resources::Confidential;
 use sigma_plugin::{Build, Configuration, Descriptor};
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::message::{self, Messages, MetaFormat};
 use address::Address;

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::BufMut;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// Which question a command asks.
 #[derive(Debug, Clone, Copy)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::described::schema_of;
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_schema::described::schema_of;
 
 use super::agent::Agent;
 use super::matched_uri;

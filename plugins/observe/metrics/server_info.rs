@@ -4,8 +4,8 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_plugin::{Configuration, Descriptor, Plugin};
+use sigma_schema::described::schema_of;
 
 /// The plugin.
 pub(crate) static SERVER_INFO: Descriptor = Descriptor {

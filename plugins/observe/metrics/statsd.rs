@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_schema::described::schema_of;
 
 use super::agent::Agent;
 use super::matched_uri;

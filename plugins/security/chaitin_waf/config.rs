@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::expr::Expr;
 use sigma_plugin::Configuration;
 use sigma_plugin::descriptor::InlineUpstream;
+use sigma_schema::expr::Expr;
 
 use super::DETECTORS;
 use sigma_plugin_kit::condition;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::HeaderId;
 use sigma_plugin::outbound::{BytesAnswer, BytesCall, BytesError, Missing};
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -16,6 +15,7 @@ use sigma_plugin::step::BodyStart;
 use sigma_plugin::{
     Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
+use sigma_schema::described::schema_of;
 
 use crate::t1k::{self, Verdict};
 use config::{Config, Match, Metadata, Mode, Settings};

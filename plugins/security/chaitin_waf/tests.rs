@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::Env;
 use sigma_plugin::outbound::{BytesAnswer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes};
 use sigma_plugin::outbound::{Missing, Outbound};
+use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{Case, entry_with, refusal, refusal_in, roster, summary};
 

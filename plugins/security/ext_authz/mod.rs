@@ -13,8 +13,6 @@ use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
@@ -25,6 +23,8 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::template::Template;
 
 use super::inquiry::{self, Cache, Inquiry, Memory};
 use super::person::Person;

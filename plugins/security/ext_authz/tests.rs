@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sigma_config::expr::{VarName, Variables};
 use sigma_http::Headers;
 use sigma_plugin::outbound::Answer;
 use sigma_plugin::{Build, Node};
+use sigma_schema::expr::{VarName, Variables};
 
 use super::super::inquiry::told_by;
 use super::ExtAuthz;
@@ -196,7 +196,7 @@ fn metadata_are_variables() {
         ("z099", None),
     ] {
         let name = VarName::parse(&format!("ext_authz_{name}"));
-        assert_eq!(case.ctx.get(&name), expected.map(sigma_config::expr::VarValue::text), "{name}");
+        assert_eq!(case.ctx.get(&name), expected.map(sigma_schema::expr::VarValue::text), "{name}");
         assert_eq!(name.unknown(), None);
     }
 }
@@ -238,7 +238,7 @@ fn configurations() {
     let unknown =
         refusal("ext-authz", &json!({"uri": "http://authz", "context_extensions": {"a": "$nonsense"}}));
     assert!(unknown.contains("nonsense"), "{unknown}");
-    let scope = sigma_config::plugins::PluginScope::Http;
+    let scope = sigma_schema::plugins::PluginScope::Http;
     let secure = json!({"uri": "https://authz", "ssl_verify": false});
     let inline = crate::testing::roster().upstreams("ext-authz", scope, secure);
     assert_eq!(

@@ -1,9 +1,9 @@
 //! Answers: the statuses that an operation may have, and which fields and bodies each comes with.
 
-use sigma_config::openapi::Part;
-use sigma_config::wording::SchemaId;
 use sigma_http::{HeaderId, Method, ResponseHead};
 use sigma_plugin::Context;
+use sigma_schema::openapi::Part;
+use sigma_schema::wording::SchemaId;
 
 use super::media_type::{Range, content_type, essence, is_json};
 use super::parameter::{Limits, Parameter};

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
-use sigma_config::openapi::Part;
-use sigma_config::wording::{SchemaId, Schemas};
 use sigma_plugin::variables::pairs;
+use sigma_schema::openapi::Part;
+use sigma_schema::wording::{SchemaId, Schemas};
 
 use super::media_type::{Range, essence, is_json};
 use super::parameter::{Limits, Location, Pair, Written};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_config::wording::SchemaId;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::record::Source;
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Reply, ResponseStep, Slot, Transform};
+use sigma_schema::wording::SchemaId;
 
 use super::Validator;
 use super::answers::{Fate, Kind, Unfit, Wrong};

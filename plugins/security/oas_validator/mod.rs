@@ -32,14 +32,14 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::wording::is_secret_reference;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep,
     Slot, Step,
 };
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::wording::is_secret_reference;
 
 use self::answers::Unfit;
 #[cfg(any(test, feature = "fuzzing"))]

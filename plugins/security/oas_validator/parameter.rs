@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sigma_config::openapi::Part;
-use sigma_config::wording::SchemaId;
+use sigma_schema::openapi::Part;
+use sigma_schema::wording::SchemaId;
 
 use super::media_type::is_json;
 use super::shape::{Shape, Source, Texts};

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use sigma_config::document::Document;
-use sigma_config::openapi::server::base_path;
-use sigma_config::openapi::template::Template;
-use sigma_config::openapi::{OpenApi, Operation as Described};
-use sigma_config::wording::{SchemaId, Schemas, Sender};
 use sigma_http::Headers;
 use sigma_plugin::Context;
 use sigma_plugin::variables::cookies;
+use sigma_schema::document::Document;
+use sigma_schema::openapi::server::base_path;
+use sigma_schema::openapi::template::Template;
+use sigma_schema::openapi::{OpenApi, Operation as Described};
+use sigma_schema::wording::{SchemaId, Schemas, Sender};
 
 use super::answers::{Answers, Looked};
 use super::body::{self, Body};

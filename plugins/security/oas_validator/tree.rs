@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sigma_config::openapi::template::{Piece, Segment, Template};
+use sigma_schema::openapi::template::{Piece, Segment, Template};
 
 /// Most segments of a path in a document, which is how deep the search goes.
 const MOST_SEGMENTS: usize = 128;

@@ -6,11 +6,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 use sigma_config::crypt::mask_resource;
 use sigma_config::kind::Kind;
-use sigma_config::plugins::PluginSchemas;
-use sigma_plugin::{Build, Context, Env, Roster};
+use sigma_config::resources::{Consumer, PluginConfig, Route, Service};
+use sigma_plugin::resource::AnyResource;
+use sigma_plugin::{Build, Context, Env, Resource, Roster};
+use sigma_schema::plugins::PluginSchemas;
 
 /// Documents that one worker keeps.
 const KEPT: usize = 1_000;
@@ -31,6 +34,11 @@ type Document = (Source, Option<Rc<str>>);
 #[derive(Default)]
 struct Kept(RefCell<HashMap<(usize, &'static str), Document>>);
 
+/// A resource as JSON.
+fn written<T: AnyResource + Serialize>(resource: &Option<Resource>) -> Option<Value> {
+    serde_json::to_value(resource.as_ref()?.get::<T>()?).ok()
+}
+
 impl Documents {
     pub(super) fn of(build: &Build<'_>) -> Documents {
         // Made once: its schemas are the schemas of all plugins.
@@ -43,11 +51,9 @@ impl Documents {
         let facts = ctx.route.as_ref()?;
         self.kept(env, Arc::as_ptr(facts).addr(), "route", Arc::clone(facts) as Source, || {
             let resources = &facts.resources;
-            let mut route = serde_json::to_value(resources.route.as_deref()?).ok()?;
-            let outer = [
-                resources.plugin_config.as_deref().and_then(|config| serde_json::to_value(config).ok()),
-                resources.service.as_deref().and_then(|service| serde_json::to_value(service).ok()),
-            ];
+            let mut route = written::<Route>(&resources.route)?;
+            let outer =
+                [written::<PluginConfig>(&resources.plugin_config), written::<Service>(&resources.service)];
             for plugins in
                 outer.into_iter().flatten().filter_map(|mut outer| Some(outer.get_mut("plugins")?.take()))
             {
@@ -69,7 +75,7 @@ impl Documents {
     pub(super) fn service(&self, ctx: &Context, env: &Env<'_>) -> Option<Rc<str>> {
         let facts = ctx.route.as_ref()?;
         self.kept(env, Arc::as_ptr(facts).addr(), "service", Arc::clone(facts) as Source, || {
-            let service = serde_json::to_value(facts.resources.service.as_deref()?).ok()?;
+            let service = written::<Service>(&facts.resources.service)?;
             Some(self.shown(Kind::Service, service))
         })
     }
@@ -78,7 +84,7 @@ impl Documents {
     pub(super) fn consumer(&self, ctx: &Context, env: &Env<'_>) -> Option<Rc<str>> {
         let consumer = ctx.consumer()?;
         self.kept(env, Arc::as_ptr(consumer).addr(), "consumer", Arc::clone(consumer) as Source, || {
-            let document = serde_json::to_value(consumer.resource.as_deref()?).ok()?;
+            let document = written::<Consumer>(&consumer.resource)?;
             Some(self.shown(Kind::Consumer, document))
         })
     }

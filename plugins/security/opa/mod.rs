@@ -10,8 +10,6 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
@@ -22,6 +20,8 @@ use sigma_plugin::variables::pairs;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Slot, Step,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
 use super::person::Person;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sigma_config::resources::{Consumer, Route, Service};
 use sigma_plugin::context::{RouteFacts, RouteResources};
 use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
-use sigma_plugin::{Build, Env, Reply};
+use sigma_plugin::{Build, Env, Reply, Resource};
 
 use super::super::inquiry::{Outcome, told_by};
 use super::Opa;
@@ -94,14 +94,14 @@ fn resources_are_shown_without_secrets() {
         serde_json::from_value(json!({"username": "jack", "plugins": {"key-auth": {"key": "hush"}}}))
             .unwrap();
     let resources = RouteResources {
-        route: Some(Arc::new(route)),
-        service: Some(Arc::new(service)),
+        route: Some(Resource::new(Arc::new(route))),
+        service: Some(Resource::new(Arc::new(service))),
         plugin_config: None,
     };
     case.ctx.route = Some(Arc::new(RouteFacts { resources, ..RouteFacts::default() }));
     let consumer = sigma_plugin::Consumer {
         name: "jack".into(),
-        resource: Some(Arc::new(consumer)),
+        resource: Some(Resource::new(Arc::new(consumer))),
         ..sigma_plugin::Consumer::default()
     };
     case.ctx.attach_anonymous(&Arc::new(consumer));
@@ -193,7 +193,7 @@ fn configurations() {
         json!({"host": "http://opa", "policy": "a", "with_body": true, "cache": {"ttl": 10}}),
         "cache: with the body the agent decides about each request; leave with_body or cache out",
     );
-    let scope = sigma_config::plugins::PluginScope::Http;
+    let scope = sigma_schema::plugins::PluginScope::Http;
     let conf = json!({"host": "http://opa", "policy": "a", "ssl_verify": false});
     assert_eq!(warned("opa", scope, &conf), ["host", "ssl_verify"]);
 }

@@ -149,7 +149,7 @@ struct Policy {
 }
 
 fn policy_schema() -> serde_json::Value {
-    sigma_config::described::schema_of::<Policy>()
+    sigma_schema::described::schema_of::<Policy>()
 }
 
 fn list_schema(_: &mut SchemaGenerator) -> Schema {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use sigma_config::expr::{Expr, VarName, VarValue, Variables};
 use sigma_plugin::Context;
+use sigma_schema::expr::{Expr, VarName, VarValue, Variables};
 
 use sigma_plugin_kit::label_values;
 

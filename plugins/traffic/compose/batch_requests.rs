@@ -9,14 +9,14 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::wording::Schema;
 use sigma_http::head::reason_phrase;
 use sigma_http::{HeaderId, Headers, Method, is_token};
 use sigma_plugin::descriptor::Endpoint;
 use sigma_plugin::outbound::{Answer, Call, GATEWAY};
 use sigma_plugin::step::{Asked, BodyRead};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Node, Plugin, Reply, Resident, Step};
+use sigma_schema::described::schema_of;
+use sigma_schema::wording::Schema;
 
 use super::{fields_of_client, may_be_set};
 use sigma_plugin_kit::json_body::{self, Unread};

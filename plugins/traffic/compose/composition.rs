@@ -5,11 +5,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
 use sigma_http::HeaderId;
 use sigma_plugin::outbound::Answer;
 use sigma_plugin::step::Asked;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::Problem;
 
 use super::fields_of_client;
 use super::plan::{CallConf, Common, Known, Planned, planned};

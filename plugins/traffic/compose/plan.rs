@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_http::{Headers, Method, is_token};
 use sigma_plugin::Context;
 use sigma_plugin::outbound::{Call, GATEWAY};
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 use super::may_be_set;
 use sigma_plugin_kit::body_template as text;

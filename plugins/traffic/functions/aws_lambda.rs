@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::credentials::Credential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Confidential;
 
 use super::platform::{Called, Credentials, Function};
 use sigma_plugin_kit::service::warnings;

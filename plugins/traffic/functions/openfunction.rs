@@ -6,9 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_plugin::outbound::Call;
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Confidential;
 
 use super::platform::{Called, Credentials, Function};
 use sigma_plugin_kit::service::warnings;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::resources::Confidential;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, Service};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::Confidential;
 
 use super::openfunction::basic;
 use super::platform::{Sizes, unreachable_function};

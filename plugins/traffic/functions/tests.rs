@@ -1,7 +1,7 @@
 //! Functions: refused configurations, and warnings.
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
+use sigma_schema::plugins::PluginScope;
 
 use crate::testing::{assert_refusal, merged, warned};
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::{Confidential, Scheme};
 use sigma_net::tls::ClientTls;
 use sigma_plugin::{
     Bridge, Build, Configuration, Context, Descriptor, Env, Far, Phase, PhaseSet, Plugin, Step,
 };
+use sigma_schema::Confidential;
 
 use consumer::Target;
 use session::Session;
@@ -33,7 +33,7 @@ pub(crate) static KAFKA_PROXY: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     build: |build| Ok(std::sync::Arc::new(KafkaProxy::new(build)?)),
-    bridge: Some(Bridge { scheme: Scheme::Kafka, open }),
+    bridge: Some(Bridge { scheme: "kafka", open }),
     ..Descriptor::of::<Config>()
 };
 
@@ -123,11 +123,7 @@ fn open(far: &Far, ctx: &mut Context, env: &Env<'_>) -> Step {
         // The contract of bridges requires it.
         return Step::status(500);
     }
-    let timeout = far
-        .upstream
-        .timeout
-        .as_ref()
-        .map_or(TIMEOUT, |timeout| Duration::try_from_secs_f64(timeout.read).unwrap_or(TIMEOUT));
+    let timeout = far.read_timeout.unwrap_or(TIMEOUT);
     let sasl = ctx.kept_by_any::<Credentials>().map(|Credentials(sasl)| sasl.clone());
     let target = Target { brokers: brokers.collect(), tls, sasl, timeout };
     Step::Takeover(Box::new(reply), Box::new(Session::begin(target, env.node)))

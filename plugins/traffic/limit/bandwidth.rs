@@ -7,7 +7,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::flow::Transport;
 use sigma_plugin::pace::{Direction, Pace, Pause};
@@ -16,6 +15,7 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Local, Phase, PhaseSet,
     Plugin, Session, Step,
 };
+use sigma_schema::Problem;
 use tokio::time::Instant;
 
 use super::quota::{Key, KeyType, Space, User};
@@ -393,9 +393,9 @@ mod tests {
     use std::task::Poll;
 
     use serde_json::json;
-    use sigma_config::plugins::PluginScope;
     use sigma_plugin::Entry;
     use sigma_plugin::pace::Paces;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{Case, FlowCase, entry, flow_entry, refusal, refusal_in, seeded, warned};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use super::counts::{Counts, waits};
 use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space, Unlimited};

@@ -12,11 +12,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_config::template::Template;
 use sigma_plugin::address::{IpText, network_of};
 use sigma_plugin::{Build, Context, Env, Reply, Session, Step};
+use sigma_schema::Problem;
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 
 use sigma_plugin_kit::log_throttle::LogThrottle;
 use sigma_plugin_kit::tallies::{Counted, Event, counted};

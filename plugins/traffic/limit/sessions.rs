@@ -95,7 +95,7 @@ impl FlowPlugin for LimitSessions {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use sigma_config::plugins::PluginScope;
+    use sigma_schema::plugins::PluginScope;
 
     use super::*;
     use crate::testing::{FlowCase, flow_entry, refusal_in};

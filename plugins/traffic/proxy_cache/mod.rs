@@ -10,12 +10,12 @@ use aws_lc_rs::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::cache::{CacheDisk, CacheDisks, CacheOrder, CacheRule, Lifetime, Tells};
 use sigma_plugin::variables::joined;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 pub(super) use zones::scaled;
 use zones::{Attributes, Kind};

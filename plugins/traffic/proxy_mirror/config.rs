@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::template::Template;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::{Build, Configuration};
+use sigma_schema::template::Template;
 
 use crate::proxy_cache::scaled;
 use sigma_plugin_kit::fields::{frames, is_name};

@@ -8,7 +8,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_config::described::schema_of;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::outbound::{Answer, Call, CallError, Outbound};
 use sigma_plugin::owned::members;
@@ -19,6 +18,7 @@ use sigma_plugin::{
     BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Pieces, Plugin, ResponseStep,
     Step, Transform,
 };
+use sigma_schema::described::schema_of;
 use tokio::sync::oneshot;
 
 use comparison::{Comparison, Digest, Digester, Digesting, Seen};

@@ -14,9 +14,6 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::plugins::PluginScope;
 use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, CallError, Service};
@@ -24,6 +21,9 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, Reply, Step,
     StreamBody,
 };
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::plugins::PluginScope;
 
 use conversation::{Conversation, Endings};
 use events::Events;

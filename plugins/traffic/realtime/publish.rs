@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use sigma_config::resources::Confidential;
 use sigma_http::websocket::messages::Kind;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_schema::Confidential;
 
 use super::hub::{Busy, Hub};
 use super::push::{Item, Pushed, Target};

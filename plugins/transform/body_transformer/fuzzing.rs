@@ -1,7 +1,7 @@
 //! Invariants of bodies, for any input of a client.
 
 use serde_json::Value;
-use sigma_config::expr::VarName;
+use sigma_schema::expr::VarName;
 
 use super::input::Format;
 use sigma_plugin_kit::body_template::{Data, Template};

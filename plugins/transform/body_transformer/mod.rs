@@ -16,14 +16,14 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Fault, FaultKind, HeaderId, Headers, Method};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
     BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
     Transform,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::arguments::text;
 use super::whole_body::{Remake, WholeBody};

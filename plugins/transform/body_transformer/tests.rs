@@ -1,8 +1,8 @@
 //! `body-transformer`: requests and responses, and why they are refused or break off.
 
-use sigma_config::plugins::PluginScope;
 use sigma_http::{Chunk, Frame};
 use sigma_plugin::Frames;
+use sigma_schema::plugins::PluginScope;
 
 use proptest::prelude::*;
 use sigma_plugin_kit::body_template::{Data, Template};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
-use sigma_config::document::yaml_scalar;
+use sigma_schema::document::yaml_scalar;
 
 /// Most lists and mappings within each other, as many as JSON may have.
 const MOST_LEVELS: usize = 127;

@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::id::Id;
 use sigma_plugin::Configuration;
+use sigma_schema::id::Id;
 
 use super::output::{Defaults, Form, LargeIntegers};
 

@@ -23,7 +23,7 @@ pub(super) fn definition(node: &Node, proto: &Arc<Proto>) -> Arc<Definition> {
     if let Some(same) = known.iter().find(|(other, _)| is_it(other)).and_then(|(_, held)| held.upgrade()) {
         return same;
     }
-    let compiled = Arc::new(sigma_config::proto::pool(&proto.content));
+    let compiled = Arc::new(sigma_schema::proto::pool(&proto.content));
     known.push((Arc::downgrade(proto), Arc::downgrade(&compiled)));
     compiled
 }

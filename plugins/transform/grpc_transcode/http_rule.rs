@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prost_reflect::ServiceDescriptor;
 use serde_json::{Map, Value as Json};
-use sigma_config::proto::http_rule::{self, Body, HttpRule};
+use sigma_schema::proto::http_rule::{self, Body, HttpRule};
 
 /// Most fields within each other that an argument may name: `a.b.c` are three.
 const MOST_LEVELS: usize = 32;

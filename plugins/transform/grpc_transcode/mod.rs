@@ -20,8 +20,7 @@ use std::sync::Arc;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
-use sigma_config::described::schema_of;
-use sigma_config::proto::http_rule::HttpRule;
+use sigma_config::resources::Proto;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::step::BodyRead;
@@ -29,6 +28,8 @@ use sigma_plugin::{
     BodyFilter, Build, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, ResponseStep, Slot,
     Step, Transform,
 };
+use sigma_schema::described::schema_of;
+use sigma_schema::proto::http_rule::HttpRule;
 
 use self::answer::{Lines, Whole};
 use self::config::Config;
@@ -145,7 +146,8 @@ impl Transcoder {
 
     fn service(build: &Build<'_>, config: &Config) -> Result<Service, String> {
         let id = &config.proto_id;
-        let proto = build.proto(id).ok_or_else(|| format!("there is no proto [{id}]"))?;
+        let proto = build.proto(id).and_then(|proto| proto.share::<Proto>());
+        let proto = proto.ok_or_else(|| format!("there is no proto [{id}]"))?;
         let definition = definitions::definition(build.node, &proto);
         let pool = Result::clone(&definition)?;
         let service = pool.get_service_by_name(&config.service);

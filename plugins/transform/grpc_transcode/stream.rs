@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use prost_reflect::MessageDescriptor;
 use serde_json::Value as Json;
-use sigma_config::proto::http_rule::HttpRule;
 use sigma_http::{Chunk, Fault, FaultKind, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
+use sigma_schema::proto::http_rule::HttpRule;
 
 use super::http_rule::{self, Captures};
 use super::{Transcoder, framed, input};

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::{Value, json};
-use sigma_config::openapi::OpenApi;
-use sigma_config::wording::{Reading, SchemaId, Schemas, Sender};
 use sigma_http::{Chunk, Frame};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Entry, Env, Phase};
+use sigma_schema::openapi::OpenApi;
+use sigma_schema::wording::{Reading, SchemaId, Schemas, Sender};
 
 use super::fuzzing::{DEFINITION, fuzzed, grpc_transcode};
 use super::output::{Defaults, Form, LargeIntegers};
@@ -23,7 +23,7 @@ const FORM: Form =
     Form { enums_by_name: true, large_integers: LargeIntegers::Number, defaults: Defaults::None };
 
 fn pool() -> DescriptorPool {
-    sigma_config::proto::pool(DEFINITION).unwrap()
+    sigma_schema::proto::pool(DEFINITION).unwrap()
 }
 
 fn made(name: &str, json: &Value) -> Result<DynamicMessage, String> {
@@ -152,7 +152,7 @@ fn messages_are_measured_before_they_are_held() {
 fn described() -> &'static (Schemas, SchemaId) {
     static ALL: OnceLock<(Schemas, SchemaId)> = OnceLock::new();
     ALL.get_or_init(|| {
-        let document = sigma_config::proto::openapi(&"p".parse().unwrap(), DEFINITION).unwrap();
+        let document = sigma_convert::openapi::openapi(&"p".parse().unwrap(), DEFINITION).unwrap();
         let document = OpenApi::of(document).unwrap();
         let mut reading = Reading::new(document.root().value, document.dialect(Sender::Node));
         let id = reading.schema("/components/schemas/p.All").unwrap();

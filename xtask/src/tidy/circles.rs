@@ -24,8 +24,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "keys are a setting, and what they encrypt is told by it",
     ),
     (
-        "crates/sigma-config/src/wording/pcre/class.rs",
-        "crates/sigma-config/src/wording/pcre/translate.rs",
+        "crates/sigma-schema/src/wording/pcre/class.rs",
+        "crates/sigma-schema/src/wording/pcre/translate.rs",
         "a class holds escapes, and a pattern holds classes",
     ),
     (

@@ -48,9 +48,16 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids sockets to know HTTP",
     },
     Member {
-        name: "sigma-config",
+        name: "sigma-schema",
         layer: 1,
         without: &["tokio", "rustix", "socket2", "mio"],
+        unnamed: &["std::fs", "std::net::Tcp", "std::net::Udp", "std::process", "std::thread"],
+        forbids: "it forbids the schema language to know a setting or a resource",
+    },
+    Member {
+        name: "sigma-config",
+        layer: 2,
+        without: &["sigma-net", "sigma-http", "tokio", "rustix", "socket2", "mio"],
         unnamed: &["std::fs", "std::net::Tcp", "std::net::Udp", "std::process", "std::thread"],
         forbids: "it forbids I/O and runtime state in what an operator may write",
     },
@@ -64,7 +71,7 @@ const MEMBERS: &[Member] = &[
     Member {
         name: "sigma-plugin",
         layer: 2,
-        without: &["tokio", "socket2", "rustix"],
+        without: &["sigma-config", "tokio", "socket2", "rustix"],
         unnamed: &["std::net::Tcp"],
         forbids: "it forbids sockets in the contract of an extension",
     },
@@ -74,6 +81,13 @@ const MEMBERS: &[Member] = &[
         without: &["sigma-config", "sigma-observe", "serde", "serde_json", "socket2", "rustix"],
         unnamed: &["std::fs", "std::net::Tcp", "Instant::now", "SystemTime::now"],
         forbids: "it forbids routes, endpoints, plugins and configuration below the codec",
+    },
+    Member {
+        name: "sigma-convert",
+        layer: 3,
+        without: &["sigma-config", "tokio", "rustix", "socket2", "mio"],
+        unnamed: &["std::fs", "std::net::Tcp", "std::net::Udp", "std::process", "std::thread"],
+        forbids: "it forbids a converter to reach the check: it makes a document, which is checked like any other",
     },
     Member {
         name: "sigma-upstream",
@@ -329,6 +343,9 @@ mod tests {
         check("sigma-proxy", "[dependencies]\nsigma-http.workspace = true\n", 0);
         check("sigma-proxy", "[dependencies]\nsigma-plugins = { path = \"../x\" }\n", 1);
         check("sigma-config", "[dependencies]\nsigma-net.workspace = true\n", 1);
+        check("sigma-config", "[dependencies]\nsigma-schema.workspace = true\n", 0);
+        check("sigma-plugin", "[dependencies]\nsigma-config.workspace = true\n", 1);
+        check("sigma-convert", "[dependencies]\nsigma-config.workspace = true\n", 1);
         check("sigma-net", "[dependencies]\nsigma-buffer.workspace = true\n", 0);
         check("sigma-net", "[dependencies]\nsigma-http.workspace = true\n", 1);
         check("sigma-wire", "[dependencies]\nsigma-upstream.workspace = true\n", 1);

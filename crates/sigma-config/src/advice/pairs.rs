@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::plugins::{PluginSchemas, is_disabled};
-use crate::problem::{Problem, member};
+use crate::plugins::is_disabled;
 use crate::rules::Object;
+use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::problem::{Problem, member};
 
 /// Something that a pair is made of, found in a resource.
 pub(super) struct Part<'v> {

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::plugin_holders;
 use crate::plugins::is_disabled;
-use crate::problem::{Problem, member};
 use crate::resources::Resources;
 use crate::rules::Object;
 use crate::settings::Settings;
+use sigma_schema::problem::{Problem, member};
 
 const LIMITS: [&str; 4] = ["limit-count", "limit-req", "limit-conn", "graphql-limit-count"];
 

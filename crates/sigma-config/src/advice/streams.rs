@@ -1,8 +1,8 @@
 //! Stream routes whose clients are shown no certificate.
 
-use crate::problem::Problem;
 use crate::resources::{Resources, Ssl, StreamTls};
 use crate::settings::{Settings, StreamListener};
+use sigma_schema::problem::Problem;
 
 /// The warnings about routes on which TLS ends here, and no certificate has their name.
 pub(super) fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {

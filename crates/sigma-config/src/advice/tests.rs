@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugins::NoPlugins;
 use crate::stored::tests::TestPlugins;
 use crate::{ParseOptions, parse};
+use sigma_schema::plugins::NoPlugins;
 
 /// `expected` are the places and what their messages hold.
 #[track_caller]
@@ -220,7 +220,7 @@ fn streams_without_a_certificate() {
 
 /// The settings and resources of a text, unchecked.
 fn parts(text: &str) -> (Settings, Resources) {
-    let document = crate::document::Document::parse(text, 1 << 20).unwrap();
+    let document = sigma_schema::document::Document::parse(text, 1 << 20).unwrap();
     let mut found = crate::check::Findings::default();
     let mut document = document;
     crate::shorthand::expand(&mut document, &mut found);

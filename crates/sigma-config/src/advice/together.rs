@@ -6,10 +6,11 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::pairs;
-use crate::plugins::{PluginSchemas, is_disabled};
-use crate::problem::Problem;
+use crate::plugins::is_disabled;
 use crate::resources::{Plugins, Resources, Route};
 use crate::rules::Object;
+use sigma_schema::plugins::PluginSchemas;
+use sigma_schema::problem::Problem;
 
 /// Adds the warnings about pairs of which a route gets the halves from different resources.
 pub(super) fn pairs(resources: &Resources, plugins: &dyn PluginSchemas, found: &mut Vec<Problem>) {
@@ -79,7 +80,7 @@ impl Whole {
         let Some(all) = all.as_object_mut() else { return };
         for (name, conf) in plugins.iter().filter(|(_, conf)| !is_disabled(conf)) {
             all.insert(name.to_string(), Value::clone(conf));
-            let place = crate::problem::member("plugins", name);
+            let place = sigma_schema::problem::member("plugins", name);
             match owner {
                 "" => drop(self.owners.remove(&place)),
                 owner => drop(self.owners.insert(place, owner.to_owned())),
@@ -98,7 +99,7 @@ impl Whole {
 
     /// The upstream that a resource names by its id.
     fn upstream(&mut self, from: &Value, resources: &Resources) {
-        let id = from.get("upstream_id").and_then(crate::id::text_of_id);
+        let id = from.get("upstream_id").and_then(sigma_schema::id::text_of_id);
         let Some(upstream) = id.and_then(|id| resources.upstreams.get(&id)) else { return };
         let value = serde_json::to_value(&**upstream).unwrap_or_default();
         self.value.insert("upstream".to_owned(), value);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::nodes::split_address;
+use sigma_schema::node_address::split_address;
 
 /// `http://host:port` or `https://host:port`, without a path; maybe with a user and a password, which
 /// no log shows.

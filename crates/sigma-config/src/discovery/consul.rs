@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 use super::RegistryAddress;
-use crate::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// What APISIX takes for the memory that its workers share.
 pub(super) const SHARED_SIZE: &str = "64m";

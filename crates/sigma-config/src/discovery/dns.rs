@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::dns::NameServer;
-use crate::nodes::split_address;
+use sigma_schema::node_address::split_address;
 
 /// DNS as a registry: one of `servers` and `resolv_conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

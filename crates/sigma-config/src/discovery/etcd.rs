@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{RegistryAddress, RegistryTimeout};
-use crate::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// A folder in etcd: a key `<prefix>/<service>/<any name>` is a node, its value is
 /// `{"host": "10.0.0.1", "port": 80, "weight": 1, "priority": 0, "metadata": {}}`. A service that puts

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::RegistryTimeout;
-use crate::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// One cluster, or several.
 #[derive(Debug, Clone, PartialEq, Eq, Default, JsonSchema)]

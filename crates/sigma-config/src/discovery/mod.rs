@@ -14,9 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::cidr::CidrSet;
-use crate::forms::CidrText;
-use crate::problem::{Problem, join};
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::forms::CidrText;
+use sigma_schema::problem::{Problem, join};
 
 pub use address::RegistryAddress;
 pub use consul::{

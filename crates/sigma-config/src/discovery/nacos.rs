@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{RegistryAddress, RegistryTimeout};
-use crate::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// Alibaba's Nacos. The services that upstreams name are subscribed to by gRPC, as Nacos 2 offers it, and
 /// their changes come at once. Where that cannot be had they are asked for at intervals, by the HTTP API.

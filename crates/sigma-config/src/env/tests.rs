@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugins::{NoPlugins, PluginRefusal, PluginScope};
+use sigma_schema::plugins::{NoPlugins, PluginRefusal, PluginScope};
 
 /// Plugins with the parts of the real schemas that the tests need.
 struct Schemas(Value);

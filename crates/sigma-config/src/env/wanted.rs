@@ -9,8 +9,9 @@ use super::Holds;
 use crate::bundled;
 use crate::check::kind_of;
 use crate::kind::Kind;
-use crate::plugins::{PluginSchemas, PluginScope, scope_of};
+use crate::plugins::scope_of;
 use crate::resources::SECTIONS;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 /// The type that a field takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::shared::Confidential;
-use crate::id::Id;
+use sigma_schema::Confidential;
+use sigma_schema::id::Id;
 
 /// Slow start of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -32,7 +32,7 @@ macro_rules! resource {
             pub desc: Option<Box<str>>,
             /// Labels.
             #[serde(skip_serializing_if = "Optional::is_unset")]
-            #[schemars(with = "crate::forms::LabelMap")]
+            #[schemars(with = "sigma_schema::forms::LabelMap")]
             pub labels: Labels,
         } $($rest)* }
     };

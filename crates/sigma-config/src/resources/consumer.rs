@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
-use crate::described::without_defaults;
-use crate::forms::{CredentialId, USERNAME_PATTERN};
-use crate::id::Id;
+use sigma_schema::described::without_defaults;
+use sigma_schema::forms::{CredentialId, USERNAME_PATTERN};
+use sigma_schema::id::Id;
 
 resource! {
     /// Someone who calls through the gateway. The label `custom_id` is sent upstream as

@@ -59,7 +59,7 @@ pub use retry::{BackOff, ExchangeDeadline, Hedging, RetryBudget, RetryOn, RetryP
 pub use route::{PathRewrite, Route, Script};
 pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;
-pub use shared::{Confidential, Labels, Plugins, Status, Timeout, UnixTime};
+pub use shared::{Labels, Plugins, Status, Timeout, UnixTime};
 pub use ssl::{Ssl, SslType, TlsVersion};
 pub use stapling::SslStapling;
 pub use stream::{Protocol, ProtocolLogger, StreamRoute, StreamTls, StreamUdp};
@@ -68,9 +68,9 @@ pub use upstream::{
     UpstreamTls,
 };
 
-use crate::described::{schema_of, take_confidential};
 use crate::kind::{Kind, ResourceKey};
 use crate::table::{Resource, Table};
+use sigma_schema::described::{schema_of, take_confidential};
 
 macro_rules! identified {
     ($($type:ty: $field:ident;)*) => {$(

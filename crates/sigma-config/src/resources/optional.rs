@@ -8,8 +8,8 @@ use std::ops::Deref;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cidr::CidrSet;
-use crate::expr::Expr;
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::expr::Expr;
 
 /// A value that stands for an unset field.
 pub trait Unset: Sized + 'static {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::Id;
+use sigma_schema::id::Id;
 
 /// How important requests are: who is refused first while the gateway runs out of resources (`load_shedding`).
 /// The words are those of Google's SRE book.

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
-use crate::described::without_defaults;
-use crate::id::Id;
+use sigma_schema::described::without_defaults;
+use sigma_schema::id::Id;
 
 resource! {
     /// Plugins that routes refer to.

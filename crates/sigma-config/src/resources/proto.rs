@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::optional::Optional;
 use super::shared::{Labels, UnixTime};
-use crate::described::without_defaults;
-use crate::id::Id;
+use sigma_schema::described::without_defaults;
+use sigma_schema::id::Id;
 
 resource! {
     /// A Protocol Buffers definition.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::forms::MethodName;
+use sigma_schema::forms::MethodName;
 
 /// Which attempts on a node are followed by another one. It takes the place of the rule that holds
 /// without it: a failed connection, and a request of an idempotent method that got no answer.

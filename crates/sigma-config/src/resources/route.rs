@@ -12,10 +12,10 @@ use super::overload::PriorityClass;
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Labels, Plugins, Status, Timeout, UnixTime};
 use super::upstream::Upstream;
-use crate::cidr::{Cidr, CidrSet};
-use crate::expr::Expr;
-use crate::forms::{CidrText, HostPattern, MethodName};
-use crate::id::Id;
+use sigma_schema::cidr::{Cidr, CidrSet};
+use sigma_schema::expr::Expr;
+use sigma_schema::forms::{CidrText, HostPattern, MethodName};
+use sigma_schema::id::Id;
 
 resource! {
     /// Selects requests, and says where they go.

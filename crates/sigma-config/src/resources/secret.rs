@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::described;
-use super::shared::{Confidential, UnixTime};
-use crate::described::without_defaults;
-use crate::forms::URL_PATTERN;
+use super::shared::UnixTime;
+use sigma_schema::Confidential;
+use sigma_schema::described::without_defaults;
+use sigma_schema::forms::URL_PATTERN;
 
 /// An access to a secret manager. The first part of its identity names the manager.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]

@@ -12,8 +12,8 @@ use super::overload::PriorityClass;
 use super::route::Script;
 use super::shared::{Labels, Plugins, UnixTime};
 use super::upstream::Upstream;
-use crate::forms::HostPattern;
-use crate::id::Id;
+use sigma_schema::forms::HostPattern;
+use sigma_schema::id::Id;
 
 resource! {
     /// Plugins, hosts and an upstream that several routes have in common.

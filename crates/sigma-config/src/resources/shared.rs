@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::optional::Optional;
-use crate::described::CONFIDENTIAL;
 
 /// Labels: free key-value pairs.
 pub type Labels = Optional<BTreeMap<Box<str>, Box<str>>>;
@@ -94,47 +93,6 @@ impl JsonSchema for UnixTime {
     }
 }
 
-/// A text that must not show up in a log: a private key, a token. It is shown as dots.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Confidential(Box<str>);
-
-impl Confidential {
-    /// The text itself.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for Confidential {
-    fn from(text: &str) -> Self {
-        Confidential(text.into())
-    }
-}
-
-impl fmt::Debug for Confidential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"…\"")
-    }
-}
-
-impl JsonSchema for Confidential {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Confidential".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = String::json_schema(generator);
-        schema.insert(CONFIDENTIAL.to_owned(), true.into());
-        schema
-    }
-}
-
 /// Whether a resource is in force: 1, or 0 for one that is only kept. Unset, it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
@@ -201,10 +159,5 @@ mod tests {
             assert_eq!(UnixTime::new(seconds).map(UnixTime::seconds), Some(seconds));
         }
         assert_eq!(UnixTime::new(i64::MIN), None);
-    }
-
-    #[test]
-    fn what_is_confidential_is_not_shown() {
-        assert_eq!(format!("{:?}", Confidential::from("-----BEGIN")), "\"…\"");
     }
 }

@@ -9,11 +9,12 @@ use serde_json::json;
 use super::client_auth::SslClient;
 use super::optional::Optional;
 use super::ordered::SslAcme;
-use super::shared::{Confidential, Labels, Status, UnixTime};
+use super::shared::{Labels, Status, UnixTime};
 use super::stapling::SslStapling;
-use crate::described::without_defaults;
-use crate::forms::HostPattern;
-use crate::id::Id;
+use sigma_schema::Confidential;
+use sigma_schema::described::without_defaults;
+use sigma_schema::forms::HostPattern;
+use sigma_schema::id::Id;
 
 /// The use of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

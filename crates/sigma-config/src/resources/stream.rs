@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
 use super::upstream::Upstream;
-use crate::cidr::Cidr;
-use crate::expr::Expr;
-use crate::forms::{CidrText, HostPattern};
-use crate::id::Id;
+use sigma_schema::cidr::Cidr;
+use sigma_schema::expr::Expr;
+use sigma_schema::forms::{CidrText, HostPattern};
+use sigma_schema::id::Id;
 
 resource! {
     /// Selects connections, and says where they go.

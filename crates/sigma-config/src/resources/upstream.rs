@@ -12,11 +12,12 @@ use super::node_states::NodeState;
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
-use super::shared::{Confidential, Labels, Timeout, UnixTime};
-use crate::described::without_defaults;
-use crate::forms::{HostPattern, NODE_PATTERN};
-use crate::id::Id;
+use super::shared::{Labels, Timeout, UnixTime};
 use crate::tls::AlpnProtocol;
+use sigma_schema::Confidential;
+use sigma_schema::described::without_defaults;
+use sigma_schema::forms::{HostPattern, NODE_PATTERN};
+use sigma_schema::id::Id;
 
 /// How a node is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Object;
 use super::hosts::{is_dns_name, is_record_name, texts};
-use crate::problem::{Problem, element, join, member};
 use crate::public_keyring::DEFAULT_KEYRING;
+use sigma_schema::problem::{Problem, element, join, member};
 
 /// The default pauses between orders that fail: the first, and the longest.
 pub(crate) const RETRY_S: u32 = 300;

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Object, hashes, problem, word};
-use crate::id::text_of_id;
-use crate::problem::{Problem, member};
 use crate::resources::Upstream;
-use crate::template::Template;
+use sigma_schema::id::text_of_id;
+use sigma_schema::problem::{Problem, member};
+use sigma_schema::template::Template;
 
 /// What has no effect beside the type, or beside each other.
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Object;
-use crate::problem::{Problem, element, member};
+use sigma_schema::problem::{Problem, element, member};
 
 /// Of a route or a service.
 pub(crate) fn breaches(item: &Object) -> Vec<Problem> {

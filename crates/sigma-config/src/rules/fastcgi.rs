@@ -4,9 +4,9 @@ use regex::bytes::Regex;
 use serde_json::Value;
 
 use super::{Object, problem, word};
-use crate::problem::{Problem, member};
 use crate::resources::FastCgi;
-use crate::template::Template;
+use sigma_schema::problem::{Problem, member};
+use sigma_schema::template::Template;
 
 /// Parameters that only the gateway may say: the length is that of the bytes that it sends, and programs take the other
 /// one for the proxy that they are to use themselves.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use crate::id::Id;
+use sigma_schema::id::Id;
 
 /// Ends of names that no authority vouches for (RFC 6761, RFC 6762, RFC 7686, RFC 9476).
 const NOBODYS: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];

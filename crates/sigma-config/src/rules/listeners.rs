@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Object;
-use crate::problem::{Problem, element, member};
+use sigma_schema::problem::{Problem, element, member};
 
 /// The problems of a whole document; `root` is it in its long form.
 pub(crate) fn of_document(root: &Object) -> Vec<Problem> {

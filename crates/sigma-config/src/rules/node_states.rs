@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::{Object, problem, word};
-use crate::nodes::{split_address, split_node};
-use crate::problem::{Problem, member};
+use sigma_schema::node_address::{split_address, split_node};
+use sigma_schema::problem::{Problem, member};
 
 const FIELD: &str = "node_states";
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Object;
-use crate::problem::Problem;
+use sigma_schema::problem::Problem;
 
 fn problem(place: &str, message: &str, hint: &'static str) -> Problem {
     Problem::new(place, "conflict", message).hint(hint)

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Object, word};
-use crate::problem::Problem;
 use crate::reference::is_reference;
+use sigma_schema::problem::Problem;
 
 /// The fields of a pair that is written in the ssl, each with the field that names a file instead.
 const FIELDS: [(&str, &str); 2] = [("cert", "cert_file"), ("key", "key_file")];
@@ -106,9 +106,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::kind::Kind;
-    use crate::plugins::NoPlugins;
     use crate::settings::UnknownFields;
     use crate::stored::{self, problems};
+    use sigma_schema::plugins::NoPlugins;
 
     #[test]
     fn a_file_learns_which_field_is_missing() {

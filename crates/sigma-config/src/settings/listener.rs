@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{ListenAddress, ListenPlace};
-use crate::forms::ListenText;
+use sigma_schema::address::{ListenAddress, ListenPlace};
+use sigma_schema::forms::ListenText;
 
 /// One place where downstream connections are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

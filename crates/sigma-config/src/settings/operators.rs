@@ -8,7 +8,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::forms::{CidrText, SocketText};
+use sigma_schema::forms::{CidrText, SocketText};
 
 /// Limits and callers of all listeners for operators: status, Admin API, Control API, NiubiX's admin
 /// calls and the pages of plugins.
@@ -164,7 +164,7 @@ pub struct Admin {
     pub keys: Vec<AdminKey>,
     /// Peers (IP or CIDR) that may call; others are answered 403.
     #[schemars(with = "Vec<CidrText>")]
-    pub allow: crate::cidr::CidrSet,
+    pub allow: sigma_schema::cidr::CidrSet,
     /// Callers must show a key. Without it, whoever reaches the address may change everything; web
     /// pages may not, see `operators.hosts` and `operators.origins`.
     pub key_required: bool,
@@ -187,7 +187,7 @@ pub struct Admin {
 
 impl Default for Admin {
     fn default() -> Self {
-        let near = crate::cidr::Cidr::from_str("127.0.0.0/24");
+        let near = sigma_schema::cidr::Cidr::from_str("127.0.0.0/24");
         Admin {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9180)),
             keys: Vec::new(),

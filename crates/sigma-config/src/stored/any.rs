@@ -8,16 +8,17 @@ use serde_json::Value;
 use super::warnings::refuse_unknown;
 use super::{Subject, conform, invalid, provider_of, table};
 use crate::bundled;
-use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
 use crate::nodes::bracketed;
-use crate::plugins::{PluginSchemas, is_disabled, scope_of};
+use crate::plugins::{is_disabled, scope_of};
 use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
 };
 use crate::settings::UnknownFields;
 use crate::table::{Order, Resource, Table};
+use sigma_schema::id::Id;
+use sigma_schema::plugins::PluginSchemas;
 
 macro_rules! any_resource {
     ($($kind:ident: $table:ident, $id:ident;)*) => {
@@ -153,7 +154,7 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
     };
     // The schema and the rules have accepted it; what the types refuse all the same, such as a
     // number that no machine can count to, is refused like by a schema.
-    let mut conformed = conform::conform(value, schema);
+    let mut conformed = conform(value, schema);
     if empty_lists(&conformed).next().is_some() {
         let names: Vec<String> = empty_lists(&conformed).cloned().collect();
         for name in names {

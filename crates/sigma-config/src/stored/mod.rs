@@ -4,7 +4,6 @@
 //! resource refers to is told by [`references`]; whether that exists only a store knows.
 
 mod any;
-mod conform;
 mod outline;
 mod references;
 #[cfg(test)]
@@ -18,24 +17,22 @@ use serde_json::Value;
 
 pub(crate) use any::typed;
 pub use any::{AnyResource, read, skipped_plugins};
-pub use conform::conform;
 pub use outline::{has_place, may_stand_in, outline, tells_whom};
 pub use references::{Reference, nested_members, references, wrong_ssl_type};
+use sigma_schema::conform::conform;
 pub use warnings::{TRUSTS_ANY_PEER, warnings};
 
 use crate::bundled::{self, OfKinds};
-use crate::id::text_of_id;
 use crate::kind::Kind;
-use crate::plugins::{
-    BUILD_HINT, PluginRefusal, PluginSchemas, PluginScope, check_plugin, mistakes_of_plugin, scope_of,
-    unknown_plugin,
-};
-use crate::problem::{Problem, member};
+use crate::plugins::{BUILD_HINT, check_plugin, mistakes_of_plugin, scope_of, unknown_plugin};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object};
 use crate::settings::UnknownFields;
-use crate::synonyms::nearest_plugin;
-use crate::wording;
+use sigma_schema::id::text_of_id;
+use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope};
+use sigma_schema::problem::{Problem, member};
+use sigma_schema::synonyms::nearest_plugin;
+use sigma_schema::wording;
 
 /// APISIX's schema of a kind, with Sigma's own fields and their descriptions: for people. That of a secret is the
 /// choice between those of the managers.

@@ -4,10 +4,10 @@
 use serde_json::Value;
 
 use super::any::{AnyResource, typed};
-use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
 use crate::resources::{Plugins, Route, Ssl, StreamRoute, Upstream};
 use crate::rules::Object;
+use sigma_schema::id::Id;
 
 /// Lists of which single elements may be unreadable.
 const NAMES: [&str; 4] = ["uris", "hosts", "snis", "alpn"];

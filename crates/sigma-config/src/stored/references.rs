@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::id::text_of_id;
 use crate::kind::Kind;
+use sigma_schema::id::text_of_id;
 
 /// A reference from one resource to another.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,13 @@ mod everywhere;
 use serde_json::json;
 
 use super::*;
+use crate::Surroundings;
 use crate::kind::ResourceKey;
-use crate::plugins::NoPlugins;
 use crate::resources::*;
 use crate::settings::RouterKind;
-use crate::wording::Unread;
-use crate::{Problem, Surroundings};
+use sigma_schema::Problem;
+use sigma_schema::plugins::NoPlugins;
+use sigma_schema::wording::Unread;
 
 /// Five plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
 /// streams, `cors` and `consumer-restriction` take anything.

@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{Subject, invalid};
-use crate::Problem;
 use crate::advice::{self, Surroundings};
 use crate::kind::Kind;
-use crate::plugins::{PluginScope, is_disabled, scope_of};
-use crate::problem::member;
+use crate::plugins::{is_disabled, scope_of};
 use crate::rules::Object;
 use crate::settings::UnknownFields;
-use crate::wording::Unread;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
+use sigma_schema::problem::member;
+use sigma_schema::wording::Unread;
 
 /// Names that stores and clients add to whatever they keep.
 pub(super) const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];

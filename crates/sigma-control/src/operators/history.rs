@@ -4,8 +4,8 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use sigma_config::crypt::{Keyring, mask_resource};
 use sigma_config::kind::ResourceKey;
-use sigma_config::plugins::PluginSchemas;
 use sigma_observe::Clock;
+use sigma_schema::plugins::PluginSchemas;
 use std::sync::Arc;
 
 use crate::store::StoreError;

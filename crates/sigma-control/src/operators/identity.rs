@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use sigma_config::Problem;
-use sigma_config::cidr::CidrSet;
 use sigma_config::settings::{Admin, AdminTls};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
     CertificateDer, ClientAuth, ClientCertificate, Demand, Offer, Resumption, ServerIdentity, Versions,
 };
+use sigma_schema::Problem;
+use sigma_schema::cidr::CidrSet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;

@@ -65,7 +65,7 @@ pub enum OpenError {
     AdminKey(#[from] admin::KeyFileError),
     /// The certificate of the Admin API.
     #[error("{0}")]
-    AdminTls(sigma_config::Problem),
+    AdminTls(sigma_schema::Problem),
     /// The audit log.
     #[error("cannot write the audit log {path}: {source}; name another file in `audit_log.path`")]
     AuditLog {

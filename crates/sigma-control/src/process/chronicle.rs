@@ -8,8 +8,8 @@ use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::PluginSchemas;
 use sigma_config::store::StoreKind;
+use sigma_schema::plugins::PluginSchemas;
 
 use crate::serving::source::Source;
 use crate::store::history::{Author, By, History, Limits, Place, SETTINGS};

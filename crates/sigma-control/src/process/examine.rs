@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::Config;
 use sigma_config::settings::{ListenPlace, written_listener};
-use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
 use sigma_proxy::{Compiler, Snapshot};
+use sigma_schema::Problem;
 
 use crate::operators::{identity, pages};
 use crate::serving::endpoints::Endpoints;

@@ -8,13 +8,14 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use sigma_config::crypt::Keyring;
-use sigma_config::document::{JsonError, strict_json};
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources::Decoration;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
-use sigma_config::{Checked, Config, Problem, SetAside, Surroundings};
+use sigma_config::{Checked, Config, SetAside, Surroundings};
+use sigma_schema::Problem;
+use sigma_schema::document::{JsonError, strict_json};
+use sigma_schema::plugins::PluginSchemas;
 
 use crate::serving::source::unix_seconds;
 use crate::store::history::{DECORATIONS, decoration, is_resource};
@@ -569,7 +570,7 @@ impl Desired {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sigma_config::plugins::NoPlugins;
+    use sigma_schema::plugins::NoPlugins;
 
     fn record(key: &str, value: &str, modified: u64) -> Record {
         Record { key: key.into(), value: value.as_bytes().into(), created: 1, modified }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
@@ -16,6 +15,7 @@ use sigma_discovery::{Registries, Registry, Report, Subscription, Wanted};
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
+use sigma_schema::Problem;
 use sigma_upstream::dns::{DnsService, Resolver};
 use sigma_upstream::endpoint::{Endpoint, EndpointSet, UpstreamCell};
 use sigma_upstream::feed::{Feed, FeedError, NextNodes};

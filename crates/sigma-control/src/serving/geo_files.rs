@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sigma_config::Problem;
 use sigma_config::geoip::GeoIp;
-use sigma_config::problem::element;
 use sigma_plugin::geography::{Database, Geography};
+use sigma_schema::Problem;
+use sigma_schema::problem::element;
 
 use super::file_stamp::FileStamp;
 

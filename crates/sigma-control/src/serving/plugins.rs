@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sigma_config::plugins::enabled;
 use sigma_config::settings::Settings;
+use sigma_plugin::roster::Defaults;
 use sigma_plugin::{Kind, Node, Roster};
 
 /// The plugins of a process.
@@ -20,8 +21,13 @@ impl Plugins {
     /// Of `built_in`, those that the settings allow. Within the runtime that their tasks are to run on.
     pub(crate) fn new(built_in: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
         let ignored = &settings.compat.ignored_plugins;
-        let roster =
-            || Roster::new(built_in.iter().cloned(), None).ignoring(ignored).with_profile(settings.profile);
+        let defaults = settings
+            .profile
+            .map(|profile| -> Defaults { Arc::new(move |name, conf| profile.fill_plugin(name, conf)) });
+        let roster = || {
+            let all = Roster::new(built_in.iter().cloned(), None);
+            all.ignoring(ignored).with_defaults(defaults.clone())
+        };
         let all = Arc::new(roster());
         let enabled = match enabled(settings.plugins.as_deref(), settings.stream_plugins.as_deref()) {
             [None, None] => Arc::clone(&all),

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use sigma_config::Config;
 use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{Secret, Ssl};
-use sigma_config::{Config, Problem};
 use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
+use sigma_schema::Problem;
 
 use crate::serving::acme::Ordered;
 use crate::serving::desired::{Batch, Desired};

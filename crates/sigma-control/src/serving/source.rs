@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use sigma_config::plugins::PluginSchemas;
-use sigma_config::{Checked, ParseOptions, Problem};
+use sigma_config::{Checked, ParseOptions};
+use sigma_convert::seed::Seeds;
 use sigma_plugin::Roster;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginSchemas;
 
 use super::file_stamp::FileStamp;
 
@@ -127,10 +129,10 @@ impl Source {
     }
 
     fn check(&self, texts: &Texts, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
+        let formats = Seeds { companion: texts.companion.as_deref(), instances: self.instances };
         let options = ParseOptions {
             env: &|name| std::env::var(name).ok(),
-            companion: texts.companion.as_deref(),
-            instances: self.instances,
+            formats: &formats,
             skip_invalid: self.skip_invalid,
             plugins,
             now: unix_seconds(),

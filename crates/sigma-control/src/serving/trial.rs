@@ -7,7 +7,7 @@ use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, SslCrl, SslOcsp};
 use sigma_config::settings::Settings;
-use sigma_config::{Problem, stored};
+use sigma_config::stored;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
     Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
@@ -16,6 +16,7 @@ use sigma_plugin::Roster;
 use sigma_proxy::compile::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish, try_out,
 };
+use sigma_schema::Problem;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 

@@ -17,7 +17,8 @@ use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 use sigma_config::discovery::{Nacos, Registry, RegistryAddress};
-use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
+use sigma_config::resources::{DiscoveryArgs, Node};
+use sigma_schema::Confidential;
 
 use crate::consul::encoded;
 use crate::http::{Answer, Http, Members, Question, Trust, token};

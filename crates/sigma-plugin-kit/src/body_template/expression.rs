@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 
 use serde_json::{Number, Value, json};
-use sigma_config::expr::VarName;
+use sigma_schema::expr::VarName;
 
 /// Bytes of text that count as one step.
 const TEXT_OF_A_STEP: usize = 64;

@@ -6,7 +6,7 @@ mod syntax;
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
-use sigma_config::expr::VarName;
+use sigma_schema::expr::VarName;
 
 use expression::{Expression, Scope, escaped, html_entity, is_true, text_of};
 use syntax::Tokens;

@@ -1,7 +1,7 @@
 //! The syntax of expressions and statements.
 
 use serde_json::{Number, Value};
-use sigma_config::expr::VarName;
+use sigma_schema::expr::VarName;
 
 use super::expression::{Binary, Expression, Function, Unary, number};
 

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
 
 /// What a broker may ask for: less is weak (RFC 7677, §4), and more would keep the control thread busy.
 const ROUNDS: std::ops::RangeInclusive<u32> = 4096..=100_000;

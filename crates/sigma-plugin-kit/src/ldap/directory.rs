@@ -4,8 +4,8 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::Problem;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
+use sigma_schema::Problem;
 
 /// `host[:port]`, an IPv6 address in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ impl TryFrom<String> for Place {
             return Err(format!("ldap_uri: write the host and port alone, without `{scheme}://`"));
         }
         let (host, port) =
-            sigma_config::nodes::split_address(&text).map_err(|error| format!("ldap_uri: {error}"))?;
+            sigma_schema::node_address::split_address(&text).map_err(|error| format!("ldap_uri: {error}"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if text.starts_with("unix:") || !is_server_name(host) {
             return Err(format!("ldap_uri: `{text}` is neither a name nor an address"));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::resources::Confidential;
+use sigma_schema::Confidential;
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::resources::Confidential;
 use sigma_plugin::Node;
+use sigma_schema::Confidential;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]

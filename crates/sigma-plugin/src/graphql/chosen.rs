@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use sigma_config::expr::VarValue;
 use sigma_http::Headers;
+use sigma_schema::expr::VarValue;
 
 use super::message::MOST_PARTS;
 use super::{Document, Message, NoDocument, NoMessage, Operation, SelectionKind};

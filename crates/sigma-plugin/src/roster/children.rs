@@ -4,12 +4,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::id::Id;
-use sigma_config::resources::Proto;
+use sigma_schema::id::Id;
 
 use super::{Lookup, Roster};
 use crate::descriptor::Family;
-use crate::{Entry, Kind, Node};
+use crate::{Entry, Kind, Node, Resource};
 
 /// Makes the nested plugins of a plugin under construction.
 pub(super) struct Children<'b> {
@@ -17,7 +16,7 @@ pub(super) struct Children<'b> {
     pub(super) lookup: &'b dyn Lookup,
     pub(super) made: RefCell<Vec<Arc<Entry>>>,
     /// The requested definitions.
-    pub(super) protos: RefCell<Vec<(Id, Option<Arc<Proto>>)>>,
+    pub(super) protos: RefCell<Vec<(Id, Option<Resource>)>>,
 }
 
 impl Family for Children<'_> {
@@ -39,7 +38,7 @@ impl Family for Children<'_> {
         self.roster.kinds().cloned().collect()
     }
 
-    fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
+    fn proto(&self, id: &Id) -> Option<Resource> {
         let proto = self.lookup.proto(id);
         self.protos.borrow_mut().push((id.clone(), proto.clone()));
         proto

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
-use sigma_config::described::{restore, take_confidential, take_own_defaults};
-use sigma_config::plugins::PluginScope;
-use sigma_config::stored::conform;
-use sigma_config::wording::Schema;
+use sigma_schema::conform::conform;
+use sigma_schema::described::{restore, take_confidential, take_own_defaults};
+use sigma_schema::plugins::PluginScope;
+use sigma_schema::wording::Schema;
 
 use super::take_meta;
 use crate::Kind;

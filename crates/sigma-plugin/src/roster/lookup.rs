@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::id::Id;
-use sigma_config::resources::Proto;
+use sigma_schema::id::Id;
+
+use crate::Resource;
 
 /// Looks up other resources for a plugin under construction.
 pub trait Lookup {
@@ -12,7 +13,7 @@ pub trait Lookup {
     fn metadata(&self, plugin: &str) -> Option<Arc<Value>>;
 
     /// Returns a Protocol Buffers definition.
-    fn proto(&self, _id: &Id) -> Option<Arc<Proto>> {
+    fn proto(&self, _id: &Id) -> Option<Resource> {
         None
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::plugins::PluginScope;
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginScope;
 
 use crate::credentials::Credentials;
 use crate::meta::Meta;

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::reference::is_reference;
 use sigma_config::resources::{Cleartext, Ssl, SslType, TlsVersion};
 use sigma_config::settings::{Listener, written_listener};
 use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Stapling, Tls};
-use sigma_config::wording::pcre::Pattern;
-use sigma_config::{Config, Problem};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
     AcceptOptions, ClientAuth, Identity, Offer, Resumption, ServerIdentity, SessionCache, TicketKeys,
     Versions,
 };
+use sigma_schema::Problem;
+use sigma_schema::wording::pcre::Pattern;
 
 use super::compiled::Compiled;
 use super::sources::{CertificateSource, Sources, StapleWish};

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::id::Id;
+use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::{PluginSchemas, PluginScope, unknown_plugin};
-use sigma_config::problem::{element, member};
-use sigma_config::resources::{self, Plugins, Proto, SslType};
+use sigma_config::plugins::unknown_plugin;
+use sigma_config::resources::{self, Plugins, SslType};
 use sigma_config::stored::wrong_ssl_type;
-use sigma_config::{Config, Problem};
 use sigma_plugin::descriptor::{InlineUpstream, inline_upstream_key};
 use sigma_plugin::roster::{Lookup, unresolved};
-use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents};
+use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity, Residents, Resource};
+use sigma_schema::Problem;
+use sigma_schema::id::Id;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::problem::{element, member};
 
 use super::certificates::Certificate;
 use super::node_tls::NodeTls;
@@ -353,7 +355,7 @@ impl Building<'_, '_> {
         let known = self.old.and_then(|old| old.entries.iter().find(|e| e.name() == name));
         let is_same = |known: &&Arc<Entry>| {
             let stays = |entry: &Entry| {
-                let same = |(id, proto): &(Id, Option<Arc<Proto>>)| self.proto(id) == *proto;
+                let same = |(id, proto): &(Id, Option<Resource>)| self.proto(id) == *proto;
                 entry.metadata == self.metadata(entry.name()) && entry.protos.iter().all(same)
             };
             known.conf == *conf
@@ -433,8 +435,8 @@ impl Lookup for Building<'_, '_> {
         metadata(self.task.config, self.task.sources.secrets, plugin)
     }
 
-    fn proto(&self, id: &Id) -> Option<Arc<Proto>> {
-        self.task.config.resources.protos.get(id.as_str()).cloned()
+    fn proto(&self, id: &Id) -> Option<Resource> {
+        self.task.config.resources.protos.get(id.as_str()).cloned().map(Resource::new)
     }
 
     fn written(&self, resource: &str, plugin: &str) -> Option<Arc<Value>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
-use sigma_plugin::Consumer;
+use sigma_plugin::{Consumer, Resource};
 
 use super::State;
 use crate::snapshot::Snapshot;
@@ -63,7 +63,7 @@ impl State {
                 || group.is_some_and(|id| is_closed(Kind::ConsumerGroup, id)),
             group_missing: group.is_some_and(|id| config.resources.consumer_groups.get(id).is_none()),
             custom_id: resource.labels.get("custom_id").cloned(),
-            resource: Some(Arc::clone(resource)),
+            resource: Some(Resource::new(Arc::clone(resource))),
             labels: resource.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             entries: entries.into_boxed_slice(),
         }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::resources::{CircuitBreaker, Scheme, Service, StreamRoute, Upstream};
 use sigma_config::table::Order;
-use sigma_config::{Config, Problem, id::Id};
 use sigma_plugin::flow::FlowFacts;
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{Entry, FlowChain, FlowPlugin, Phase};
+use sigma_schema::Problem;
+use sigma_schema::id::Id;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 use super::compiled::{Building, Compiled, is_off};
 use super::{State, Task};

@@ -33,14 +33,15 @@ mod trial;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use sigma_config::expr::VarName;
-use sigma_config::expr::known::Subject;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings};
-use sigma_config::{Config, Problem, resources};
+use sigma_config::{Config, resources};
 use sigma_observe::access::{AccessFormat, FormatError};
 use sigma_observe::field::Field;
 use sigma_plugin::{Chain, Consumers, Node, Roster, credentials};
+use sigma_schema::Problem;
+use sigma_schema::expr::VarName;
+use sigma_schema::expr::known::Subject;
 
 use crate::route::Router;
 use crate::route::normalize::UriOptions;

@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sigma_config::Config;
-use sigma_config::id::Id;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
 use sigma_config::table::Order;
 use sigma_plugin::context::{RouteFacts, RouteResources};
-use sigma_plugin::{Chain, Entry};
+use sigma_plugin::{Chain, Entry, Resource};
+use sigma_schema::id::Id;
 
 use super::State;
 use crate::route::{Change, RouteInput};
@@ -184,9 +184,9 @@ impl State {
         service: Option<&Arc<resources::Service>>,
     ) -> Route {
         let resources = RouteResources {
-            route: Some(Arc::clone(route)),
-            service: service.cloned(),
-            plugin_config: plugin_config_of(config, route).cloned(),
+            route: Some(Resource::new(Arc::clone(route))),
+            service: service.cloned().map(Resource::new),
+            plugin_config: plugin_config_of(config, route).cloned().map(Resource::new),
         };
         let service = service.map(|service| &**service);
         let own = ResourceKey::new(Kind::Route, route.id.as_str());

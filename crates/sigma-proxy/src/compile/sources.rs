@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::Problem;
 use sigma_config::acme::Acme;
 use sigma_config::resources::{self, Ssl, SslCrl, SslOcsp, SslStapling};
 use sigma_config::tls::Stapling;
@@ -14,6 +13,7 @@ use sigma_net::tls::{
     Authorities, CertificateDer, ClientTls, Inquiries, Issuer, RevocationLists, Staple, TicketKeys,
 };
 use sigma_plugin::geography::Geography;
+use sigma_schema::Problem;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 

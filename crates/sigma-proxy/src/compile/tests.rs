@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use sigma_config::Config;
 use sigma_config::kind::ResourceKey;
-use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources;
 use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 use sigma_config::table::Order;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::{Descriptor, Kind, Phase, PhaseSet, Plugin, Roster, RunPolicy};
+use sigma_schema::plugins::PluginSchemas;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 

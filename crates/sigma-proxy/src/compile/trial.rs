@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::Config;
 use sigma_config::reference::is_reference;
 use sigma_config::resources::{Plugins, Ssl, Upstream};
 use sigma_config::stored::AnyResource;
 use sigma_config::tls::Tls;
-use sigma_config::{Config, Problem};
 use sigma_net::tls::pem::Pair;
 use sigma_plugin::{Node, Roster};
+use sigma_schema::Problem;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 
 use super::certificates::{self, Sessions};
 use super::compiled::is_off;

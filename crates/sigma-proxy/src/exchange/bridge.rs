@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sigma_http::{Fault, FaultKind};
 use sigma_plugin::{Bridge, Far};
@@ -14,7 +15,7 @@ use crate::worker::View;
 impl Snapshot {
     /// What serves an upstream in the place of its nodes.
     pub(super) fn bridge_of(&self, upstream: &Upstream) -> Option<Bridge> {
-        self.bridges.iter().find(|bridge| bridge.scheme == upstream.config.scheme).copied()
+        self.bridges.iter().find(|bridge| bridge.scheme == upstream.scheme_name()).copied()
     }
 }
 
@@ -36,7 +37,9 @@ fn far(upstream: &Upstream) -> Result<Far, Fault> {
         return Err(set.unresolved.unwrap_or(nobody));
     }
     let tls = upstream.over_tls().map(|tls| Arc::new(tls.any.clone()) as Arc<dyn Any + Send + Sync>);
-    Ok(Far { key: upstream.key.as_str().into(), upstream: Arc::clone(&upstream.config), nodes, tls })
+    let timeout = upstream.config.timeout.as_ref();
+    let read_timeout = timeout.and_then(|timeout| Duration::try_from_secs_f64(timeout.read).ok());
+    Ok(Far { key: upstream.key.as_str().into(), read_timeout, nodes, tls })
 }
 
 impl Exchange<'_, '_> {

@@ -1,10 +1,10 @@
 //! The end of an exchange: counters, operators who look, and the access line.
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_observe::line::Line;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use sigma_plugin::{Chain, Phase};
 

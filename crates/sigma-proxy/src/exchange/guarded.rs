@@ -4,11 +4,11 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::deadline;
 use sigma_plugin::Reply;
 use sigma_plugin::record::{Attempt, Interest};
+use sigma_schema::expr::{VarValue, Variables};
 
 use super::plan::Plan;
 use super::transfer::client_gone;

@@ -1,6 +1,5 @@
 //! The values of an exchange in its access line.
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::fault::PLUGIN;
 use sigma_http::{HeaderId, Headers};
 use sigma_observe::access::{Entry, Place};
@@ -10,6 +9,7 @@ use sigma_plugin::address::{IpText, NodeAddr, put_ip};
 use sigma_plugin::credentials::{MASK, Masked, Masks};
 use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::{basic_user, host_name};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::Exchange;
 use super::request::UNIX;

@@ -5,7 +5,6 @@ use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use sigma_config::Config;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 use sigma_observe::date::Clock;
@@ -17,6 +16,7 @@ use sigma_plugin::graphql::{Chosen, NoMessage};
 use sigma_plugin::variables::{
     argument, basic_user, cookie, each_repeated, host_name, joined, of_process, proxied,
 };
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::client_address::{self, ToldAddress};
 use super::target;

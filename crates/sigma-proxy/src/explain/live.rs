@@ -13,7 +13,8 @@ use sigma_http::{HeaderId, RequestHead};
 use sigma_net::Peer;
 use sigma_observe::date::Clock;
 use sigma_plugin::context::{Client, Tls};
-use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, RunPolicy};
+use sigma_plugin::resource::AnyResource;
+use sigma_plugin::{Consumer, Context, Entry, Identity, Phase, Resource, RunPolicy};
 
 use super::parsed;
 use crate::connection::Origin;
@@ -146,8 +147,9 @@ pub fn explain_live(
     };
     consider(snapshot, &viewed, found, question.routes, &mut explained);
     let route = found.and_then(|number| snapshot.route(number));
-    explained.route = route.and_then(|route| route.facts.resources.route.clone());
-    explained.service = route.and_then(|route| route.facts.resources.service.clone());
+    let resources = route.map(|route| &route.facts.resources);
+    explained.route = resources.and_then(|of| of.route.as_ref()?.share());
+    explained.service = resources.and_then(|of| of.service.as_ref()?.share());
     let consumer = question.consumer.as_deref().and_then(|name| snapshot.consumers.get(name));
     explained.refused = refusal(snapshot, route, consumer.map(|consumer| &**consumer));
     plugins(snapshot, config, route, consumer, &viewed, &mut explained.plugins);
@@ -162,6 +164,11 @@ pub fn explain_live(
     Ok(explained)
 }
 
+/// A resource of a matched route.
+fn resource<T: AnyResource>(of: &Option<Resource>) -> Option<&T> {
+    of.as_ref()?.get()
+}
+
 /// Says of routes why they do not serve the request: of those first whose paths fit.
 fn consider(
     snapshot: &Snapshot,
@@ -174,7 +181,8 @@ fn consider(
         |name: &str| Some(number_of(&snapshot.listener_names, Some(name))).filter(|number| *number > 0);
     let (mut first, mut near) = (None, Vec::new());
     for (number, route) in snapshot.routes.iter() {
-        let Some(source) = &route.facts.resources.route else { continue };
+        let of = &route.facts.resources;
+        let Some(source) = of.route.as_ref().and_then(Resource::get::<resources::Route>) else { continue };
         let considered = |reason| Considered {
             id: source.id.to_string(),
             name: source.name.as_deref().map(str::to_owned),
@@ -184,7 +192,7 @@ fn consider(
             first = Some(considered(None));
             continue;
         }
-        let input = RouteInput::of(source, route.facts.resources.service.as_deref(), numbering);
+        let input = RouteInput::of(source, of.service.as_ref().and_then(Resource::get), numbering);
         match snapshot.router.unserved(&input, &viewed.request()) {
             Some(Unserved::Path(_)) => explained.others += 1,
             _ if near.len() >= room => explained.unlisted += 1,
@@ -250,14 +258,21 @@ fn plugins(
         // The last one counts.
         let of = &route.facts.resources;
         let mut levels: Vec<Written<'_>> = Vec::new();
-        levels.extend(of.service.iter().map(|one| (format!("services/{}", one.id), &one.plugins)));
-        levels
-            .extend(of.plugin_config.iter().map(|one| (format!("plugin_configs/{}", one.id), &one.plugins)));
-        levels.extend(of.route.iter().map(|one| (format!("routes/{}", one.id), &one.plugins)));
+        levels.extend(
+            resource(&of.service)
+                .map(|one: &resources::Service| (format!("services/{}", one.id), &one.plugins)),
+        );
+        levels.extend(
+            resource(&of.plugin_config)
+                .map(|one: &resources::PluginConfig| (format!("plugin_configs/{}", one.id), &one.plugins)),
+        );
+        levels.extend(
+            resource(&of.route).map(|one: &resources::Route| (format!("routes/{}", one.id), &one.plugins)),
+        );
         let group = consumer.and_then(|consumer| consumer.group_id.as_deref());
         let group = group.and_then(|id| config.resources.consumer_groups.get(id));
         levels.extend(group.iter().map(|one| (format!("consumer_groups/{}", one.id), &one.plugins)));
-        let own = consumer.and_then(|consumer| consumer.resource.as_ref());
+        let own = consumer.and_then(|consumer| resource::<resources::Consumer>(&consumer.resource));
         levels.extend(own.iter().map(|one| (format!("consumers/{}", one.username), &one.plugins)));
         let merged = consumer.map(|consumer| route.chain.overridden_by(&consumer.entries));
         let chain = merged.as_ref().unwrap_or(&route.chain);

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use sigma_config::expr::Variables;
 use sigma_config::resources::OnUnhealthy;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, Stream, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::flow::Tried;
+use sigma_schema::expr::Variables;
 use sigma_upstream::balance::{Balancer, InFlight};
 use sigma_upstream::dial::reach;
 use sigma_upstream::overload::gate::Permit;

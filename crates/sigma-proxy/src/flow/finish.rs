@@ -1,11 +1,11 @@
 //! The end of a session: its status, counters, plugins that log, and the access line.
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Fault, Side};
 use sigma_observe::access::{Entry, Place};
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
 use sigma_plugin::Session;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::{End, Flow, ms_since};
 

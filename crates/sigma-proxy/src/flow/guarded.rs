@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Chunk, Fault, FaultKind};
 use sigma_net::{Deadline, Stream};
+use sigma_schema::expr::{VarValue, Variables};
 
 use super::Flow;
 use super::entrance::known;

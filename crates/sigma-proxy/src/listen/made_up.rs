@@ -4,11 +4,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_config::{ParseOptions, Problem, resources};
+use sigma_config::{ParseOptions, resources};
 use sigma_http::Chunk;
 use sigma_net::{Peer, Stream};
 use sigma_observe::counters::WorkerCounters;
 use sigma_plugin::{Local, Roster};
+use sigma_schema::Problem;
 use sigma_upstream::endpoint::{EndpointSet, Location, UpstreamCell, plan_nodes};
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::health::{HealthRecords, passive_channel};

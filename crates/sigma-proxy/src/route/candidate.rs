@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sigma_config::cidr::CidrSet;
-use sigma_config::expr::{Expr, Variables};
 use sigma_http::Method;
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::expr::{Expr, Variables};
 
 use super::host::HostPattern;
 use super::media::{self, MediaType};

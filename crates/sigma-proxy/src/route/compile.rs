@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use sigma_config::cidr::CidrSet;
-use sigma_config::expr::Expr;
 use sigma_config::resources::{Route, Service};
 use sigma_config::settings::RouterKind;
+use sigma_schema::cidr::CidrSet;
+use sigma_schema::expr::Expr;
 
 use super::candidate::{Candidate, Conditions, MethodSet, PathCheck, Rank};
 use super::host::HostPattern;

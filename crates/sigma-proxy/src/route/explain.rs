@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sigma_config::expr::{VarName, VarValue};
+use sigma_schema::expr::{VarName, VarValue};
 
 use super::candidate::{Conditions, Unmet};
 use super::compile::RouteInput;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use proptest::prelude::*;
-use sigma_config::cidr::{Cidr, CidrSet};
-use sigma_config::expr::{Expr, VarName, VarValue, Variables};
 use sigma_config::resources::{Route, Service, Status};
 use sigma_http::Method;
+use sigma_schema::cidr::{Cidr, CidrSet};
+use sigma_schema::expr::{Expr, VarName, VarValue, Variables};
 
 use super::*;
 

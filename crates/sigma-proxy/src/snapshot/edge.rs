@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sigma_config::id::Id;
 use sigma_config::settings::ListenPlace;
 use sigma_config::tls::ListenerProxyProtocol;
-use sigma_config::wording::pcre::Pattern;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
+use sigma_schema::id::Id;
+use sigma_schema::wording::pcre::Pattern;
 
 /// The demands of a listener on a connection before its first request.
 #[derive(Debug)]

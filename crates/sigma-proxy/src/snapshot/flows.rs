@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sigma_config::cidr::Cidr;
 use sigma_config::resources::{StreamRoute, StreamTls, StreamUdp};
 use sigma_plugin::flow::{Asked, FlowFacts};
 use sigma_plugin::{Client, FlowChain};
+use sigma_schema::cidr::Cidr;
 
 use super::Target;
 

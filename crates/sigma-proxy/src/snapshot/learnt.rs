@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sigma_config::resources;
-use sigma_config::template::Template;
 use sigma_http::Headers;
 use sigma_plugin::Context;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::variables::cookie;
+use sigma_schema::template::Template;
 use sigma_upstream::balance::{SessionHash, StickTable, Token};
 
 /// The rule of an upstream, compiled.

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 use rpds::HashTrieMapSync;
 use sigma_config::Config;
-use sigma_config::cidr::CidrSet;
 use sigma_config::resources::{self, PriorityClass};
 use sigma_config::settings::{ListenPlace, Settings};
 use sigma_http::{HeaderId, HeaderIds};
@@ -25,6 +24,7 @@ use sigma_plugin::cache::CacheOrder;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::{Bridge, Chain, Consumers, OwnedField, OwnedFields, Residents};
+use sigma_schema::cidr::CidrSet;
 
 use crate::challenges::Challenges;
 use crate::compile::Sessions;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use sigma_config::Problem;
-use sigma_config::expr::known::Subject;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
-use sigma_config::template::Template;
+use sigma_schema::Problem;
+use sigma_schema::expr::known::Subject;
+use sigma_schema::expr::{VarName, VarValue, Variables};
+use sigma_schema::template::Template;
 use sigma_upstream::balance::{Rules, ask_for};
 use sigma_upstream::endpoint::{Endpoint, UpstreamCell};
 use sigma_upstream::health::plan::Plan;

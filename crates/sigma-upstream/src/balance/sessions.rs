@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use aws_lc_rs::hmac;
-use sigma_config::resources::{Confidential, OnGone, Upstream};
+use sigma_config::resources::{OnGone, Upstream};
+use sigma_schema::Confidential;
 
 use super::kept::Kept;
 use crate::endpoint::{Endpoint, EndpointSet};

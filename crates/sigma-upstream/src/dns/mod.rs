@@ -21,8 +21,8 @@ use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::NetError;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
-use sigma_config::cidr::CidrSet;
 use sigma_http::{Fault, FaultKind};
+use sigma_schema::cidr::CidrSet;
 
 use lenient::Lenient;
 pub use service::DnsService;

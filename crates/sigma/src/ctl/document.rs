@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
-use sigma_config::document::Document;
-use sigma_config::problem::Problem;
 use sigma_config::shorthand;
+use sigma_schema::document::Document;
+use sigma_schema::problem::Problem;
 
 /// Largest file in bytes, as the Admin API takes it.
 const FILE_BYTES_MAX: usize = 128 * 1024 * 1024;

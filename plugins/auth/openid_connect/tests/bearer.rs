@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::Phase;
+use sigma_schema::plugins::PluginScope;
 
 use super::provider::Provider;
 use super::{Browser, Gateway};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Entry, Phase, Reply};
+use sigma_schema::plugins::PluginScope;
 
 use self::provider::Provider;
 use crate::testing::{Beside, Case, refusal, roster, warned};

@@ -6,8 +6,8 @@ mod flows;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::machine::{Host, Machine};
+use sigma_schema::plugins::PluginScope;
 
 use super::assertion::{Accepted, Answer, Expected, Refusal};
 use super::binding::{Kind, of_form, of_query};

@@ -1,9 +1,9 @@
 //! The labels of a request: as a key under which its series are found, and as text.
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Session};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::settings::{Disabled, Label, Metric, Settings};
 

@@ -21,7 +21,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_config::described::schema_of;
 use sigma_http::header::list_items;
 use sigma_http::{BodyLength, HeaderId, Headers, Method};
 use sigma_plugin::context::RouteFacts;
@@ -30,6 +29,7 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Node, Phase, PhaseSet, Plugin, Reply,
     RunPolicy, Session, Step, StreamBody,
 };
+use sigma_schema::described::schema_of;
 
 use exemplars::Exemplar;
 use labels::Labels;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::described::schema_of;
-use sigma_config::expr::VarName;
+use sigma_schema::described::schema_of;
+use sigma_schema::expr::VarName;
 
 use super::native::Scale;
 use super::push::settings::PushSettings;

@@ -312,7 +312,7 @@ fn label_values_are_escaped() {
 #[test]
 fn the_metadata_names_what_may_be_left_out() {
     let metadata = |labels: Value| {
-        refusal_in(NAME, sigma_config::plugins::PluginScope::Metadata, &json!({"disabled_labels": labels}))
+        refusal_in(NAME, sigma_schema::plugins::PluginScope::Metadata, &json!({"disabled_labels": labels}))
     };
     assert_eq!(metadata(json!({"http_status": ["route"], "llm_latency": ["node"]})), "");
     for bad in

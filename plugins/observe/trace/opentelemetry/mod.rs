@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
+use sigma_schema::plugins::PluginScope;
 
 use self::config::{Config, Metadata, Propagator, TraceIdSource};
 use self::export::Exporter;

@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 
 use prost::Message as _;
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::credentials::{Masked, Masks};
 use sigma_plugin::record::Source;
 use sigma_plugin::{Context, Env};
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use crate::metrics::matched_uri;
 use crate::trace::course::{Course, Try, Waited, target, without_credentials};

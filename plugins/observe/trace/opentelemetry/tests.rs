@@ -136,9 +136,9 @@ fn variables_are_published_where_that_is_wanted() {
             let sent = case.sent("traceparent").unwrap();
             let of = |name: &str| {
                 let value =
-                    sigma_config::expr::Variables::get(&case.ctx, &sigma_config::expr::VarName::parse(name));
+                    sigma_schema::expr::Variables::get(&case.ctx, &sigma_schema::expr::VarName::parse(name));
                 value.map(|value| match value {
-                    sigma_config::expr::VarValue::Text(text) => String::from_utf8(text.into_owned()).unwrap(),
+                    sigma_schema::expr::VarValue::Text(text) => String::from_utf8(text.into_owned()).unwrap(),
                     other => panic!("{other:?}"),
                 })
             };

@@ -10,10 +10,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::described::schema_of;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, OwnedField, Phase, PhaseSet, Plugin, RunPolicy, Step,
 };
+use sigma_schema::described::schema_of;
 
 use self::reporter::Reporter;
 use super::course::{Course, Nanos, target};

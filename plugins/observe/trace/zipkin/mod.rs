@@ -12,11 +12,11 @@ use reqwest::header::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::described::schema_of;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
 };
+use sigma_schema::described::schema_of;
 
 use super::b3::{self, B3Context, B3Trace, Incoming, Wish};
 use super::course::{Course, Nanos, Try, target};

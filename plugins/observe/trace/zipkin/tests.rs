@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_plugin::Entry;
 use sigma_plugin::record::Attempt;
+use sigma_schema::expr::{VarName, VarValue, Variables};
 
 use super::*;
 use crate::testing::{Case, entry, refusal, summary};

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
 use serde_json::{Value, json};
-use sigma_config::Problem;
-use sigma_config::described::schema_of;
 use sigma_http::Headers;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
+use sigma_schema::Problem;
+use sigma_schema::described::schema_of;
 
 use super::quota::{self, Amount, Key, Refusal, Space, Unlimited};
 use config::OF_COST_HEADER;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginScope;
 use sigma_plugin::roster::Lookup;
 use sigma_plugin::{Consumers, Entry, Env, Local, Node, Phase, Reply, Roster, Step};
+use sigma_schema::plugins::PluginScope;
 use sigma_testkit::Redis;
 
 use crate::testing::{Case, entry, entry_with, refusal, roster, spawning};
@@ -93,8 +93,8 @@ fn quotas_of_addresses_and_other_rules_stay_apart() {
 }
 
 fn variable(case: &Case, name: &str) -> String {
-    match sigma_config::expr::Variables::get(&case.ctx, &sigma_config::expr::VarName::parse(name)) {
-        Some(sigma_config::expr::VarValue::Text(text)) => String::from_utf8(text.into_owned()).unwrap(),
+    match sigma_schema::expr::Variables::get(&case.ctx, &sigma_schema::expr::VarName::parse(name)) {
+        Some(sigma_schema::expr::VarValue::Text(text)) => String::from_utf8(text.into_owned()).unwrap(),
         _ => String::new(),
     }
 }
@@ -681,7 +681,7 @@ fn limits_by_what_clients_choose_are_warned_of() {
             };
             let more = json!({"key": key, "key_type": key_type, "rejected_code": 429});
             let conf = crate::testing::merged(conf, &more);
-            let warned = crate::testing::warned(name, sigma_config::plugins::PluginScope::Http, &conf);
+            let warned = crate::testing::warned(name, sigma_schema::plugins::PluginScope::Http, &conf);
             assert_eq!(warned, expected, "{name} {key}");
         };
         for chosen in ["http_x_forwarded_for", "arg_user", "cookie_session"] {

@@ -19,8 +19,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema as JsonShape, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::described::{CONFIDENTIAL, schema_of};
-use sigma_config::resources::{self, Confidential, Decorations, PassHost};
+use sigma_config::resources::{self, Decorations, PassHost};
 use sigma_http::{Headers, Method};
 use sigma_plugin::context::RouteResources;
 use sigma_plugin::descriptor::{InlineUpstream, parsed};
@@ -28,8 +27,11 @@ use sigma_plugin::graphql::{Document, Message, NoDocument, NoMessage};
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::step::{BodyRead, End};
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Resource, ResponseStep,
+    Slot, Step,
 };
+use sigma_schema::Confidential;
+use sigma_schema::described::{CONFIDENTIAL, schema_of};
 
 use super::count::{self, LimitCount};
 use super::quota::UNDETERMINED;
@@ -336,9 +338,9 @@ impl Inner {
 
     /// The service whose decorations say what fields cost, if that makes a difference.
     fn decorated(&self, ctx: &Context) -> Option<Arc<resources::Service>> {
-        let service = ctx.route.as_ref()?.resources.service.as_ref();
+        let service = ctx.route.as_ref()?.resources.service.as_ref()?.share::<resources::Service>();
         let decorated = service.filter(|service| !service.graphql_cost_decorations.is_empty());
-        decorated.filter(|_| self.config.cost_strategy != Strategy::Depth).cloned()
+        decorated.filter(|_| self.config.cost_strategy != Strategy::Depth)
     }
 
     /// The server of the schema: the key of the upstream, the target and the host.
@@ -406,7 +408,7 @@ impl Inner {
 /// Returns the upstream of a route's service, or else its own: the key, and the upstream itself if it is
 /// inline.
 fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>)> {
-    if let Some(service) = &of.service {
+    if let Some(service) = of.service.as_ref().and_then(Resource::get::<resources::Service>) {
         if let Some(id) = &service.upstream_id {
             return Some((format!("upstreams/{id}"), None));
         }
@@ -414,7 +416,7 @@ fn upstream(of: &RouteResources) -> Option<(String, Option<&resources::Upstream>
             return Some((format!("services/{}", service.id), Some(inline)));
         }
     }
-    let route = of.route.as_ref()?;
+    let route = of.route.as_ref()?.get::<resources::Route>()?;
     match (&route.upstream_id, &route.upstream) {
         (Some(id), _) => Some((format!("upstreams/{id}"), None)),
         (None, Some(inline)) => Some((format!("routes/{}", route.id), Some(inline))),

@@ -1,6 +1,8 @@
 //! Queries as they are counted, refused and asked about.
 
+use serde::de::DeserializeOwned;
 use sigma_plugin::context::RouteFacts;
+use sigma_plugin::resource::AnyResource;
 
 use super::*;
 use crate::testing::{Case, assert_refusal, entry, entry_with, merged, summary};
@@ -114,7 +116,11 @@ fn costs_that_are_not_known_are_no_small_ones() {
         let service = json!({"id": "s", "graphql_cost_decorations": [{"field_path": "Query.a"}]});
         let mut service: resources::Service = serde_json::from_value(service).unwrap();
         service.graphql_cost_decorations.set().set_below([None]);
-        let resources = RouteResources { route: None, service: Some(Arc::new(service)), plugin_config: None };
+        let resources = RouteResources {
+            route: None,
+            service: Some(Resource::new(Arc::new(service))),
+            plugin_config: None,
+        };
         let mut case = Case::new("GET /?query={a} HTTP/1.1\nHost: h");
         case.ctx.route = Some(Arc::new(RouteFacts { resources, ..RouteFacts::default() }));
         let reply = case.run(&entry(NAME, conf(&json!({"cost_strategy": strategy}))).unwrap(), Phase::Access);
@@ -140,12 +146,16 @@ fn groups_belong_to_the_plugin() {
     assert_eq!(case.answered("L"), "10");
 }
 
+fn resource<T: AnyResource + DeserializeOwned>(value: Value) -> Resource {
+    Resource::new(Arc::new(serde_json::from_value::<T>(value).unwrap()))
+}
+
 #[test]
 fn the_upstream_of_the_service_is_queried() {
     let check = |service: Option<Value>, route: Value, expected: Option<&str>| {
         let of = RouteResources {
-            route: Some(Arc::new(serde_json::from_value(route.clone()).unwrap())),
-            service: service.clone().map(|service| Arc::new(serde_json::from_value(service).unwrap())),
+            route: Some(resource::<resources::Route>(route.clone())),
+            service: service.clone().map(resource::<resources::Service>),
             plugin_config: None,
         };
         assert_eq!(upstream(&of).map(|(key, _)| key).as_deref(), expected, "{service:?} {route}");

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn the_configuration_is_well_formed() {
         let text = sigma(1, 2);
-        let document = sigma_config::document::Document::parse(&text, 1 << 20).expect(&text);
+        let document = sigma_schema::document::Document::parse(&text, 1 << 20).expect(&text);
         assert_eq!(document.value["routes"][0]["cache"]["valid"][0]["seconds"], 3600, "{text}");
     }
 

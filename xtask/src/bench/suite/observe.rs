@@ -298,7 +298,7 @@ mod tests {
         let places = Places { port: 1, origin: 2, receiver: 3, status: 4 };
         for variant in VARIANTS.iter().chain([&Variant { plugins: SHIPPER, ..SILENT }]) {
             let text = configuration(variant, &places, "/tmp");
-            let document = sigma_config::document::Document::parse(&text, 1 << 20).expect(&text);
+            let document = sigma_schema::document::Document::parse(&text, 1 << 20).expect(&text);
             let plugins = document.value["routes"][0]["plugins"].as_object().expect("plugins").len();
             assert_eq!(plugins, usize::from(!variant.plugins.is_empty()), "{text}");
             assert!(!text.contains("{folder}") && !text.contains("{receiver}"), "{text}");

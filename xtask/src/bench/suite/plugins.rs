@@ -381,7 +381,7 @@ mod tests {
     fn configurations_are_well_formed() {
         for variant in variants() {
             let text = configuration(&Variant { consumers: variant.consumers.min(3), ..variant }, 1, 2);
-            let document = sigma_config::document::Document::parse(&text, 1 << 20).expect(&text);
+            let document = sigma_schema::document::Document::parse(&text, 1 << 20).expect(&text);
             let plugins = document.value["routes"][0]["plugins"].as_object().expect("plugins").len();
             let expected = match document.value["consumers"].as_array().map(Vec::len) {
                 _ if text.contains("cors") => 10,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::plugins::{PluginRefusal, PluginScope, Standing};
+use sigma_schema::plugins::{PluginRefusal, PluginScope, Standing};
 
 struct Known;
 

@@ -5,8 +5,10 @@ use std::cmp::Reverse;
 use axum::http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use sigma_config::kind::Kind;
-use sigma_config::plugins::{PluginSchemas, PluginScope, meta_schema};
-use sigma_config::{stored, wording};
+use sigma_config::plugins::meta_schema;
+use sigma_config::stored;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::wording;
 
 use super::AdminState;
 use super::call::{Arguments, Call};

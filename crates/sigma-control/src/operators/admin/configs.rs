@@ -14,11 +14,11 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
-use sigma_config::document::{Document, MAX_DEPTH};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::AdminRole;
 use sigma_config::stored;
+use sigma_schema::Problem;
+use sigma_schema::document::{Document, MAX_DEPTH};
 
 use super::call::{self, Call};
 use super::read::value_of;

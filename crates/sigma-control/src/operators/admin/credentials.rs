@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::PluginSchemas;
+use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::watch;
 
 use super::secrecy;

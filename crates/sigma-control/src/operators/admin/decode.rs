@@ -5,7 +5,7 @@
 //! texts: the documented way to send a proto has them.
 
 use serde_json::Value;
-use sigma_config::document::{JsonError, MAX_DEPTH, is_deeper, strict_json};
+use sigma_schema::document::{JsonError, MAX_DEPTH, is_deeper, strict_json};
 
 /// Deepest nesting of one resource: a dump has two levels around it, and must be no deeper than a
 /// file may be.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use sigma_config::wording;
+use sigma_schema::wording;
 
 /// The schema, as APISIX has it.
 pub(crate) fn schema() -> &'static Value {

@@ -56,12 +56,13 @@ use axum::http::{Extensions, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::Value;
+use sigma_config::Surroundings;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::Kind;
-use sigma_config::plugins::PluginSchemas;
 use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, UnknownFields};
 use sigma_config::stored;
-use sigma_config::{Problem, Surroundings};
+use sigma_schema::Problem;
+use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::RwLock;
 
 use crate::operators::audit::{KeyOf, Made};

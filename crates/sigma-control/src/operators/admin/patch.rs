@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use sigma_config::document::is_deeper;
+use sigma_schema::document::is_deeper;
 
 use super::decode::{RESOURCE_DEPTH, too_deep};
 use super::reply::Refusal;

@@ -2,10 +2,9 @@
 
 use axum::http::StatusCode;
 use serde_json::Value;
-use sigma_config::id::Id;
 use sigma_config::kind::Kind;
-use sigma_config::proto;
 use sigma_config::settings::{AdminApiVersion, AdminRole};
+use sigma_schema::id::Id;
 
 use super::call::Call;
 use super::collection::{Class, Collection, Place};
@@ -48,7 +47,7 @@ async fn described(state: &AdminState, place: &Place, id: &str, call: &Call) -> 
     let content = value.get("content").and_then(Value::as_str).unwrap_or_default().to_owned();
     let name = id.parse::<Id>().map_err(Refusal::bad)?;
     // A large definition takes a while, and others wait for this thread.
-    let made = tokio::task::spawn_blocking(move || proto::openapi(&name, &content)).await;
+    let made = tokio::task::spawn_blocking(move || sigma_convert::openapi::openapi(&name, &content)).await;
     let made = made.unwrap_or_else(|_| Err("reading it has failed".to_owned()));
     let document = made
         .map_err(|reason| Refusal::bad(format_args!("no document can be made of proto [{id}]: {reason}")))?;

@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
 use sigma_config::settings::AdminApiVersion;
+use sigma_schema::Problem;
 
 use crate::operators::tap;
 use crate::store::StoreError;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use sigma_config::Problem;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::stored;
+use sigma_schema::Problem;
 
 use super::AdminState;
 use super::call::Call;

@@ -6,8 +6,8 @@
 use serde_json::Value;
 use sigma_config::crypt::{Keyring, MASK, is_masked, mask_resource};
 use sigma_config::kind::Kind;
-use sigma_config::plugins::PluginSchemas;
 use sigma_config::settings::AdminRole;
+use sigma_schema::plugins::PluginSchemas;
 
 /// Where private keys of clients stand in upstreams and in what holds one.
 const CLIENT_KEYS: [&str; 2] = ["/tls/client_key", "/upstream/tls/client_key"];

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use sigma_config::settings::{AdminKey, AdminRole, Operators};
 
-use sigma_config::plugins::{PluginRefusal, PluginScope, Standing};
+use sigma_schema::plugins::{PluginRefusal, PluginScope, Standing};
 
 use super::*;
 use crate::store::memory::Memory;

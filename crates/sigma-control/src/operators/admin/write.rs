@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use sigma_config::Problem;
 use sigma_config::kind::Kind;
+use sigma_schema::Problem;
 
 use super::AdminState;
 use super::call::Call;

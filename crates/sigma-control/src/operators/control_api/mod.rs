@@ -22,11 +22,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
 use sigma_config::crypt::mask_resource;
 use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_schema::Problem;
+use sigma_schema::plugins::{PluginSchemas, PluginScope};
 use sigma_upstream::health::NodeState;
 
 use crate::operators::admin::{plugin_attributes, resource_schemas};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
-use sigma_config::plugins::NoPlugins;
+use sigma_schema::plugins::NoPlugins;
 
 use super::*;
 
@@ -237,7 +237,7 @@ fn items_are_shown_as_they_were_meant() {
             _: &str,
             _: PluginScope,
             _: &Value,
-        ) -> Result<(), sigma_config::plugins::PluginRefusal> {
+        ) -> Result<(), sigma_schema::plugins::PluginRefusal> {
             Ok(())
         }
 

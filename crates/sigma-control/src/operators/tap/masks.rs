@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
-use sigma_config::crypt::MASK;
+use sigma_schema::confidential::MASK;
 
 /// Words that mark a name anywhere in it, without characters that are not letters or digits.
 const TELLING: [&str; 14] = [

@@ -12,13 +12,14 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-use sigma_config::plugins::PluginSchemas;
-use sigma_config::resources::Plugins;
+use sigma_config::resources::{PluginConfig, Plugins, Route, Service};
 use sigma_config::tap as settings;
 use sigma_observe::Clock;
+use sigma_plugin::Resource;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Source;
 use sigma_proxy::tap::{Seen, SeenFields, SeenValue, TapBoard, TapNews, TapReader, TapWish};
+use sigma_schema::plugins::PluginSchemas;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -178,9 +179,12 @@ impl Tapping {
             }
         };
         if let Some(resources) = facts.map(|facts| &facts.resources) {
-            resources.route.iter().for_each(|route| add(&route.plugins));
-            resources.service.iter().for_each(|service| add(&service.plugins));
-            resources.plugin_config.iter().for_each(|config| add(&config.plugins));
+            let route = resources.route.as_ref().and_then(Resource::get::<Route>);
+            route.iter().for_each(|route| add(&route.plugins));
+            let service = resources.service.as_ref().and_then(Resource::get::<Service>);
+            service.iter().for_each(|service| add(&service.plugins));
+            let config = resources.plugin_config.as_ref().and_then(Resource::get::<PluginConfig>);
+            config.iter().for_each(|config| add(&config.plugins));
         }
         let state = self.publisher.state();
         state.desired.config.resources.global_rules.iter().for_each(|rule| add(&rule.plugins));

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sigma_config::resources::{CertificateKey, Confidential};
+use sigma_config::resources::CertificateKey;
 use sigma_discovery::kept_file;
 use sigma_net::tls::certificate;
 use sigma_net::tls::pem::{Pair, parse_chain};
+use sigma_schema::Confidential;
 
 use super::Wanted;
 

@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
-use sigma_config::resources::{Confidential, Secret};
+use sigma_config::resources::Secret;
+use sigma_schema::Confidential;
 
 use super::client::{Request, Verify, address, unexpected};
 use super::sigv4::{Signer, date};

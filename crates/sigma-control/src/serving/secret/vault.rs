@@ -3,7 +3,8 @@
 
 use reqwest::Method;
 use serde_json::Value;
-use sigma_config::resources::{Confidential, Secret};
+use sigma_config::resources::Secret;
+use sigma_schema::Confidential;
 
 use super::client::{Request, Verify, address, below, unexpected};
 use super::{Failure, Shared, text_of};

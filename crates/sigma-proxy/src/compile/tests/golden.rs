@@ -7,6 +7,7 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use sigma_config::{ParseOptions, parse};
+use sigma_convert::seed::Seeds;
 use sigma_plugin::Entry;
 use sigma_upstream::endpoint::{Location, plan_nodes};
 
@@ -20,7 +21,7 @@ fn snapshots_are_what_they_were() {
     for (source, standalone_mode) in [
         ("src/compile/tests/golden/every-kind.yaml", false),
         ("src/compile/tests/golden/apisix.yaml", true),
-        ("../sigma-config/src/seed/golden/niubix-every-key.json", false),
+        ("../sigma-convert/src/seed/golden/niubix-every-key.json", false),
         ("../../examples/sigma.json", false),
     ] {
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -49,7 +50,12 @@ fn compiled(text: &str, standalone_mode: bool) -> (Config, Arc<Snapshot>) {
         .replace("{cert}", &in_json(pair.cert.pem()))
         .replace("{key}", &in_json(pair.signing_key.serialize_pem()));
     let roster = Arc::new(Roster::new(sigma_plugins::kinds(), None));
-    let options = ParseOptions { plugins: &*roster, standalone_mode, ..ParseOptions::default() };
+    let options = ParseOptions {
+        formats: &Seeds::default(),
+        plugins: &*roster,
+        standalone_mode,
+        ..ParseOptions::default()
+    };
     let config = parse(&text, &options).unwrap_or_else(|problems| panic!("{problems:#?}")).config;
     let compiler = Compiler::new(roster, Arc::default());
     let compiled = alone(|sources| compiler.compile(&config, 0, sources));

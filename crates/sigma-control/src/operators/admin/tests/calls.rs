@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use sigma_config::document::is_deeper;
 use sigma_config::kind::ResourceKey;
-use sigma_config::plugins::NoPlugins;
 use sigma_config::stored;
+use sigma_schema::document::is_deeper;
+use sigma_schema::plugins::NoPlugins;
 
 use super::*;
 use crate::operators::admin::decode::RESOURCE_DEPTH;

@@ -1,0 +1,53 @@
+//! Configurations of other programs that are not read, recognised so that the answer says what to do
+//! instead of finding every key unknown.
+
+use serde_json::{Map, Value};
+
+use sigma_schema::document::Document;
+use sigma_schema::problem::Problem;
+
+struct Foreign {
+    /// Whether a document is one.
+    is: fn(&Map<String, Value>) -> bool,
+    /// Its kind.
+    message: &'static str,
+    /// The remedy.
+    hint: &'static str,
+}
+
+const FORMATS: [Foreign; 4] = [
+    Foreign {
+        is: |root| ["apisix", "deployment", "nginx_config"].iter().any(|key| root.contains_key(*key)),
+        message: "this is the config.yaml of APISIX, the settings of its process",
+        hint: "write the few that are needed in Sigma's words, see docs/from-apisix.md; routes of an apisix.yaml are \
+            read as they stand, and an etcd is shared with `store: { kind: etcd }`",
+    },
+    Foreign {
+        is: |root| root.contains_key("entryPoints") || root.contains_key("providers"),
+        message: "this is the static configuration of Traefik",
+        hint: "write entry points as `listeners`; docs/configuration.md has all settings",
+    },
+    Foreign {
+        is: |root| {
+            let parts = ["routers", "services", "middlewares"];
+            let part = |name: &str| {
+                root.get(name).is_some_and(|value| parts.iter().any(|key| value.get(key).is_some()))
+            };
+            ["http", "tcp", "udp"].into_iter().any(part)
+        },
+        message: "this is the dynamic configuration of Traefik",
+        hint: "write routers as `routes`, their services as `upstreams`, middlewares as `plugins`; the README shows one",
+    },
+    Foreign {
+        is: |root| root.contains_key("_format_version"),
+        message: "this is the declarative configuration of Kong",
+        hint: "write services and routes as `services` and `routes`; the README shows some",
+    },
+];
+
+/// The one problem of a document that belongs to another program.
+pub(crate) fn recognised(document: &Document) -> Option<Problem> {
+    let root = document.value.as_object()?;
+    let format = FORMATS.iter().find(|format| (format.is)(root))?;
+    Some(Problem::new("", "foreign_format", format.message).hint(format.hint))
+}

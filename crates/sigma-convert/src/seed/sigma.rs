@@ -1,0 +1,500 @@
+//! Sigma 0.1.0-alpha: `sigma.json` and the `options.json` beside it.
+//!
+//! One listener or two, routers bound to them by id, routes tried in their order, proxy passes that name
+//! an upstream and may rewrite the path. Each proxy pass becomes an upstream of its own, since
+//! each counts its round robin for itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::keys::{Place, Report, Unknown};
+use super::pass::{Client, Pass, proxy_passes, upstreams};
+use super::server::Listener;
+use super::{is_id, router_plugin, server, vertx};
+use sigma_schema::forms::METHODS;
+
+/// `Server` of the original.
+const SERVER_HEADER: &str = "SIGMA/0.1.0-alpha";
+
+/// Where the original wrote access lines, relative to the working directory.
+const ACCESS_LOG: &str = "log/access.log";
+
+/// The original's access line.
+const ACCESS_FORMAT: &str = "$remote_addr:$remote_port - [$time_iso8601] \"$request\" $status \"${request_time_ms}ms\" $body_bytes_sent \"$http_user_agent\" \"$http_referer\" \"$http_x_forwarded_for\"";
+
+/// Connections per node unless `max-pool-size-per-server` says otherwise.
+const DEFAULT_POOL_SIZE: u64 = 20;
+
+/// Keys of `VertxOptions`.
+const OPTIONS: [&str; 25] = [
+    "addressResolverOptions",
+    "blockedThreadCheckInterval",
+    "blockedThreadCheckIntervalUnit",
+    "disableTCCL",
+    "eventBusOptions",
+    "eventLoopPoolSize",
+    "fileSystemOptions",
+    "haEnabled",
+    "haGroup",
+    "quorumSize",
+    "internalBlockingPoolSize",
+    "workerPoolSize",
+    "maxEventLoopExecuteTime",
+    "maxEventLoopExecuteTimeUnit",
+    "maxWorkerExecuteTime",
+    "maxWorkerExecuteTimeUnit",
+    "warningExceptionTime",
+    "warningExceptionTimeUnit",
+    "metricsOptions",
+    "tracingOptions",
+    "preferNativeTransport",
+    "useDaemonThread",
+    "clusterManager",
+    "clustered",
+    "clusterHost",
+];
+
+/// Translates the document; what comes back is only used if the report has no errors.
+pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
+    let known = ["proxy-server", "proxy-client", "router", "proxy-pass", "upstream", "plugins"];
+    report.unknown(root, &known, Unknown::Refused);
+    let client = proxy_client(root, report);
+    let plugins = plugins(root, report);
+    let listeners = server::listeners(root, plugins.redirects, report);
+    let routers = routers(root, &listeners, report);
+    let used: BTreeSet<&str> = routers.routes.iter().filter_map(Route::pass).collect();
+    let nodes = upstreams(root, client.scheme, report);
+    let passes = proxy_passes(root, &nodes, &used, report);
+    let mut routes = Vec::new();
+    let mut ids = BTreeSet::new();
+    for listener in &listeners {
+        if listener.redirects {
+            routes.push(Value::Object(listener.redirect()));
+            continue;
+        }
+        let own: Vec<&Route> = routers.routes.iter().filter(|route| route.listener == listener.id).collect();
+        routes.extend(write_routes(&own, &passes, listener, &mut ids, report));
+    }
+    let upstreams: Vec<Value> = passes.values().flatten().map(|pass| pass.upstream(&client)).collect();
+
+    let mut target = Map::new();
+    target.insert("listeners".into(), listeners.iter().map(Listener::written).collect::<Vec<_>>().into());
+    target.insert("router".into(), json!({"http": "radixtree_uri_with_parameter"}));
+    if routers.trusts_forwarding {
+        target.insert("trusted_addresses".into(), json!(["0.0.0.0/0", "::/0"]));
+    }
+    if plugins.logs {
+        target.insert("access_log".into(), json!({"path": ACCESS_LOG, "format": ACCESS_FORMAT}));
+    }
+    target.insert("server_header".into(), SERVER_HEADER.into());
+    target.insert("routes".into(), routes.into());
+    target.insert("upstreams".into(), upstreams.into());
+    target
+}
+
+/// Reads `options.json`: settings of the Vert.x runtime, none of which has a counterpart.
+pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
+    let Some(members) = root.value.as_object() else {
+        report.error(
+            "",
+            "type",
+            "the document of -options is not an object",
+            "write {} or leave -options out",
+        );
+        return;
+    };
+    let (known, unknown): (Vec<&str>, Vec<&str>) =
+        members.keys().map(String::as_str).partition(|key| OPTIONS.contains(key));
+    if !known.is_empty() {
+        let message = format!("-options: accepted, without effect: {}", known.join(", "));
+        report.warn("", "without_effect", message, "-options may be left out");
+    }
+    for key in unknown {
+        let message = format!("-options: unknown field `{key}`, without effect");
+        report.warn(&root.pointer_of(key), "unknown_key", message, "remove it");
+    }
+}
+
+fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
+    let Some(client) = report.object(root, "proxy-client") else {
+        return Client { scheme: "http", pool_size: DEFAULT_POOL_SIZE, is_bounded: false };
+    };
+    report.unknown(&client, &["ssl", "max-pool-size-per-server"], Unknown::Ignored);
+    let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
+    let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
+    if pool_size.is_some() {
+        let message = "`max-pool-size-per-server` bounds the connections to a node that are in use; idle ones that \
+            each worker keeps come on top";
+        let hint = "lower `keepalive_pool.size` of the upstream where a node counts them all";
+        report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
+    }
+    Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE), is_bounded: pool_size.is_some() }
+}
+
+/// What `plugins` says of the whole process.
+#[derive(Default)]
+struct Plugins {
+    /// The listener `http` only redirects.
+    redirects: bool,
+    /// Access lines are written.
+    logs: bool,
+}
+
+fn plugins(root: &Place<'_>, report: &mut Report<'_>) -> Plugins {
+    let Some(plugins) = report.object(root, "plugins") else { return Plugins::default() };
+    report.unknown(&plugins, &["http-redirect-https", "log-config"], Unknown::Ignored);
+    Plugins {
+        redirects: report.flag(&plugins, "http-redirect-https", false),
+        logs: report.flag(&plugins, "log-config", false),
+    }
+}
+
+/// A route that is in force, in the order of the document.
+struct Route {
+    pointer: String,
+    /// The members that stand on their own.
+    written: Map<String, Value>,
+    matching: vertx::Entry,
+    /// A host pattern as Vert.x reads it: `*` anywhere stands for any text.
+    virtual_host: Option<String>,
+    listener: Option<String>,
+    /// Plugins of its router.
+    plugins: Map<String, Value>,
+    answer: Answer,
+}
+
+/// Where a route's answers come from.
+enum Answer {
+    /// A proxy pass, and where it is named.
+    Pass(String, String),
+    /// The route's plugins.
+    Plugins,
+}
+
+impl Route {
+    fn pass(&self) -> Option<&str> {
+        match &self.answer {
+            Answer::Pass(id, _) => Some(id),
+            Answer::Plugins => None,
+        }
+    }
+}
+
+/// The routers of the listener, taken together.
+struct Routers {
+    routes: Vec<Route>,
+    trusts_forwarding: bool,
+}
+
+fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) -> Routers {
+    let mut routes = Vec::new();
+    let mut forwarding: Vec<(String, &'static str)> = Vec::new();
+    let mut served = BTreeSet::new();
+    // Without its id a listener serves all routers: the error is that of the missing id alone.
+    let all = listeners.iter().any(|listener| listener.id.is_none());
+    for router in report.objects(root, "router") {
+        let known = [
+            "id",
+            "desc",
+            "enable",
+            "proxy-server-id",
+            "route",
+            "plugin",
+            "virtual-host",
+            "allow-forward",
+            "sub-router",
+        ];
+        report.unknown(&router, &known, Unknown::Refused);
+        report.inert(&router, &["desc", "sub-router"]);
+        let allow_forward = allow_forward(&router, report);
+        let virtual_host = report.text(&router, "virtual-host").filter(|host| !host.is_empty());
+        let server_id = report.text(&router, "proxy-server-id").unwrap_or_default();
+        let enabled = report.flag(&router, "enable", false);
+        let is_known = all || listeners.iter().any(|listener| listener.id.as_ref() == Some(&server_id));
+        if enabled && !is_known {
+            let message = format!(
+                "the router serves `{server_id}`, which no listener in force is called: it is left out"
+            );
+            let hint = "give `proxy-server-id` the id of `proxy-server.http`, or disable the router";
+            report.warn(&router.pointer_of("proxy-server-id"), "reference", message, hint);
+        }
+        let is_used = enabled && is_known;
+        let mut plugins = Map::new();
+        if is_used {
+            forwarding.push((router.pointer_of("allow-forward"), allow_forward));
+            if let Some(plugin) = report.object(&router, "plugin") {
+                plugins = router_plugin::translate(&plugin, report);
+            }
+        }
+        for route in report.objects(&router, "route") {
+            let host = virtual_host.as_deref();
+            routes.extend(read_route(&route, host, is_used, report).map(|route| Route {
+                listener: Some(server_id.clone()),
+                plugins: plugins.clone(),
+                ..route
+            }));
+        }
+        if is_used {
+            served.insert(server_id);
+        }
+    }
+    for (listener, key) in listeners.iter().zip(["http", "https"]) {
+        let is_served = listener.redirects || listener.id.as_ref().is_none_or(|id| served.contains(id));
+        if !is_served {
+            let message = format!("no enabled router serves the listener `proxy-server.{key}`");
+            let hint = "add a router whose `proxy-server-id` is the listener's `id`, with `enable` true";
+            report.error("router", "reference", message, hint);
+        }
+    }
+    routes.extend(listeners.iter().filter_map(static_route));
+    Routers { routes, trusts_forwarding: trusts_forwarding(&forwarding, report) }
+}
+
+/// The files of a listener, asked for after all its routes.
+fn static_route(listener: &Listener) -> Option<Route> {
+    let (conf, pointer) = listener.static_files.as_ref()?;
+    let mut written = Map::new();
+    written.insert("name".into(), "static-resources".into());
+    written.insert("methods".into(), json!(["GET", "HEAD"]));
+    // The path is Vert.x' own text for a prefix.
+    let path = vertx::Path::parse("/static/*").ok()?;
+    Some(Route {
+        pointer: pointer.clone(),
+        written,
+        matching: vertx::Entry { path, host: None, conditional: true },
+        virtual_host: None,
+        listener: listener.id.clone(),
+        plugins: Map::from_iter([("static-files".to_owned(), conf.clone())]),
+        answer: Answer::Plugins,
+    })
+}
+
+fn allow_forward(router: &Place<'_>, report: &mut Report<'_>) -> &'static str {
+    let known = ["NONE", "FORWARD", "X_FORWARD", "ALL"];
+    let Some(word) = report.text(router, "allow-forward") else { return "NONE" };
+    match known.into_iter().find(|known| *known == word) {
+        Some(known) => known,
+        None => {
+            let message = format!("`allow-forward` cannot be `{word}`");
+            report.error(
+                &router.pointer_of("allow-forward"),
+                "type",
+                message,
+                "write NONE, FORWARD, X_FORWARD or ALL",
+            );
+            "NONE"
+        }
+    }
+}
+
+/// Trust is one setting of the process: where routers differ, the one that believes less wins.
+fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>) -> bool {
+    let trusts = |word: &str| matches!(word, "X_FORWARD" | "ALL");
+    for (pointer, word) in routers {
+        if *word == "FORWARD" {
+            let message = "forwarding headers are believed all or not at all: with FORWARD, none is believed";
+            report.warn(
+                pointer,
+                "approximate",
+                message,
+                "write ALL to believe `Forwarded` and X-Forwarded-*",
+            );
+        }
+    }
+    let trusting: Vec<&String> =
+        routers.iter().filter(|(_, word)| trusts(word)).map(|(pointer, _)| pointer).collect();
+    if let Some(pointer) = trusting.first().filter(|_| trusting.len() < routers.len()) {
+        let message = "routers of one listener differ in `allow-forward`: no forwarding header is believed";
+        report.warn(pointer, "approximate", message, "give all routers the same `allow-forward`");
+        return false;
+    }
+    !trusting.is_empty()
+}
+
+fn read_route(
+    route: &Place<'_>,
+    virtual_host: Option<&str>,
+    is_used: bool,
+    report: &mut Report<'_>,
+) -> Option<Route> {
+    let known = ["id", "desc", "enable", "path", "allow-method", "consumes", "produces", "proxy-pass-id"];
+    report.unknown(route, &known, Unknown::Refused);
+    if !report.flag(route, "enable", false) || !is_used {
+        return None;
+    }
+    let mut written = Map::new();
+    if let Some(id) = report.text(route, "id").filter(|id| !id.is_empty()) {
+        written.insert(if is_id(&id) { "id" } else { "name" }.into(), id.into());
+    }
+    if let Some(desc) = report.text(route, "desc").filter(|desc| (1..=256).contains(&desc.chars().count())) {
+        written.insert("desc".into(), desc.into());
+    }
+    let methods = allow_method(route, report);
+    let media = |key, report: &mut Report<'_>| -> Vec<String> {
+        let types = report.texts(route, key).into_iter().map(|(text, _)| text.trim().to_ascii_lowercase());
+        // A subtype alone stands for any type with it.
+        types.map(|text| if text.contains('/') { text } else { format!("*/{text}") }).collect()
+    };
+    let (consumes, produces) = (media("consumes", report), media("produces", report));
+    let conditional = !(methods.is_empty() && consumes.is_empty() && produces.is_empty());
+    for (key, values) in [("methods", methods), ("consumes", consumes), ("produces", produces)] {
+        if !values.is_empty() {
+            written.insert(key.into(), values.into());
+        }
+    }
+    let pass = report.required_text(route, "proxy-pass-id");
+    let text = report.required_text(route, "path")?;
+    let path = match vertx::Path::parse(&text) {
+        Ok(path) => path,
+        Err(error) => {
+            report.error(
+                &route.pointer_of("path"),
+                "path",
+                error,
+                "write a path such as /test, /test/* or /users/:id",
+            );
+            return None;
+        }
+    };
+    let virtual_host = virtual_host.filter(|host| *host != "*").map(str::to_ascii_lowercase);
+    Some(Route {
+        pointer: route.pointer.clone(),
+        written,
+        matching: vertx::Entry { path, host: virtual_host.clone(), conditional },
+        virtual_host,
+        listener: None,
+        plugins: Map::new(),
+        answer: Answer::Pass(pass?, route.pointer_of("proxy-pass-id")),
+    })
+}
+
+fn allow_method(route: &Place<'_>, report: &mut Report<'_>) -> Vec<String> {
+    let mut methods = Vec::new();
+    for (name, pointer) in report.texts(route, "allow-method") {
+        let method = name.to_ascii_uppercase();
+        if !METHODS.contains(&method.as_str()) {
+            let message = format!("`{name}` is no method that a route can name; it is dropped");
+            report.warn(&pointer, "unknown_method", message, format!("one of {}", METHODS.join(", ")));
+        } else if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    methods
+}
+
+/// The routes of one listener. `ids` are those that are taken.
+fn write_routes(
+    routes: &[&Route],
+    passes: &BTreeMap<String, Option<Pass>>,
+    listener: &Listener,
+    ids: &mut BTreeSet<String>,
+    report: &mut Report<'_>,
+) -> Vec<Value> {
+    let entries: Vec<&vertx::Entry> = routes.iter().map(|route| &route.matching).collect();
+    let mut written = Vec::new();
+    for (index, (route, placing)) in routes.iter().zip(vertx::arrange(&entries)).enumerate() {
+        let pass = match &route.answer {
+            Answer::Plugins => None,
+            Answer::Pass(id, pointer) => match passes.get(id) {
+                Some(Some(pass)) => Some(pass),
+                Some(None) => continue,
+                None => {
+                    let message = format!("there is no proxy pass `{id}`");
+                    report.error(pointer, "reference", message, "name an `id` of the list `proxy-pass`");
+                    continue;
+                }
+            },
+        };
+        let (uris, path_regex) = match placing {
+            vertx::Placing::Native(uris) => (uris, None),
+            vertx::Placing::Under(uri, regex) => (vec![uri], Some(regex)),
+            vertx::Placing::Unreachable(by) => {
+                let message = format!(
+                    "the route is never chosen: {} before it takes all its requests; it is left out",
+                    routes[by].pointer
+                );
+                report.warn(&route.pointer, "shadowed", message, "move it before the other, or remove it");
+                continue;
+            }
+        };
+        let mut target = route.written.clone();
+        if let Some(id) = target.get("id").and_then(Value::as_str).map(str::to_owned)
+            && !ids.insert(id.clone())
+        {
+            target.remove("id");
+            target.insert("name".into(), id.into());
+        }
+        match <[String; 1]>::try_from(uris) {
+            Ok([uri]) => target.insert("uri".into(), uri.into()),
+            Err(uris) => target.insert("uris".into(), uris.into()),
+        };
+        // Vert.x tries routes in the order of the list.
+        target.insert("priority".into(), (routes.len() - index).into());
+        place_route(&mut target, route, path_regex, listener);
+        let preflight = preflight(&target, route);
+        if let Some(pass) = pass {
+            target.extend(pass.rewrite.clone().map(|rewrite| ("rewrite".to_owned(), rewrite)));
+            target.insert("upstream_id".into(), pass.id.as_str().into());
+            target.insert("enable_websocket".into(), true.into());
+        }
+        let mut plugins = route.plugins.clone();
+        plugins.extend(listener.gzip.clone().map(|gzip| ("gzip".to_owned(), gzip)));
+        if !plugins.is_empty() {
+            target.insert("plugins".into(), plugins.into());
+        }
+        written.push(Value::Object(target));
+        written.extend(preflight.map(Value::Object));
+    }
+    written
+}
+
+/// Host, path and listener of a route.
+fn place_route(
+    target: &mut Map<String, Value>,
+    route: &Route,
+    path_regex: Option<String>,
+    listener: &Listener,
+) {
+    let mut vars: Vec<Value> = path_regex.into_iter().map(|regex| json!(["uri", "~~", regex])).collect();
+    match route.virtual_host.as_deref().map(host_condition) {
+        None => {}
+        Some(HostCondition::Pattern(host)) => drop(target.insert("hosts".into(), json!([host]))),
+        Some(HostCondition::Regex(regex)) => vars.push(json!(["host", "~~", regex])),
+    }
+    if !vars.is_empty() {
+        target.insert("vars".into(), vars.into());
+    }
+    target.insert("method_not_allowed".into(), true.into());
+    if let Some(id) = &listener.id {
+        target.insert("listeners".into(), json!([id]));
+    }
+}
+
+/// CORS stood before the conditions of a route: a route beside it answers the preflights that the
+/// route itself does not take.
+fn preflight(target: &Map<String, Value>, route: &Route) -> Option<Map<String, Value>> {
+    let cors = route.plugins.get("cors").filter(|_| route.matching.conditional)?;
+    let mut preflight = target.clone();
+    for condition in ["id", "desc", "consumes", "produces"] {
+        preflight.remove(condition);
+    }
+    preflight.insert("name".into(), "preflight".into());
+    preflight.insert("methods".into(), json!(["OPTIONS"]));
+    preflight.insert("plugins".into(), json!({"cors": cors}));
+    Some(preflight)
+}
+
+/// How a host pattern is said in Sigma's format.
+enum HostCondition {
+    Pattern(String),
+    Regex(String),
+}
+
+/// Sigma's host patterns have a star at the beginning only.
+fn host_condition(virtual_host: &str) -> HostCondition {
+    if !virtual_host.strip_prefix('*').unwrap_or(virtual_host).contains('*') {
+        return HostCondition::Pattern(virtual_host.to_owned());
+    }
+    HostCondition::Regex(format!("^{}$", regex::escape(virtual_host).replace(r"\*", ".*")))
+}

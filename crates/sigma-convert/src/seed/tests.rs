@@ -1,0 +1,277 @@
+//! Golden files: `<name>.json` is translated to `<name>.expected.json`, its warnings stand in
+//! `<name>.warnings`. `SIGMA_BLESS=1` writes them anew.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use sigma_config::{ParseOptions, parse};
+use sigma_schema::plugins::{PluginRefusal, PluginSchemas, PluginScope};
+
+/// Takes the plugins that translations name; whether they take their configurations is for the
+/// tests of the whole program.
+struct Named;
+
+impl PluginSchemas for Named {
+    fn names(&self) -> Vec<&str> {
+        vec!["cors", "forwarded-fields", "gzip", "redirect", "security-headers", "static-files"]
+    }
+
+    fn schema(&self, _: &str, _: PluginScope) -> Option<&Value> {
+        None
+    }
+
+    fn is_auth(&self, _: &str) -> bool {
+        false
+    }
+
+    fn check(&self, name: &str, _: PluginScope, _: &Value) -> Result<(), PluginRefusal> {
+        if self.names().contains(&name) { Ok(()) } else { Err(PluginRefusal::Unknown) }
+    }
+
+    fn unique_attribute(&self, _: &str) -> Option<&str> {
+        None
+    }
+
+    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/seed/golden").join(name)
+}
+
+fn read(text: &str) -> Document {
+    Document::parse(text, 1 << 20).unwrap()
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+fn compare(name: &str, actual: &str) {
+    let path = golden(name);
+    if std::env::var_os("SIGMA_BLESS").is_some() {
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "{name}");
+}
+
+fn check_golden(name: &str, text: &str, options: Option<&str>, instances: Option<u16>) {
+    let document = read(text);
+    let format = detect(&document).unwrap();
+    let companion = options.map(read);
+    let (value, warnings) = translate(format, &document, companion.as_ref(), instances).unwrap();
+    compare(
+        &format!("{name}.expected.json"),
+        &format!("{}\n", serde_json::to_string_pretty(&value).unwrap()),
+    );
+    compare(&format!("{name}.warnings"), &lines(&warnings));
+    let formats = Seeds { companion: options, instances };
+    let whole = ParseOptions { formats: &formats, plugins: &Named, ..ParseOptions::default() };
+    if let Err(problems) = parse(text, &whole) {
+        panic!("{name}: the translation is refused:\n{}", lines(&problems));
+    }
+}
+
+#[test]
+fn published_examples_are_translated() {
+    let sigma = include_str!("../../../../examples/sigma.json");
+    let options = include_str!("../../../../examples/options.json");
+    check_golden("sigma-example", sigma, Some(options), Some(1));
+    check_golden("niubix-example", include_str!("../../../../examples/niubix.json"), None, None);
+}
+
+#[test]
+fn every_key_is_translated_or_reported() {
+    check_golden("sigma-every-key", include_str!("golden/sigma-every-key.json"), None, None);
+    check_golden("sigma-https", include_str!("golden/sigma-https.json"), None, None);
+    check_golden("niubix-every-key", include_str!("golden/niubix-every-key.json"), None, None);
+    check_golden("niubix-protocols", include_str!("golden/niubix-protocols.json"), None, None);
+}
+
+#[test]
+fn seed_documents_pass_the_whole_way() {
+    for text in [include_str!("golden/sigma-every-key.json"), include_str!("golden/niubix-every-key.json")] {
+        let options = ParseOptions { formats: &Seeds::default(), plugins: &Named, ..ParseOptions::default() };
+        let checked = parse(text, &options).unwrap_or_else(|problems| panic!("{problems:?}"));
+        assert!(!checked.config.resources.routes.is_empty());
+        // Once through text, since JSON does not tell 1.0 from 1.
+        let again = parse(&checked.normalized().to_string(), &options).unwrap();
+        let third = parse(&again.normalized().to_string(), &options).unwrap();
+        assert_eq!(third.config, again.config);
+    }
+}
+
+#[test]
+fn formats_are_told_apart_by_content() {
+    let check = |text: &str, expected: Option<Format>| assert_eq!(detect(&read(text)), expected, "{text}");
+    check(r#"{"proxy-server": {}}"#, Some(Format::Sigma));
+    check(r#"{"apps": []}"#, Some(Format::Niubix));
+    check(r#"{"routes": []}"#, None);
+}
+
+/// Replaces `from` by `to` in a published example and expects exactly these errors, in part.
+fn check_errors(example: &str, edits: &[(&str, &str)], expected: &[&str]) {
+    let mut text = example.to_owned();
+    for (from, to) in edits {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, to, 1);
+    }
+    let document = read(&text);
+    let problems = match translate(detect(&document).unwrap(), &document, None, None) {
+        Ok(_) => panic!("no error after {edits:?}"),
+        Err(problems) => problems,
+    };
+    let is_error = |problem: &&Problem| problem.code != "without_effect" && problem.code != "approximate";
+    let errors: Vec<String> = problems.iter().filter(is_error).map(ToString::to_string).collect();
+    assert_eq!(errors.len(), expected.len(), "{edits:?}: {errors:#?}");
+    for (error, expected) in errors.iter().zip(expected) {
+        assert!(error.contains(expected), "{error}\nlacks {expected}");
+    }
+}
+
+#[test]
+fn errors_of_sigma_name_line_and_remedy() {
+    let check = |edits: &[(&str, &str)], expected: &[&str]| {
+        check_errors(include_str!("../../../../examples/sigma.json"), edits, expected);
+    };
+    check(
+        &[("\"port\": 80", "\"prot\": 80")],
+        &[
+            "line 7: proxy-server.http.prot: unknown field `prot` (did you mean `port`?)",
+            "line 4: proxy-server.http.port: `port` is missing",
+        ],
+    );
+    check(
+        &[("\"port\": 80", "\"port\": 65536")],
+        &["line 7: proxy-server.http.port: expected a whole number from 0 to 65535"],
+    );
+    check(
+        &[("\"upstream-id\": \"upstream-1\"", "\"upstream-id\": \"u\"")],
+        &["line 34: proxy-pass[0].upstream-id: there is no upstream `u`"],
+    );
+    check(
+        &[("\"proxy-pass-id\": \"proxy-pass-1\"", "\"proxy-pass-id\": \"p\"")],
+        &["line 26: router[0].route[0].proxy-pass-id: there is no proxy pass `p`"],
+    );
+    check(
+        &[("\"proxy-server-id\": \"proxy-server-1\"", "\"proxy-server-id\": \"x\"")],
+        &[
+            "router: no enabled router serves the listener",
+            "router[0].proxy-server-id: the router serves `x`",
+        ],
+    );
+    check(&[("/test/*", "test")], &["router[0].route[0].path: the path `test` does not begin with `/`"]);
+    check(
+        &[("(?<segment>.*)", "(?<segment>.*+)")],
+        &["proxy-pass[0].plugin.rewrite-path.regexp: `/test/(?<segment>.*+)`: possessive"],
+    );
+    check(
+        &[("${segment}", "${part}")],
+        &["rewrite-path.replacement: `/${part}`: `regexp` has no group named `part`"],
+    );
+    check(
+        &[
+            ("http://localhost:8888", "http://[::1]:8888"),
+            ("\"max-pool-size-per-server\": 256", "\"ssl\": true"),
+        ],
+        &["upstream[0].nodes[0]: `http://[::1]:8888`: IPv6"],
+    );
+    check(
+        &[("\"http\": {", "\"https\": {\"enable\": true}, \"http\": {")],
+        &[
+            "proxy-server.https.ssl: SSL config error, must config SSL, SSL type, SSL KeyPath and SSL certPath!",
+            "proxy-server.https.id: `id` is missing",
+        ],
+    );
+    let cors = r#""plugin": {"cors": {"enable": true, "allow-origins": ["example.com"]}}, "id": "router-1""#;
+    check(
+        &[("\"id\": \"router-1\"", cors)],
+        &["router[0].plugin.cors.allow-origins[0]: `example.com` is no origin"],
+    );
+    let files = r#""plugin": {"static-resources": {"enable": true, "root-path": "www"}}, "port": 80"#;
+    check(
+        &[("\"port\": 80", files)],
+        &["proxy-server.http.plugin.static-resources.root-path: `root-path` `www` is no absolute path"],
+    );
+    check(
+        &[("\"id\": \"router-1\"", "\"allow-forward\": \"SOME\"")],
+        &["router[0].allow-forward: `allow-forward` cannot be `SOME`"],
+    );
+}
+
+#[test]
+fn errors_of_niubix_name_line_and_remedy() {
+    let check = |edits: &[(&str, &str)], expected: &[&str]| {
+        check_errors(include_str!("../../../../examples/niubix.json"), edits, expected);
+    };
+    check(
+        &[("\"protocol\": \"http\"", "\"protocol\": \"udp\"")],
+        &["line 16: apps[0].protocol: `protocol` cannot be `udp`"],
+    );
+    check(
+        &[("\"protocol\": \"http\"", "\"protocol\": \"https\", \"ssl_certificate\": \"a.crt\"")],
+        &["apps[0].ssl_certificate_key: `ssl_certificate_key` is missing"],
+    );
+    check(
+        &[("\"protocol\": \"http\"", "\"protocol\": \"tcp\", \"proxy_protocol\": \"v3\"")],
+        &["apps[0].proxy_protocol: `proxy_protocol` cannot be `v3`"],
+    );
+    let other = |protocol: &str| {
+        format!(
+            r#""apps": [{{"name": "other", "listen": ":8081", {protocol}, "http_host": "a.test",
+            "balance_policy": "random", "backend_protocol": "tcp", "backends": [{{"host": "127.0.0.1:1"}}]}},"#
+        )
+    };
+    let files =
+        |cert| format!(r#""protocol": "https", "ssl_certificate": "{cert}", "ssl_certificate_key": "k""#);
+    check(
+        &[("\"apps\": [", &other("\"protocol\": \"tcp\""))],
+        &["apps[1].protocol: the app at apps[0] speaks tcp on this address"],
+    );
+    check(
+        &[
+            ("\"apps\": [", &other("\"protocol\": \"tcp\"")),
+            ("\"protocol\": \"http\"", "\"protocol\": \"tcp\""),
+        ],
+        &["apps[1].listen: the app at apps[0] has all sessions of this address"],
+    );
+    check(
+        &[("\"apps\": [", &other(&files("a"))), ("\"protocol\": \"http\"", &files("b"))],
+        &["apps[1].ssl_certificate: the app at apps[0] shows another certificate"],
+    );
+    check(&[("\"weight\": 5", "\"weight\": 0")], &["apps[0].backends: all backends have the weight 0"]);
+    check(
+        &[("127.0.0.1:8080", "localhost:8080"), ("\"/x\"", "\"x\"")],
+        &[
+            "apps[0].backends[0].health_check_uri: a health check needs",
+            "apps[0].backends[0].host: `localhost:8080` is no IPv4 address with a port",
+        ],
+    );
+    check(
+        &[("info|warn|error", "loud"), ("\"pid_file\"", "\"pidfile\"")],
+        &["pid_file: `pid_file` is missing", "log_level: `loud`"],
+    );
+    check(
+        &[("\"admin_ip_white_list\": \"127.0.0.1\"", "\"admin_ip_white_list\": \"me\"")],
+        &["admin_ip_white_list: `me` is no IP address"],
+    );
+    check(
+        &[(":8081", "8081"), ("roundrobin", "fastest")],
+        &[
+            "apps[0].listen: `8081` is no address",
+            "apps[0].balance_policy: `balance_policy` cannot be `fastest`",
+        ],
+    );
+    let app = r#"{"name": "test", "listen": ":8081", "protocol": "http", "http_host": "Default", "balance_policy": "random",
+        "backend_protocol": "http", "backends": [{"host": "127.0.0.1:1"}]},"#;
+    check(
+        &[("\"apps\": [", &format!("\"apps\": [{app}"))],
+        &[
+            "apps[1].name: the app at apps[0]",
+            "apps[1].http_host: the app at apps[0] serves the host `default`",
+        ],
+    );
+}

@@ -1,0 +1,27 @@
+//! The schema language: what a setting, a resource and a plugin's configuration are described, read and checked with.
+//!
+//! Nothing here knows a setting or a resource, and no I/O happens.
+
+pub mod address;
+pub mod cidr;
+pub mod confidential;
+pub mod conform;
+pub mod described;
+pub mod docs;
+pub mod document;
+pub mod expr;
+pub mod formats;
+pub mod forms;
+pub mod id;
+pub mod json_path;
+pub mod node_address;
+pub mod openapi;
+pub mod plugins;
+pub mod problem;
+pub mod proto;
+pub mod synonyms;
+pub mod template;
+pub mod wording;
+
+pub use confidential::Confidential;
+pub use problem::Problem;
