@@ -1,6 +1,7 @@
 //! Real registries, started by the tests, killed and brought back: `make test-servers`. The first time, Go
 //! and Maven fetch and build them, which takes minutes.
 
+mod browser;
 mod cache_suite;
 mod cas;
 mod clickhouse;
