@@ -59,6 +59,19 @@ export async function call(method, path, { body, ifMatch, signal } = {}) {
   return { body: said, etag: response.headers.get("etag"), warnings };
 }
 
+/**
+ * A write that a view began. It is not sent once the view is left. One that was sent comes to its end, as the gateway
+ * may have done it already, but the view that was left gets an AbortError instead of the result.
+ */
+export async function write(signal, method, where, options) {
+  signal.throwIfAborted();
+  try {
+    return await call(method, where, options);
+  } finally {
+    signal.throwIfAborted();
+  }
+}
+
 /** A path with its parts encoded. */
 export function path(...parts) {
   return parts.flatMap((part) => String(part).split("/")).map(encodeURIComponent).join("/");

@@ -24,9 +24,15 @@ export function go(hash) {
   location.hash = hash;
 }
 
-/** Tells `show` each place that is gone to, with a signal that ends when it is left. */
+let left = new AbortController();
+
+/** The signal that ends when the page that is shown now is left. */
+export function here() {
+  return left.signal;
+}
+
+/** Calls `show` with each place that the address names, and with a signal that ends when the place is left. */
 export function follow(show) {
-  let left = new AbortController();
   const enter = () => {
     left.abort();
     left = new AbortController();
@@ -34,5 +40,4 @@ export function follow(show) {
   };
   addEventListener("hashchange", enter);
   enter();
-  return enter;
 }

@@ -1,11 +1,15 @@
-// Questions in front of the page. Escape closes them, and the focus goes back to where it was.
+// Dialogs in front of the page. Escape closes them, and the focus goes back to where it was.
 
 import { diff, folded, text } from "../lib/diff.js";
 import { h } from "./dom.js";
 import { button } from "./page.js";
 
-/** Shows a dialog; resolves to what was chosen, undefined if it was left. */
-export function ask(title, content, choices) {
+/**
+ * Shows a dialog; resolves to the value of the choice, undefined if there was none. `signal` is that of the view: the
+ * dialog closes when its page is left, and does not open afterwards.
+ */
+export function ask(signal, title, content, choices) {
+  if (signal.aborted) return Promise.resolve(undefined);
   return new Promise((resolve) => {
     let chosen;
     const dialog = h("dialog", { "aria-label": title });
@@ -19,9 +23,12 @@ export function ask(title, content, choices) {
       h("div", { class: "dialog-body", tabindex: "0" }, content),
       h("div", { class: "actions" }, buttons, button(choices.length > 0 ? "Cancel" : "Close", () => dialog.close())),
     );
+    const leave = () => dialog.close();
+    signal.addEventListener("abort", leave);
     dialog.addEventListener("close", () => {
+      signal.removeEventListener("abort", leave);
       dialog.remove();
-      resolve(chosen);
+      resolve(signal.aborted ? undefined : chosen);
     });
     document.body.append(dialog);
     dialog.showModal();
@@ -43,6 +50,6 @@ export function difference(before, after) {
 }
 
 /** Asks before something is stored; shows what changes. */
-export async function confirmChange(title, before, after, { label = "Save", kind = "primary", more } = {}) {
-  return (await ask(title, [more, difference(before, after)], [{ label, value: true, kind }])) === true;
+export async function confirmChange(signal, title, before, after, { label = "Save", kind = "primary", more } = {}) {
+  return (await ask(signal, title, [more, difference(before, after)], [{ label, value: true, kind }])) === true;
 }

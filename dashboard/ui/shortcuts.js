@@ -1,6 +1,6 @@
 // Keys. They stand back while somebody writes, and while a dialog is open.
 
-import { go, to } from "../router.js";
+import { go, here, to } from "../router.js";
 import { h } from "./dom.js";
 import { ask } from "./dialog.js";
 
@@ -68,5 +68,5 @@ export function show() {
     ...HERE.map(([key, what]) => row(keys(key), what)),
     row(keys("Esc"), "Close a dialog"),
   ];
-  return ask("Keyboard shortcuts", h("table", { class: "keys" }, h("tbody", {}, rows)), []);
+  return ask(here(), "Keyboard shortcuts", h("table", { class: "keys" }, h("tbody", {}, rows)), []);
 }

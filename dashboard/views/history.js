@@ -1,6 +1,6 @@
 // Who changed what, and the way back.
 
-import { call, get, getIfAny, path, query } from "../api.js";
+import { call, get, getIfAny, path, query, write } from "../api.js";
 import * as format from "../lib/format.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
@@ -70,7 +70,7 @@ async function versions(root, key, signal) {
 
 async function version(root, number, signal) {
   const seen = await get(path("history", number), signal);
-  const back = mayWrite() && button("Roll back to this", () => rollBack(number, root), { kind: "danger" });
+  const back = mayWrite() && button("Roll back to this", () => rollBack(number, root, signal), { kind: "danger" });
   const { created, changed, deleted } = seen.summary;
   root.append(
     heading(`Version ${number}`, link("All versions", to("history")), back),
@@ -99,26 +99,26 @@ function changes({ changes: all, total, truncated }) {
 }
 
 /** Shows what a rollback would write before it is done. */
-async function rollBack(number, root) {
+async function rollBack(number, root, signal) {
   const where = path("history", number, "rollback");
   try {
-    const { body: plan } = await call("POST", where + query({ dry_run: "true" }));
+    const { body: plan } = await call("POST", where + query({ dry_run: "true" }), { signal });
     if (plan.objects === 0) return announce("Everything is as it was in this version.");
-    const newest = await get("history?limit=1");
+    const newest = await get("history?limit=1", signal);
     const newestVersion = newest.list[0].version;
-    const seen = await get(path("history", newestVersion, "diff", number));
+    const seen = await get(path("history", newestVersion, "diff", number), signal);
     const left = [...plan.left.settings, ...plan.left.expired];
     const content = [
       h("p", {}, `${format.count(plan.created.length)} created, ${format.count(plan.changed.length)} changed, ${format.count(plan.deleted.length)} deleted.`),
       left.length > 0 && note(`Not brought back: ${left.join(", ")}.`),
       seen.changes.map((change) => h("div", {}, h("h3", {}, change.key), difference(change.before ?? undefined, change.after ?? undefined))),
     ];
-    const agreed = await ask(`Roll back to version ${number}?`, content, [{ label: "Roll back", value: true, kind: "danger" }]);
+    const agreed = await ask(signal, `Roll back to version ${number}?`, content, [{ label: "Roll back", value: true, kind: "danger" }]);
     if (!agreed) return;
-    await call("POST", where, { ifMatch: `"${newestVersion}"` });
+    await write(signal, "POST", where, { ifMatch: `"${newestVersion}"` });
     announce(`Rolled back to version ${number}.`);
     go(to("history"));
   } catch (error) {
-    root.append(problem(error.status === 412 ? "Somebody has changed something meanwhile: look again." : error));
+    if (!signal.aborted) root.append(problem(error.status === 412 ? "Somebody has changed something meanwhile: look again." : error));
   }
 }

@@ -1,6 +1,6 @@
 // One resource: a form and its JSON, what would change, and its end. A part of the address that is empty is a new one.
 
-import { call, one, path as encoded, query } from "../api.js";
+import { call, one, path as encoded, query, write } from "../api.js";
 import { place as placeOf } from "../lib/errors.js";
 import { collectionOf, draft, written } from "../lib/resources.js";
 import { equal, isObject, shown as shownPath } from "../lib/pointer.js";
@@ -22,7 +22,7 @@ export async function show(root, place, signal) {
     isNew ? { value: draft(collection.segment) } : one(encoded(path, id), signal),
   ]);
   if (signal.aborted) return;
-  const editor = new Editor({ path, id, collection, schema, isNew, before: isNew ? undefined : written(found.value), etag: found.etag });
+  const editor = new Editor({ signal, path, id, collection, schema, isNew, before: isNew ? undefined : written(found.value), etag: found.etag });
   editor.value = written(found.value);
   root.append(...editor.draw());
 }
@@ -157,16 +157,16 @@ class Editor {
       return this.refuse(`A ${this.collection.word} needs an id.`);
     }
     const [method, where] = target;
-    const { value: body, etag: ifMatch } = this;
+    const { signal, value: body, etag: ifMatch } = this;
     try {
-      await call(method, where + query({ dry_run: "true" }), { body, ifMatch });
+      await call(method, where + query({ dry_run: "true" }), { body, ifMatch, signal });
       if (!this.isNew && equal(this.before, body)) return announce("Nothing has changed.");
-      if (!(await confirmChange(`Save this ${this.collection.word}?`, this.before, body))) return;
-      const { warnings } = await call(method, where, { body, ifMatch });
+      if (!(await confirmChange(signal, `Save this ${this.collection.word}?`, this.before, body))) return;
+      const { warnings } = await write(signal, method, where, { body, ifMatch });
       announce(warnings ? `Saved. ${warnings}` : "Saved.");
       go(to("resources", ...this.path.split("/")));
     } catch (error) {
-      this.point(error);
+      if (!signal.aborted) this.point(error);
     }
   }
 
@@ -185,14 +185,15 @@ class Editor {
   }
 
   async remove() {
+    const { signal } = this;
     const title = `Delete this ${this.collection.word}?`;
-    if (!(await confirmChange(title, this.before, undefined, { label: "Delete", kind: "danger" }))) return;
+    if (!(await confirmChange(signal, title, this.before, undefined, { label: "Delete", kind: "danger" }))) return;
     try {
-      await call("DELETE", encoded(this.path, this.id), { ifMatch: this.etag });
+      await write(signal, "DELETE", encoded(this.path, this.id), { ifMatch: this.etag });
       announce("Deleted.");
       go(to("resources", ...this.path.split("/")));
     } catch (error) {
-      this.refuse(error.message);
+      if (!signal.aborted) this.refuse(error.message);
     }
   }
 }

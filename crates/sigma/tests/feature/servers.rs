@@ -7,6 +7,7 @@ mod cas;
 mod clickhouse;
 mod collectors;
 mod dashboard;
+mod dashboard_editing;
 mod dubbo;
 mod kafka;
 mod keycloak;

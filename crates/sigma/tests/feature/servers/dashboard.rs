@@ -10,11 +10,11 @@ use super::browser::Browser;
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, KEY, VIEWER, answerer, await_answerer, start};
 
-fn page(gateway: &Gateway, hash: &str) -> String {
+pub(super) fn page(gateway: &Gateway, hash: &str) -> String {
     format!("http://{}/ui/{hash}", gateway.admin_address())
 }
 
-fn log_in(browser: &Browser, gateway: &Gateway, key: &str) {
+pub(super) fn log_in(browser: &Browser, gateway: &Gateway, key: &str) {
     browser.go(&page(gateway, ""));
     browser.write("//input[@id='key']", key);
     browser.press("Log in");

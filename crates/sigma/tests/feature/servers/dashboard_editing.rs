@@ -1,0 +1,116 @@
+//! Writes of the dashboard in a real browser: dialogs, reviews and results.
+
+use serde_json::json;
+use sigma_testkit::until;
+
+use super::browser::Browser;
+use super::dashboard::{log_in, page};
+use crate::PATIENCE;
+use crate::managed::{EMBEDDED, KEY, admin, start};
+
+/// Holds back writes from here on until `release()` is called. A dry run is no write.
+const HOLD_WRITES: &str = "
+    const real = window.fetch;
+    window.held = [];
+    window.fetch = (target, options = {}) => {
+        const isWrite = options.method !== 'GET' && !String(target).includes('dry_run');
+        if (!isWrite) return real(target, options);
+        return new Promise((resolve) => window.held.push(() => resolve(real(target, options))));
+    };
+    window.release = () => window.held.splice(0).forEach((send) => send());";
+
+/// Holds back dry runs in the same way.
+const HOLD_DRY_RUNS: &str = "
+    const real = window.fetch;
+    window.held = [];
+    window.fetch = (target, options = {}) => {
+        if (!String(target).includes('dry_run')) return real(target, options);
+        return new Promise((resolve, reject) => {
+            options.signal?.addEventListener('abort', () => reject(options.signal.reason));
+            window.held.push(() => resolve(real(target, { ...options, signal: undefined })));
+        });
+    };
+    window.release = () => window.held.splice(0).forEach((send) => send());";
+
+fn change_path(browser: &Browser, to: &str) {
+    browser.write("//div[@data-path='[\"uri\"]']/input", to);
+    browser.press("Review and save");
+}
+
+#[test]
+fn a_dialog_closes_when_its_page_is_left() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    operator.put("routes/r", &json!({"uri": "/a", "plugins": {"key-auth": {}}})).unwrap();
+    let stored = || operator.get("/apisix/admin/routes/r").unwrap()["value"]["uri"].clone();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    for leave in [
+        "history.back();",
+        "document.querySelector(\"a[href='#/live']\").click();",
+        "location.hash = '#/live';",
+    ] {
+        browser.go(&page(&gateway, "#/live"));
+        browser.await_text("Live traffic");
+        browser.go(&page(&gateway, "#/resource/routes/r"));
+        change_path(&browser, "/b");
+        browser.await_true("document.querySelector('dialog[open] .added')");
+        browser.eval(leave);
+        browser.await_true("location.hash === '#/live'");
+        browser.await_true("!document.querySelector('dialog')");
+        assert_eq!(stored(), "/a", "{leave}");
+    }
+    for (hash, button) in [("#/resource/routes/r", "Delete"), ("#/history/1", "Roll back to this")] {
+        browser.go(&page(&gateway, hash));
+        browser.press(button);
+        browser.await_true("document.querySelector('dialog[open]')");
+        browser.eval("location.hash = '#/plugins';");
+        browser.await_true("!document.querySelector('dialog')");
+        assert_eq!(stored(), "/a", "{button}");
+    }
+    browser.keys("?");
+    browser.await_true("document.querySelector('dialog[open]')");
+    browser.eval("location.hash = '#/live';");
+    browser.await_true("!document.querySelector('dialog')");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_result_of_a_write_is_not_shown_on_another_page() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    operator.put("routes/r", &json!({"uri": "/a", "plugins": {"key-auth": {}}})).unwrap();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    let is_quiet = "location.hash === '#/plugins' && !document.querySelector('dialog') \
+                    && document.getElementById('status').textContent === ''";
+
+    // A write that was sent comes to its end, without a word and without a move to another page.
+    browser.go(&page(&gateway, "#/resource/routes/r"));
+    browser.eval(HOLD_WRITES);
+    change_path(&browser, "/b");
+    browser.press("Save");
+    browser.await_true("window.held.length === 1");
+    browser.eval("location.hash = '#/plugins';");
+    browser.await_text("limit-count");
+    browser.eval("window.release();");
+    let is_stored =
+        || operator.get("/apisix/admin/routes/r").is_ok_and(|route| route["value"]["uri"] == "/b");
+    assert!(until(PATIENCE, is_stored));
+    browser.await_true(is_quiet);
+
+    // A check that ends after its page was left asks no question.
+    browser.go(&page(&gateway, "#/resource/routes/r"));
+    browser.await_text("Review and save");
+    browser.eval(HOLD_DRY_RUNS);
+    change_path(&browser, "/c");
+    browser.await_true("window.held.length === 1");
+    browser.eval("location.hash = '#/plugins';");
+    browser.await_text("limit-count");
+    browser.eval("window.release();");
+    browser.await_true(is_quiet);
+    assert_eq!(operator.get("/apisix/admin/routes/r").unwrap()["value"]["uri"], "/b");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
