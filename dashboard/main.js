@@ -39,8 +39,7 @@ const main = document.getElementById("main");
 function drawHeader() {
   const caller = getCaller();
   if (!caller) return fill(header, h("span", { class: "brand" }, "Sigma"));
-  const shown = COLLECTIONS.filter((one) => !one.streams || caller.streams);
-  const collections = shown.map((one) => h("li", {}, link(one.title, to("resources", one.segment))));
+  const collections = COLLECTIONS.map((one) => h("li", {}, link(one.title, to("resources", one.segment))));
   const others = MENU.map(([href, title]) => h("li", {}, link(title, href)));
   const leave = caller.key_required && button("Log out", logOut, { kind: "quiet" });
   const nav = h("nav", { "aria-label": "Views" }, h("ul", {}, others), h("h2", {}, "Resources"), h("ul", {}, collections));

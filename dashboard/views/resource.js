@@ -10,6 +10,7 @@ import { confirmChange } from "../ui/dialog.js";
 import { announce, fill, h } from "../ui/dom.js";
 import { Form } from "../ui/form.js";
 import { button, heading, link, note, problem } from "../ui/page.js";
+import { below } from "./resources.js";
 
 export async function show(root, place, signal) {
   const path = place.parts[0];
@@ -25,6 +26,8 @@ export async function show(root, place, signal) {
   const editor = new Editor({ signal, path, id, collection, schema, isNew, before: isNew ? undefined : written(found.value), etag: found.etag });
   editor.value = written(found.value);
   root.append(...editor.draw());
+  const inner = !isNew && (await below(path, id, signal));
+  if (inner) root.append(inner);
 }
 
 /** The schema of a collection; secrets and metadata have one for each manager and plugin. */
@@ -54,9 +57,11 @@ class Editor {
       on: { input: () => this.typed() },
     });
     this.textError = h("p", { id: "json-error", class: "field-error", hidden: true });
-    const title = isNew ? `New ${collection.word}` : `${collection.word[0].toUpperCase()}${collection.word.slice(1)} ${id}`;
+    const owner = collection.parent ? ` of ${collection.parent}` : "";
+    const title = isNew ? `New ${collection.word}${owner}` : `${collection.word[0].toUpperCase()}${collection.word.slice(1)} ${id}${owner}`;
+    const up = collection.parent && link(`Consumer ${collection.parent}`, to("resource", "consumers", collection.parent));
     return [
-      heading(title, link(collection.title, to("resources", ...this.path.split("/")))),
+      heading(title, up, link(collection.title, to("resources", ...this.path.split("/")))),
       this.errors,
       isNew && this.idField(),
       this.tabs(),
@@ -144,6 +149,17 @@ class Editor {
   }
 
   async save() {
+    // A second press while the first one is checked would open a second dialog.
+    if (this.isSaving) return;
+    this.isSaving = true;
+    try {
+      await this.review();
+    } finally {
+      this.isSaving = false;
+    }
+  }
+
+  async review() {
     fill(this.errors);
     this.form?.clear();
     const unreadable = this.form && this.showsForm && this.form.element.querySelector(".unreadable");

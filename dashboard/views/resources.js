@@ -4,7 +4,7 @@ import { list } from "../api.js";
 import * as format from "../lib/format.js";
 import { belowOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { to } from "../router.js";
-import { mayWrite } from "../store.js";
+import { getCaller, mayWrite } from "../store.js";
 import { fill, h } from "../ui/dom.js";
 import { button, heading, link, note, problem, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
@@ -16,6 +16,7 @@ export function show(root, place, signal) {
   const collection = collectionOf(path);
   if (!collection) return root.append(heading("Nothing here"), note(`There is no collection ${path}.`));
   const title = collection.parent ? `${collection.title} of ${collection.parent}` : collection.title;
+  if (collection.streams && !getCaller().streams) return root.append(heading(title), ...withoutStreams());
   const add = mayWrite() && link(`New ${collection.word}`, to("resource", path, ""), { class: "button primary", "data-key": "e" });
   const up = collection.parent && link(`Consumer ${collection.parent}`, to("resource", "consumers", collection.parent));
   const body = h("div", {});
@@ -23,13 +24,31 @@ export function show(root, place, signal) {
   const draw = async () => {
     try {
       const { items, total } = await list(path, { ...wanted, page: String(wanted.page) }, signal);
-      fill(body, section(`${format.count(total)} in all`, rows(path, collection, items), pages(wanted, total, draw)));
+      fill(body, section(total === 1 ? "1 entry" : `${format.count(total)} entries`, rows(path, collection, items), pages(wanted, total, draw)));
     } catch (error) {
       if (!signal.aborted) fill(body, problem(error));
     }
   };
   root.append(heading(title, up, add), search(wanted, draw), body);
   return draw();
+}
+
+function withoutStreams() {
+  return [
+    note("This gateway has no listener for TCP or UDP, so it has no stream routes. Add one to its configuration file and reload:"),
+    h("pre", { tabindex: "0" }, 'listeners:\n  - { address: "0.0.0.0:6380", stream: tcp }'),
+  ];
+}
+
+/** The resources below one: the credentials of a consumer. */
+export async function below(path, id, signal) {
+  const about = belowOf(path);
+  if (!about) return null;
+  const inner = `${path}/${id}/${about.segment}`;
+  const { items } = await list(inner, { page: "1", page_size: PAGE }, signal);
+  const add = mayWrite() && link(`New ${about.word}`, to("resource", inner, ""), { class: "button" });
+  const all = items.length === PAGE && link(`All ${about.title.toLowerCase()}`, to("resources", ...inner.split("/")));
+  return section(about.title, rows(inner, about, items), h("div", { class: "actions" }, add, all));
 }
 
 /** Names are looked for by a regular expression, as the API does. */

@@ -1,12 +1,12 @@
 //! Writes of the dashboard in a real browser: dialogs, reviews and results.
 
 use serde_json::json;
-use sigma_testkit::until;
+use sigma_testkit::{Gateway, free_port, until};
 
 use super::browser::Browser;
 use super::dashboard::{log_in, page};
-use crate::PATIENCE;
-use crate::managed::{EMBEDDED, KEY, admin, start};
+use crate::managed::{EMBEDDED, KEY, admin, await_admin, config, start};
+use crate::{PATIENCE, SIGMA};
 
 /// Holds back writes from here on until `release()` is called. A dry run is no write.
 const HOLD_WRITES: &str = "
@@ -112,5 +112,68 @@ fn the_result_of_a_write_is_not_shown_on_another_page() {
     browser.eval("window.release();");
     browser.await_true(is_quiet);
     assert_eq!(operator.get("/apisix/admin/routes/r").unwrap()["value"]["uri"], "/b");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Writes the JSON of a new resource and saves it after its review.
+fn save_json(browser: &Browser, value: &serde_json::Value) {
+    browser.press("JSON");
+    browser.write("//textarea[@id='json']", &value.to_string());
+    browser.press("Review and save");
+    browser.await_true("document.querySelector('dialog[open] .added')");
+    browser.press("Save");
+}
+
+#[test]
+fn stream_routes_and_credentials_have_pages() {
+    let stream = format!("listeners:\n  - {{ address: \"127.0.0.1:{}\", stream: tcp }}\n", free_port());
+    let gateway = Gateway::start(SIGMA, &config(EMBEDDED).replacen("listeners:\n", &stream, 1)).unwrap();
+    await_admin(&gateway);
+    let operator = admin(&gateway);
+    operator.put("consumers/jack", &json!({"username": "jack"})).unwrap();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+
+    browser.click("//nav//a[.='Stream routes']");
+    browser.click("//a[.='New stream route']");
+    browser.write("//input[@id='id']", "s");
+    save_json(&browser, &json!({"server_port": 6380, "upstream": {"nodes": {"127.0.0.1:1": 1}}}));
+    browser.await_true("location.hash === '#/resources/stream_routes'");
+    browser.await_text("port 6380");
+    browser.picture("stream-routes");
+    browser.click("//a[.='s']");
+    browser.await_text("Stream route s");
+    browser.picture("stream-route");
+
+    // The page of a consumer leads to its credentials and back.
+    browser.go(&page(&gateway, "#/resource/consumers/jack"));
+    browser.await_text("There is no credential.");
+    browser.click("//a[.='New credential']");
+    browser.await_text("New credential of jack");
+    browser.write("//input[@id='id']", "first");
+    save_json(&browser, &json!({"plugins": {"key-auth": {"key": "k"}}}));
+    browser.await_true("location.hash === '#/resources/consumers/jack/credentials'");
+    browser.click("//a[.='first']");
+    browser.await_text("Credential first of jack");
+    browser.await_text("key-auth");
+    browser.picture("credential");
+    browser.click("//a[.='Consumer jack']");
+    browser.await_true("document.querySelector('main').innerText.includes('first')");
+    browser.picture("consumer");
+    let stored = operator.get("/apisix/admin/consumers/jack/credentials/first").unwrap();
+    assert!(stored["value"]["plugins"]["key-auth"].is_object(), "{stored}");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn stream_routes_without_a_stream_listener_are_explained() {
+    let gateway = start(EMBEDDED);
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.click("//nav//a[.='Stream routes']");
+    browser.await_text("no listener for TCP or UDP");
+    browser.picture("no-stream-routes");
     assert_eq!(browser.complaints(), [""; 0]);
 }
