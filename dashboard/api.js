@@ -107,6 +107,19 @@ export async function list(collection, parameters, signal) {
   return { items: Array.isArray(items) ? items : [], total: body.total ?? body.count ?? 0 };
 }
 
+/** Entries of a page when a whole collection is read: the most that the API gives. */
+const PAGE_MAX = 500;
+
+/** All entries of a collection. */
+export async function listAll(collection, signal) {
+  const all = [];
+  for (let page = 1; ; page += 1) {
+    const { items, total } = await list(collection, { page: String(page), page_size: PAGE_MAX }, signal);
+    all.push(...items);
+    if (items.length < PAGE_MAX || all.length >= total) return all;
+  }
+}
+
 /** One resource, with the tag that a change of it names. */
 export async function one(where, signal) {
   const { body, etag } = await call("GET", where, { signal });

@@ -40,6 +40,21 @@ export function idOf(path, key) {
   return key.split("/").slice(-inside).join("/");
 }
 
+/**
+ * What a reference may be set to, from the `items` of its collection: `[{id, text}]`, in the order of the texts. The
+ * value that is set now is always there, marked if its resource is missing.
+ */
+export function choicesOf(collection, items, value) {
+  const isFit = (one) => collection !== "ssls" || one.value.type === "client";
+  const named = items.filter(isFit).map((one) => {
+    const id = idOf(collection, one.key);
+    return { id, text: one.value.name ? `${one.value.name} (${id})` : id };
+  });
+  const choices = named.sort((a, b) => a.text.localeCompare(b.text));
+  const isListed = value === undefined || choices.some(({ id }) => id === String(value));
+  return isListed ? choices : [{ id: String(value), text: `${value} (missing)` }, ...choices];
+}
+
 /** What the server sets is not for writers. */
 export function written(value) {
   const { create_time, update_time, ...rest } = value ?? {};

@@ -7,13 +7,26 @@ const LINE = 4_096;
 /** What only the server sets, or what the address says. */
 const HIDDEN = new Set(["create_time", "update_time", "id"]);
 
+/** The collections of fields that hold the id of another resource. */
+const REFERENCES = {
+  upstream_id: "upstreams",
+  service_id: "services",
+  plugin_config_id: "plugin_configs",
+  group_id: "consumer_groups",
+  proto_id: "protos",
+  client_cert_id: "ssls",
+  superior_id: "stream_routes",
+};
+
 /**
  * The field of a schema: `{kind, ...}`, where the kind is one of
- * `text`, `number`, `truth`, `choice`; `list`, `map` of an `item`; `object` of `fields`; `plugins`; `json`,
+ * `text`, `number`, `truth`, `choice`; `reference` to an entry of a `collection`; `list`, `map` of an `item`; `object` of `fields`; `plugins`; `json`,
  * which is anything that no form fits. `value` decides between alternatives.
  */
 export function fieldOf(schema, value, name = "") {
   const alternatives = schema?.anyOf ?? schema?.oneOf;
+  // An id is a text or a number; a field of the same name with another schema is no reference.
+  if (alternatives && Object.hasOwn(REFERENCES, name)) return { kind: "reference", collection: REFERENCES[name] };
   if (alternatives && schema.type === undefined) {
     const usable = alternatives.filter((one) => isObject(one) && (one.type || one.enum));
     return fieldOf(usable.find((one) => fits(one, value)) ?? usable[0] ?? {}, value, name);

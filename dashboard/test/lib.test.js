@@ -8,7 +8,7 @@ import { place } from "../lib/errors.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
 import { equal, getAt, setAt, shown } from "../lib/pointer.js";
-import { collectionOf, idOf, summary } from "../lib/resources.js";
+import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ceiling } from "../ui/chart.js";
 import { parse, to } from "../router.js";
@@ -109,6 +109,23 @@ test("schemas become fields", () => {
   assert.equal(kind(nodes, [{ host: "a" }]), "list");
   assert.deepEqual(blank(fieldOf(nodes, []).item), { host: "" });
   assert.deepEqual(fieldOf({ type: "integer", maximum: 2 ** 63 }).max, undefined);
+  const id = { anyOf: [{ type: "string" }, { type: "integer" }] };
+  assert.deepEqual(fieldOf(id, undefined, "upstream_id"), { kind: "reference", collection: "upstreams" });
+  assert.equal(kind(id, undefined, "other_id"), "text");
+  assert.equal(kind({ type: "string" }, undefined, "group_id"), "text");
+});
+
+test("a reference is chosen by name, and one to a missing resource stays", () => {
+  const items = [
+    { key: "/apisix/upstreams/2", value: {} },
+    { key: "/apisix/upstreams/1", value: { name: "app" } },
+  ];
+  const texts = (value) => choicesOf("upstreams", items, value).map(({ text }) => text);
+  assert.deepEqual(texts(undefined), ["2", "app (1)"]);
+  assert.deepEqual(texts(2), ["2", "app (1)"]);
+  assert.deepEqual(texts("gone"), ["gone (missing)", "2", "app (1)"]);
+  const ssls = [{ key: "/apisix/ssls/s", value: { type: "server" } }, { key: "/apisix/ssls/c", value: { type: "client" } }];
+  assert.deepEqual(choicesOf("ssls", ssls).map(({ id }) => id), ["c"]);
 });
 
 test("members stand in the order in which they matter", () => {

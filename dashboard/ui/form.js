@@ -2,9 +2,10 @@
 // parts are open.
 
 import { getAt, setAt } from "../lib/pointer.js";
+import { choicesOf } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { once } from "../store.js";
-import { path as encoded } from "../api.js";
+import { listAll, path as encoded } from "../api.js";
 import { fill, h, unique } from "./dom.js";
 import { button } from "./page.js";
 
@@ -14,13 +15,19 @@ export function mark(path) {
 }
 
 export class Form {
-  /** `changed` is called with each new value. `scope` is how plugins are checked here: http, stream or consumer. */
-  constructor(schema, value, { changed, readOnly = false, scope = "http" }) {
+  /**
+   * `changed` is called with each new value. `scope` is how plugins are checked here: http, stream or consumer. `signal`
+   * ends when the view is left.
+   */
+  constructor(schema, value, { changed, signal, readOnly = false, scope = "http" }) {
     this.schema = schema;
     this.value = value;
     this.changed = changed;
     this.readOnly = readOnly;
     this.scope = scope;
+    this.signal = signal;
+    /** The entries of the collections that fields refer to. */
+    this.collections = new Map();
     this.element = h("div", { class: "form" });
     this.draw();
   }
@@ -95,6 +102,8 @@ export class Form {
         const read = (select) => (select.value === "" ? undefined : JSON.parse(select.value));
         return h("select", { ...common, on: { change: tell(read) } }, h("option", { value: "" }, unset), options);
       }
+      case "reference":
+        return this.reference(field.collection, value, common, path);
       case "number": {
         const read = (input) => (input.value === "" ? undefined : Number(input.value));
         const limits = { min: field.min, max: field.max, step: field.whole ? 1 : "any" };
@@ -112,6 +121,24 @@ export class Form {
         return h("input", { ...common, type: "text", value: shown, placeholder: field.default, spellcheck: "false", autocomplete: "off", on });
       }
     }
+  }
+
+  /** A list of the resources that a field may refer to. */
+  reference(collection, value, common, path) {
+    const select = h("select", common);
+    const draw = (choices) => {
+      const option = ({ id, text }) => h("option", { value: id, selected: id === String(this.at(path)) }, text);
+      fill(select, h("option", { value: "" }, "none"), choices.map(option));
+    };
+    select.addEventListener("change", () => this.set(path, select.value || undefined));
+    // Until the list is there, and without it, the field shows the value that it has.
+    draw(value === undefined ? [] : [{ id: String(value), text: String(value) }]);
+    if (!this.collections.has(collection)) this.collections.set(collection, listAll(collection, this.signal));
+    this.collections.get(collection).then(
+      (items) => draw(choicesOf(collection, items, this.at(path))),
+      () => {},
+    );
+    return select;
   }
 
   group(body, field, schema, path) {
@@ -264,7 +291,7 @@ export class Form {
 }
 
 /** Fields of a resource that are shown though they are not set. */
-const FIRST = new Set(["name", "desc", "uri", "methods", "host", "nodes", "type", "plugins", "upstream_id", "service_id", "username", "snis"]);
+const FIRST = new Set(["name", "desc", "uri", "methods", "host", "nodes", "type", "plugins", "upstream_id", "service_id", "plugin_config_id", "group_id", "username", "snis"]);
 
 /** What folds hold, until it is looked at. */
 const folded = new WeakMap();

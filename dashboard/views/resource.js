@@ -51,7 +51,7 @@ class Editor {
 
   draw() {
     const { collection, id, isNew, readOnly } = this;
-    this.form = this.hasForm && new Form(this.schema, this.value, { changed: (value) => this.changed(value), readOnly, scope: scopeOf(collection) });
+    this.form = this.hasForm && new Form(this.schema, this.value, { changed: (value) => this.changed(value), signal: this.signal, readOnly, scope: scopeOf(collection) });
     this.text = h("textarea", {
       id: "json", class: "code", rows: 24, spellcheck: "false", readonly: readOnly, "aria-describedby": "json-error",
       on: { input: () => this.typed() },

@@ -177,3 +177,41 @@ fn stream_routes_without_a_stream_listener_are_explained() {
     browser.picture("no-stream-routes");
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+#[test]
+fn references_are_chosen_from_a_list() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    let nodes = json!({"127.0.0.1:1": 1});
+    operator.put("upstreams/u", &json!({"name": "orders", "nodes": nodes})).unwrap();
+    operator.put("upstreams/gone", &json!({"nodes": nodes})).unwrap();
+    operator.put("consumer_groups/g", &json!({"plugins": {}})).unwrap();
+    operator.put("routes/r", &json!({"uri": "/a", "plugins": {}, "upstream_id": "gone"})).unwrap();
+    let deleted = operator.call("DELETE", "/apisix/admin/upstreams/gone?force=true", None).unwrap();
+    assert_eq!(deleted.status(), 200, "{}", deleted.text());
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    let options = |field: &str| {
+        format!(
+            "[...document.querySelector('[data-path=\"[\\\\\"{field}\\\\\"]\"] select').options].map((one) => one.text).join('|')"
+        )
+    };
+    browser.go(&page(&gateway, "#/resource/routes/r"));
+    browser.await_true("document.querySelector('select')");
+    browser.await_true(&format!("{} === 'none|gone (missing)|orders (u)'", options("upstream_id")));
+    browser.await_true(&format!("{} === 'none'", options("service_id")));
+    browser.picture("references");
+    browser.click(r#"//div[@data-path='["upstream_id"]']/select/option[.='orders (u)']"#);
+    browser.press("Review and save");
+    browser.await_true("document.querySelector('dialog[open] .added')");
+    browser.press("Save");
+    browser.await_true("location.hash === '#/resources/routes'");
+    let stored = operator.get("/apisix/admin/routes/r").unwrap();
+    assert_eq!(stored["value"]["upstream_id"], "u", "{stored}");
+
+    browser.go(&page(&gateway, "#/resource/consumers/"));
+    browser.await_true("document.querySelector('select')");
+    browser.await_true(&format!("{} === 'none|g'", options("group_id")));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
