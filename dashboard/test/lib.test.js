@@ -10,7 +10,7 @@ import { blocks, spans } from "../lib/markdown.js";
 import { equal, getAt, setAt, shown } from "../lib/pointer.js";
 import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
-import { ceiling } from "../ui/chart.js";
+import { ticks } from "../ui/chart.js";
 import { parse, to } from "../router.js";
 
 test("a difference turns one text into the other, with the fewest changes", () => {
@@ -150,10 +150,13 @@ test("figures are short", () => {
   assert.match(format.time(0), /^19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d$/);
 });
 
-test("charts have round tops", () => {
-  for (const [most, top] of [[0, 1], [NaN, 1], [0.3, 0.5], [1, 1], [11, 20], [499, 500], [501, 1000]]) {
-    assert.ok(Math.abs(ceiling(most) - top) < 1e-9, `${most}`);
+test("the axis of a chart has round steps down to 0", () => {
+  for (const [highest, top] of [[0, 1], [NaN, 1], [0.3, 0.5], [1, 1], [11, 20], [499, 500], [501, 1000]]) {
+    assert.ok(Math.abs(ticks(highest)[0] - top) < 1e-9, `${highest}`);
+    assert.equal(ticks(highest).at(-1), 0, `${highest}`);
   }
+  assert.deepEqual(ticks(180), [200, 150, 100, 50, 0]);
+  assert.deepEqual(ticks(450), [500, 400, 300, 200, 100, 0]);
 });
 
 test("the reference of plugins is read", () => {

@@ -1,4 +1,4 @@
-// Lines over time, as plain SVG. What a chart shows is told in words beside it.
+// Lines over time, as plain SVG with axes. The label of the drawing says the newest values in words.
 
 import { h, svg } from "./dom.js";
 
@@ -6,32 +6,42 @@ const [WIDTH, HEIGHT] = [600, 140];
 
 /**
  * `lines` are `{name, tone, values}`, each with a value for every moment, null where there is none; the newest is
- * the last.
+ * the last. `unit` writes a value of the y axis with its unit, `times` are the labels of the x axis from left to right.
  */
-export function chart(title, lines, unit) {
+export function chart(title, lines, unit, times) {
   const all = lines.flatMap((line) => line.values).filter((value) => value !== null);
-  const most = ceiling(Math.max(0, ...all));
+  const highest = Math.max(0, ...all);
+  const steps = ticks(highest);
+  const most = steps[0];
+  const y = (value) => HEIGHT - (value / most) * HEIGHT;
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": inWords(title, lines, unit) },
-    [0.25, 0.5, 0.75].map((part) => svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part })),
+    steps.map((value) => svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: y(value), y2: y(value) })),
     lines.map((line) => svg("path", { class: `line ${line.tone}`, d: outline(line.values, most) })),
   );
   const legend = lines.map((line) => h("li", { class: line.tone }, line.name));
   return h(
     "figure",
     { class: "chart" },
-    h("figcaption", {}, h("span", {}, title), h("span", { class: "scale" }, `top: ${unit(most)}`)),
-    drawing,
+    h("figcaption", {}, h("span", {}, title), h("span", { class: "scale" }, `max: ${all.length > 0 ? unit(highest) : "–"}`)),
+    h(
+      "div",
+      { class: "plot" },
+      h("div", { class: "y-axis", "aria-hidden": "true" }, steps.map((value) => h("span", {}, unit(value)))),
+      drawing,
+      h("div", { class: "x-axis", "aria-hidden": "true" }, times.map((time) => h("span", {}, time))),
+    ),
     h("ul", { class: "legend" }, legend),
   );
 }
 
-/** The next of 1, 2, 5, 10, … that nothing exceeds. */
-export function ceiling(most) {
-  if (!(most > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((limit) => limit >= most);
+/** The values of the y axis from the top to 0: the top is the next of 1, 2, 5, 10, … that nothing exceeds. */
+export function ticks(highest) {
+  const power = highest > 0 ? 10 ** Math.floor(Math.log10(highest)) : 1;
+  const factor = highest > 0 ? [1, 2, 5, 10].find((one) => one * power >= highest) : 1;
+  const parts = factor === 5 ? 5 : 4;
+  return Array.from({ length: parts + 1 }, (_, at) => (factor * power * (parts - at)) / parts);
 }
 
 function outline(values, most) {

@@ -10,6 +10,8 @@ import { table } from "../ui/table.js";
 
 /** Seconds that charts show. */
 const SECONDS = 60;
+/** The labels of their time axis. */
+const TIMES = ["60 s ago", "30 s ago", "now"];
 
 export function show(root, _place, signal) {
   const body = h("div", {});
@@ -18,7 +20,7 @@ export function show(root, _place, signal) {
 }
 
 function draw(seen) {
-  return [now(seen), charts(seen.series), byRoute(seen), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
+  return [now(seen), charts(seen.series, seen.watched_seconds), byRoute(seen), byNode(seen), sinceStart(seen.since_start, seen.reasons ?? {})];
 }
 
 function errorsOf(row) {
@@ -39,15 +41,15 @@ function now({ window, watched_seconds, percentile_error_percent }) {
       ["p90", format.milliseconds(total.p90_ms)],
       ["p99", format.milliseconds(total.p99_ms)],
     ]),
-    note(about, ` Times are exact to ${percentile_error_percent} %.`),
+    note(about, ` Latencies are accurate to within ${percentile_error_percent} %.`),
   );
 }
 
-/** The values of each of the last seconds; those without requests are 0, or unknown. */
-function charts(series) {
+/** The values of each of the last seconds; those without requests are 0, or unknown as those before the page was open. */
+function charts(series, watched) {
   const bySecond = new Map(series.map((second) => [second.age, second]));
   const ages = Array.from({ length: SECONDS }, (_, at) => SECONDS - at);
-  const values = (read, without) => ages.map((age) => (bySecond.has(age) ? read(bySecond.get(age)) : without));
+  const values = (read, without) => ages.map((age) => (bySecond.has(age) ? read(bySecond.get(age)) : age > watched ? null : without));
   const line = (name, tone, read, without = 0) => ({ name, tone, values: values(read, without) });
   const requests = [
     line("requests", "one", (second) => second.requests),
@@ -61,8 +63,8 @@ function charts(series) {
   return h(
     "div",
     { class: "columns" },
-    h("section", { class: "card" }, chart("Requests per second, last minute", requests, format.rate)),
-    h("section", { class: "card" }, chart("Latency, last minute", times, format.milliseconds)),
+    h("section", { class: "card" }, chart("Requests per second, last minute", requests, format.rate, TIMES)),
+    h("section", { class: "card" }, chart("Latency, last minute", times, format.milliseconds, TIMES)),
   );
 }
 

@@ -71,6 +71,10 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
             == json!(true)
     });
     assert!(is_seen, "{}", browser.eval("return document.body.innerText;"));
+    let axes = "return [...document.querySelectorAll('.chart')].map((chart) => [chart.querySelector('.y-axis').lastChild.textContent, chart.querySelector('.x-axis').textContent]);";
+    let times = "60 s ago30 s agonow";
+    assert_eq!(browser.eval(axes), json!([["0/s", times], ["0 ms", times]]));
+    browser.await_text("Latencies are accurate to within 19 %.");
     browser.picture("live");
 
     // A method that does not exist is refused, and the field says so.
