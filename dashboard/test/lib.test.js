@@ -11,6 +11,7 @@ import { equal, getAt, setAt, shown } from "../lib/pointer.js";
 import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ticks } from "../ui/chart.js";
+import { standing } from "../lib/revision.js";
 import { parse, to } from "../router.js";
 
 test("a difference turns one text into the other, with the fewest changes", () => {
@@ -148,6 +149,24 @@ test("figures are short", () => {
   assert.equal(format.duration(90061), "1 d 1 h");
   assert.equal(format.duration(86401), "1 d");
   assert.match(format.time(0), /^19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d$/);
+});
+
+test("one line says whether a gateway is up to date", () => {
+  const seen = (more) => ({ revision: 7, published: 7, quarantined: [], store: { lost: null }, ...more });
+  const check = (more, changed, versions, tone, text) => {
+    const found = standing(seen(more), changed, versions);
+    assert.equal(found.tone, tone, found.text);
+    assert.match(found.text, text);
+  };
+  check({}, 7, [], "good", /^Up to date \(revision 7\)$/);
+  check({}, 0, [], "good", /^Up to date/);
+  check({ quarantined: [{}] }, 7, [], "warn", /^Up to date \(revision 7\), except one quarantined object$/);
+  check({ revision: 5 }, 0, [], "bad", /^Behind: revision 5 of 7 is in force$/);
+  const versions = [8, 7, 6, 5].map((revision) => ({ revision, time_ms: revision * 1000 }));
+  check({ revision: 5 }, 8, versions, "bad", new RegExp(`^Behind since ${format.time(6)}: revision 5 of 8 is in force$`));
+  const lost = { lost: { since: 9, reason: "refused" } };
+  check({ store: lost }, 7, [], "bad", /^Revision 7 is in force; the store has been unreachable since /);
+  check({ revision: 5, store: lost }, 0, [], "bad", new RegExp(`^Behind since ${format.time(9)}: `));
 });
 
 test("the axis of a chart has round steps down to 0", () => {

@@ -1,7 +1,8 @@
-// What this gateway serves: revisions, and what it cannot serve as it was written.
+// This gateway: whether its configuration is up to date, and which objects it cannot serve as they were written.
 
-import { get } from "../api.js";
+import { get, getIfAny } from "../api.js";
 import * as format from "../lib/format.js";
+import { standing } from "../lib/revision.js";
 import { to } from "../router.js";
 import { getCaller } from "../store.js";
 import { fill, h } from "../ui/dom.js";
@@ -10,28 +11,38 @@ import { table } from "../ui/table.js";
 
 export function show(root, _place, signal) {
   const body = h("div", {});
-  root.append(heading("Gateway"), body);
-  return poll(signal, 5, () => get("revision", signal), body, (revision) => fill(body, draw(revision)));
+  root.append(heading("This gateway"), body);
+  const ask = async () => {
+    const [revision, members] = await Promise.all([get("revision", signal), getIfAny("members", signal)]);
+    const changed = members?.changed ?? 0;
+    const isBehind = revision.revision < Math.max(revision.published, changed);
+    const history = isBehind && (await getIfAny("history?limit=100", signal));
+    return { revision, changed, versions: history ? history.list : [] };
+  };
+  return poll(signal, 5, ask, body, (seen) => fill(body, draw(seen)));
 }
 
-function draw(revision) {
-  return [state(revision), quarantine(revision.quarantined), warnings(revision.warnings)];
+function draw({ revision, changed, versions }) {
+  return [state(revision, changed, versions), quarantine(revision.quarantined), warnings(revision.warnings)];
 }
 
-function state({ revision, published, workers, store }) {
+function state(seen, changed, versions) {
+  const { revision, published, workers, store } = seen;
   const behind = workers.filter((one) => one.revision !== published);
+  const { tone, text } = standing(seen, changed, versions);
   return section(
-    "Revision",
+    "Configuration",
+    h("p", { class: "standing" }, badge(text, tone)),
+    store.lost && h("p", { class: "problem" }, `The store cannot be reached since ${format.time(store.lost.since)}: ${store.lost.reason}`),
+    store.copied && note(`The gateway serves a copy of the store from ${format.time(store.copied)}.`),
     figures([
-      ["Version", getCaller().version],
-      ["Served", format.count(revision)],
-      ["Published", format.count(published)],
+      ["Revision in force", format.count(revision)],
+      ["Newest revision", format.count(Math.max(published, changed))],
+      ["Workers behind", `${behind.length} of ${workers.length}`, behind.length > 0 ? "warn" : ""],
       ["Store", store.kind],
-      ["In the store", format.count(store.revision)],
-      ["Workers behind", format.count(behind.length), behind.length > 0 ? "warn" : ""],
+      ["Revision of the store", format.count(store.revision)],
+      ["Version of Sigma", getCaller().version],
     ]),
-    store.lost && h("p", { class: "problem" }, `The store is away since ${format.time(store.lost.since)}: ${store.lost.reason}`),
-    store.copied && note(`A copy from ${format.time(store.copied)} is served.`),
   );
 }
 
@@ -41,9 +52,9 @@ function quarantine(items) {
     { title: "Reason", value: (one) => one.reason },
     { title: "Since", value: (one) => format.time(one.since) },
     { title: "Revision", numeric: true, value: (one) => format.count(one.revision) },
-    { title: "Served", value: (one) => badge(one.served, one.last_good_served ? "warn" : "bad") },
+    { title: "Served instead", value: (one) => badge(one.served.replaceAll("_", " "), one.last_good_served ? "warn" : "bad") },
   ];
-  return section("Quarantine", table("Objects in quarantine", columns, items, { empty: "Everything is served as it was written." }));
+  return section("Quarantined objects", table("Objects in quarantine", columns, items, { empty: "No object is in quarantine." }));
 }
 
 /** The collection of a key, and the id in it. */

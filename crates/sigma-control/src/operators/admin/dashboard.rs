@@ -35,6 +35,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "lib/markdown.js"
     "lib/pointer.js"
     "lib/resources.js"
+    "lib/revision.js"
     "lib/schema.js"
     "main.js"
     "router.js"

@@ -178,7 +178,7 @@ fn every_view_fits_a_narrow_page_and_keys_lead_there() {
         ("gt", "#/tester", "Route tester"),
         ("gc", "#/certificates", "In use"),
         ("gp", "#/plugins", "limit-count"),
-        ("gs", "#/gateway", "Everything is served"),
+        ("gs", "#/gateway", "Up to date (revision"),
         ("gm", "#/members", "this one"),
         ("gl", "#/live", "Since the start"),
     ] {
