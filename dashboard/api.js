@@ -1,5 +1,7 @@
 // Calls of the Admin API. The key is sent in `X-API-KEY` and nowhere else, and is kept until the tab is closed.
 
+import { warningsOf } from "./lib/warnings.js";
+
 const ROOT = "../apisix/admin/";
 const KEY = "sigma.key";
 
@@ -55,7 +57,7 @@ export async function call(method, path, { body, ifMatch, signal } = {}) {
   }
   const said = await read(response);
   if (!response.ok) throw new ApiError(response.status, reasonOf(response.status, said));
-  const warnings = response.headers.get("x-sigma-warning");
+  const warnings = warningsOf(response.headers.get("x-sigma-warning"));
   return { body: said, etag: response.headers.get("etag"), warnings };
 }
 

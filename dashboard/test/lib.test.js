@@ -12,6 +12,7 @@ import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ticks } from "../ui/chart.js";
 import { standing } from "../lib/revision.js";
+import { warningsOf } from "../lib/warnings.js";
 import { parse, to } from "../router.js";
 
 test("a difference turns one text into the other, with the fewest changes", () => {
@@ -167,6 +168,17 @@ test("one line says whether a gateway is up to date", () => {
   const lost = { lost: { since: 9, reason: "refused" } };
   check({ store: lost }, 7, [], "bad", /^Revision 7 is in force; the store has been unreachable since /);
   check({ revision: 5, store: lost }, 0, [], "bad", new RegExp(`^Behind since ${format.time(9)}: `));
+});
+
+test("joined warnings are told apart", () => {
+  assert.deepEqual(warningsOf(null), []);
+  const all = [
+    "uri: `x` never matches: a path begins with `/` (for example /hello, /api/* or *)",
+    'plugins.limit-count.rules[0]["a"].code: clients get 503, as in an outage (write 429, or 503)',
+    "routes/x.uri: wrong, very wrong",
+    "and 3 more",
+  ];
+  assert.deepEqual(warningsOf(all.join(", ")), all);
 });
 
 test("the axis of a chart has round steps down to 0", () => {

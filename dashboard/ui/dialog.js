@@ -49,7 +49,14 @@ export function difference(before, after) {
   return h("div", { class: "diff" }, lines.map(row));
 }
 
-/** Asks before something is stored; shows what changes. */
-export async function confirmChange(signal, title, before, after, { label = "Save", kind = "primary", more } = {}) {
-  return (await ask(signal, title, [more, difference(before, after)], [{ label, value: true, kind }])) === true;
+/** The warnings about a change; null if there are none. */
+export function warningList(warnings) {
+  if (warnings.length === 0) return null;
+  const title = warnings.length === 1 ? "1 warning" : `${warnings.length} warnings`;
+  return h("div", { class: "warnings" }, h("h3", {}, title), h("ul", {}, warnings.map((text) => h("li", {}, text))));
+}
+
+/** Shows a change with its warnings; resolves to true if it is confirmed. */
+export async function confirmChange(signal, title, before, after, { label = "Save", kind = "primary", warnings = [] } = {}) {
+  return (await ask(signal, title, [warningList(warnings), difference(before, after)], [{ label, value: true, kind }])) === true;
 }

@@ -4,7 +4,7 @@ import { call, get, getIfAny, path, query, write } from "../api.js";
 import * as format from "../lib/format.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
-import { ask, difference } from "../ui/dialog.js";
+import { ask, difference, warningList } from "../ui/dialog.js";
 import { announce, fill, h } from "../ui/dom.js";
 import { absent, badge, button, figures, heading, link, note, problem, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
@@ -102,7 +102,7 @@ function changes({ changes: all, total, truncated }) {
 async function rollBack(number, root, signal) {
   const where = path("history", number, "rollback");
   try {
-    const { body: plan } = await call("POST", where + query({ dry_run: "true" }), { signal });
+    const { body: plan, warnings } = await call("POST", where + query({ dry_run: "true" }), { signal });
     if (plan.objects === 0) return announce("Everything is as it was in this version.");
     const newest = await get("history?limit=1", signal);
     const newestVersion = newest.list[0].version;
@@ -110,6 +110,7 @@ async function rollBack(number, root, signal) {
     const left = [...plan.left.settings, ...plan.left.expired];
     const content = [
       h("p", {}, `${format.count(plan.created.length)} created, ${format.count(plan.changed.length)} changed, ${format.count(plan.deleted.length)} deleted.`),
+      warningList(warnings),
       left.length > 0 && note(`Not brought back: ${left.join(", ")}.`),
       seen.changes.map((change) => h("div", {}, h("h3", {}, change.key), difference(change.before ?? undefined, change.after ?? undefined))),
     ];

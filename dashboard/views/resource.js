@@ -175,11 +175,11 @@ class Editor {
     const [method, where] = target;
     const { signal, value: body, etag: ifMatch } = this;
     try {
-      await call(method, where + query({ dry_run: "true" }), { body, ifMatch, signal });
+      const { warnings } = await call(method, where + query({ dry_run: "true" }), { body, ifMatch, signal });
       if (!this.isNew && equal(this.before, body)) return announce("Nothing has changed.");
-      if (!(await confirmChange(signal, `Save this ${this.collection.word}?`, this.before, body))) return;
-      const { warnings } = await write(signal, method, where, { body, ifMatch });
-      announce(warnings ? `Saved. ${warnings}` : "Saved.");
+      if (!(await confirmChange(signal, `Save this ${this.collection.word}?`, this.before, body, { warnings }))) return;
+      await write(signal, method, where, { body, ifMatch });
+      announce("Saved.");
       go(to("resources", ...this.path.split("/")));
     } catch (error) {
       if (!signal.aborted) this.point(error);
@@ -203,9 +203,12 @@ class Editor {
   async remove() {
     const { signal } = this;
     const title = `Delete this ${this.collection.word}?`;
-    if (!(await confirmChange(signal, title, this.before, undefined, { label: "Delete", kind: "danger" }))) return;
+    const where = encoded(this.path, this.id);
     try {
-      await write(signal, "DELETE", encoded(this.path, this.id), { ifMatch: this.etag });
+      // What another resource uses is refused before there is a question.
+      const { warnings } = await call("DELETE", where + query({ dry_run: "true" }), { ifMatch: this.etag, signal });
+      if (!(await confirmChange(signal, title, this.before, undefined, { label: "Delete", kind: "danger", warnings }))) return;
+      await write(signal, "DELETE", where, { ifMatch: this.etag });
       announce("Deleted.");
       go(to("resources", ...this.path.split("/")));
     } catch (error) {

@@ -37,6 +37,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "lib/resources.js"
     "lib/revision.js"
     "lib/schema.js"
+    "lib/warnings.js"
     "main.js"
     "router.js"
     "store.js"

@@ -215,3 +215,25 @@ fn references_are_chosen_from_a_list() {
     browser.await_true(&format!("{} === 'none|g'", options("group_id")));
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+#[test]
+fn a_review_shows_warnings() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    operator.put("routes/r", &json!({"uri": "/a", "plugins": {"key-auth": {}}})).unwrap();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/resource/routes/r"));
+    change_path(&browser, "x");
+    browser.await_true(
+        "document.querySelector('dialog[open] .warnings li')?.textContent.includes('never matches')",
+    );
+    browser.await_text("1 warning");
+    browser.picture("warning");
+    browser.press("Cancel");
+    change_path(&browser, "/b");
+    browser.await_true("document.querySelector('dialog[open] .added')");
+    assert_eq!(browser.eval("return document.querySelectorAll('.warnings').length;"), json!(0));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
