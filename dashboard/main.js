@@ -1,4 +1,4 @@
-// The frame around the views: who is logged in, the menu, and which view is shown.
+// The frame around the views: login, menu, and the view that the address names.
 
 import { call, hasKey, setKey } from "./api.js";
 import { COLLECTIONS } from "./lib/resources.js";
@@ -19,19 +19,26 @@ import * as resource from "./views/resource.js";
 import * as resources from "./views/resources.js";
 import * as tester from "./views/tester.js";
 
-/** Each has `show(main, place, signal)`; what it begins ends with the signal. */
+/** Each has `show(main, place, signal)`; all its work ends with the signal. */
 const VIEWS = { live, nodes, members, resources, resource, tester, history, certificates, plugins, gateway };
 
 const MENU = [
-  [to("live"), "Live"],
-  [to("nodes"), "Nodes"],
-  [to("tester"), "Tester"],
+  [to("live"), "Live traffic"],
+  [to("nodes"), "Upstream health"],
+  [to("tester"), "Route tester"],
   [to("history"), "History"],
   [to("certificates"), "Certificates"],
   [to("plugins"), "Plugins"],
-  [to("gateway"), "Gateway"],
-  [to("members"), "Nodes of the cluster"],
+  [to("gateway"), "This gateway"],
+  [to("members"), "Gateways"],
 ];
+
+/** The width from which on the menu is beside the page, without a way to open it. */
+const wide = matchMedia("(min-width: 60rem)");
+wide.addEventListener("change", () => {
+  const menu = header.querySelector(".menu");
+  if (menu) menu.open = wide.matches;
+});
 
 const header = document.getElementById("header");
 const main = document.getElementById("main");
@@ -43,7 +50,7 @@ function drawHeader() {
   const others = MENU.map(([href, title]) => h("li", {}, link(title, href)));
   const leave = caller.key_required && button("Log out", logOut, { kind: "quiet" });
   const nav = h("nav", { "aria-label": "Views" }, h("ul", {}, others), h("h2", {}, "Resources"), h("ul", {}, collections));
-  const menu = h("details", { class: "menu", open: matchMedia("(min-width: 60rem)").matches }, h("summary", {}, "Menu"), nav);
+  const menu = h("details", { class: "menu", open: wide.matches }, h("summary", {}, "Menu"), nav);
   return fill(
     header,
     h(
@@ -52,7 +59,7 @@ function drawHeader() {
       link("Sigma", to("live"), { class: "brand" }),
       badge(caller.role),
       h("span", { class: "spacer" }),
-      button("Keys", showShortcuts, { kind: "quiet", shortcut: "?", "aria-label": "Keyboard shortcuts" }),
+      button("Shortcuts", showShortcuts, { kind: "quiet", shortcut: "?" }),
       leave,
     ),
     menu,
@@ -66,9 +73,9 @@ function markMenu(hash) {
     if (isHere) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   }
-  // On a narrow page the menu would stay over what was chosen.
+  // On a narrow page an open menu would hide the view that was chosen.
   const menu = header.querySelector(".menu");
-  if (menu && !matchMedia("(min-width: 60rem)").matches) menu.open = false;
+  if (menu && !wide.matches) menu.open = false;
 }
 
 async function show(place, signal) {
@@ -90,11 +97,11 @@ async function show(place, signal) {
 
 function logOut() {
   setKey(null);
-  // What was shown, and what was kept of answers, goes with the page.
+  // The data of the page is gone with it.
   location.reload();
 }
 
-/** Finds out who calls; asks for a key until one is good. */
+/** Reads the role of the caller; asks for a key until the gateway accepts one. */
 async function enter() {
   for (let refusal = null; ; ) {
     try {
@@ -102,7 +109,7 @@ async function enter() {
       return;
     } catch (error) {
       if (error.status !== 401) refusal = error;
-      else refusal = hasKey() ? new Error("The gateway does not know this key.") : null;
+      else refusal = hasKey() ? new Error("The gateway does not accept this key.") : null;
       setKey(null);
       drawHeader();
       setKey(await askForKey(main, refusal));

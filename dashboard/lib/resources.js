@@ -10,8 +10,8 @@ export const COLLECTIONS = [
   { segment: "plugin_configs", title: "Plugin configs", word: "plugin config", schema: "plugin_config" },
   { segment: "global_rules", title: "Global rules", word: "global rule", schema: "global_rule" },
   { segment: "plugin_metadata", title: "Plugin metadata", word: "plugin metadata", plugin: "metadata" },
-  { segment: "ssls", title: "SSLs", word: "ssl", schema: "ssl", post: true },
-  { segment: "secrets", title: "Secrets", word: "secret", idHint: "manager/id, such as vault/1" },
+  { segment: "ssls", title: "SSLs", word: "SSL", schema: "ssl", post: true },
+  { segment: "secrets", title: "Secrets", word: "secret", idHint: "The secret manager and an id, such as vault/1." },
   { segment: "protos", title: "Protos", word: "proto", schema: "proto", post: true },
   { segment: "stream_routes", title: "Stream routes", word: "stream route", schema: "stream_route", post: true, streams: true },
 ];

@@ -13,6 +13,9 @@ import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { ticks } from "../ui/chart.js";
 import { standing } from "../lib/revision.js";
 import { warningsOf } from "../lib/warnings.js";
+import { effects } from "../lib/explain.js";
+import { authorOf } from "../lib/history.js";
+import { helpOf, titleOf } from "../lib/labels.js";
 import { parse, to } from "../router.js";
 
 test("a difference turns one text into the other, with the fewest changes", () => {
@@ -150,6 +153,43 @@ test("figures are short", () => {
   assert.equal(format.duration(90061), "1 d 1 h");
   assert.equal(format.duration(86401), "1 d");
   assert.match(format.time(0), /^19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d$/);
+});
+
+test("fields have titles that people read", () => {
+  for (const [name, title] of [
+    ["time_window", "Time window"],
+    ["upstream_id", "Upstream"],
+    ["uri", "Path"],
+    ["client_ids", "Client IDs"],
+    ["https_port", "HTTPS port"],
+    ["dns", "DNS"],
+    ["constructor", "Constructor"],
+  ]) {
+    assert.equal(titleOf(name), title);
+  }
+  assert.match(helpOf("routes", ["methods"]), /^The HTTP methods/);
+  assert.match(helpOf("routes", ["desc"]), /^A note/);
+  for (const none of [["plugins", "uri"], ["unknown"]]) assert.equal(helpOf("routes", none), undefined);
+});
+
+test("the effects of plugins are told in words", () => {
+  const check = (would, ...texts) => assert.deepEqual(effects(would), texts);
+  check(null);
+  check({ limits: [{ rule: 1, limit: 1000, time_window: 600, remaining: 999, reset: 12.3 }] }, "999 of 1,000 requests left, a new window in 13 s");
+  check({ limits: [{ conn: 2, burst: 1, now: 1, remaining: 2 }] }, "2 of 3 concurrent requests left");
+  check({ limits: [{ rule: 1, limit: 5, time_window: 60, counted_in: "redis" }] }, "at most 5 requests in 60 s, counted in redis");
+  check({ rate: 5, burst: 0, delay_ms: 0 }, "no delay");
+  check({ rate: 5, burst: 0, refused: true }, "refused: more than 5/s");
+  check({ max_failures: 3, time_window: 60, refused: "account", seconds_left: 9 }, "refused for 9 s, because of the account");
+  check({ max_failures: 3, time_window: 60 }, "max failures: 3", "time window: 60");
+  check({ problem: "no key" }, "no key");
+  const rewrite = { uri: "/x", method: null, host: "a", headers: { set: [["X-A", "1"]], remove: ["X-B"] } };
+  check(rewrite, "path: /x", "host: a", "set X-A: 1", "remove X-B");
+});
+
+test("authors of versions are named", () => {
+  assert.equal(authorOf({ by: "admin", key: "admin.key", address: "127.0.0.1" }), "Admin API: admin.key (127.0.0.1)");
+  assert.equal(authorOf({ by: "unknown" }), "unknown");
 });
 
 test("one line says whether a gateway is up to date", () => {

@@ -39,9 +39,9 @@ export function ask(signal, title, content, choices) {
 /** The difference between two values, with words where colours would be alone. */
 export function difference(before, after) {
   const lines = folded(diff(text(before), text(after)));
-  if (!lines.some(({ sign }) => sign === "+" || sign === "-")) return h("p", { class: "note" }, "Nothing differs.");
+  if (!lines.some(({ sign }) => sign === "+" || sign === "-")) return h("p", { class: "note" }, "There is no difference.");
   const row = ({ sign, line, skipped }) => {
-    if (sign === "…") return h("div", { class: "skipped" }, `… ${skipped} equal lines`);
+    if (sign === "…") return h("div", { class: "skipped" }, `… ${skipped} unchanged ${skipped === 1 ? "line" : "lines"}`);
     const tone = { "+": "added", "-": "removed" }[sign] ?? "";
     const word = { "+": "added: ", "-": "removed: " }[sign];
     return h("div", { class: tone }, word && h("span", { class: "visually-hidden" }, word), `${sign} ${line}`);

@@ -1,4 +1,4 @@
-// Elements. Whatever comes from the gateway becomes text, never markup.
+// Elements. Data of the gateway becomes text, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -27,6 +27,18 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** Lets keys and names break after their marks, and nowhere else. */
+export function allowBreaks(element) {
+  for (const child of [...element.childNodes]) {
+    if (child.nodeType === Node.ELEMENT_NODE) allowBreaks(child);
+    else if (/\S[/.:_]\S/.test(child.data)) {
+      const parts = child.data.split(/(?<=\S[/.:_])(?=[^\s\d])/);
+      child.replaceWith(...parts.flatMap((part, at) => (at > 0 ? [document.createElement("wbr"), part] : [part])));
+    }
+  }
+  return element;
+}
+
 let numbers = 0;
 
 /** An id that no other element has. */
@@ -35,7 +47,7 @@ export function unique(prefix) {
   return `${prefix}-${numbers}`;
 }
 
-/** Tells a reader of the screen, and everybody else, that something was done. */
+/** Shows a message for some seconds; screen readers read it out. */
 export function announce(text) {
   const status = document.getElementById("status");
   status.textContent = text;

@@ -2,6 +2,7 @@
 // parts are open.
 
 import { getAt, setAt } from "../lib/pointer.js";
+import { helpOf, titleOf } from "../lib/labels.js";
 import { choicesOf } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
 import { once } from "../store.js";
@@ -16,15 +17,16 @@ export function mark(path) {
 
 export class Form {
   /**
-   * `changed` is called with each new value. `scope` is how plugins are checked here: http, stream or consumer. `signal`
-   * ends when the view is left.
+   * `changed` is called with each new value. `scope` is how plugins are checked here: http, stream or consumer.
+   * `collection` is that of the resource. `signal` ends when the view is left.
    */
-  constructor(schema, value, { changed, signal, readOnly = false, scope = "http" }) {
+  constructor(schema, value, { changed, signal, collection, readOnly = false, scope = "http" }) {
     this.schema = schema;
     this.value = value;
     this.changed = changed;
     this.readOnly = readOnly;
     this.scope = scope;
+    this.collection = collection;
     this.signal = signal;
     /** The entries of the collections that fields refer to. */
     this.collections = new Map();
@@ -62,7 +64,7 @@ export class Form {
 
   member({ name, schema, required }, path) {
     const inner = [...path, name];
-    return this.field(fieldOf(schema, this.at(inner), name), schema, inner, required ? `${name} *` : name);
+    return this.field(fieldOf(schema, this.at(inner), name), schema, inner, { title: titleOf(name), name, required });
   }
 
   field(field, schema, path, label) {
@@ -70,19 +72,20 @@ export class Form {
     const isGroup = field.kind in groups && !(field.kind === "list" && field.item.kind !== "object");
     if (isGroup) {
       const body = h("div", { class: "group-body" });
-      const legend = h("legend", {}, label);
+      const legend = h("legend", {}, label.title, raw(label));
+      const help = helpOf(this.collection, path) ?? plain(schema?.description);
       const errors = h("p", { class: "field-error", hidden: true });
       groups[field.kind].call(this, body, field, schema, path);
-      return h("fieldset", { "data-path": mark(path), tabindex: "-1" }, legend, errors, body);
+      return h("fieldset", { "data-path": mark(path), tabindex: "-1" }, legend, help && h("p", { class: "hint" }, help), errors, body);
     }
     const id = unique("field");
     const control = this.control(field, path, id);
-    const hint = [schema?.description?.replaceAll("`", ""), hintOf(field)].filter(Boolean).join(" ");
+    const hint = [helpOf(this.collection, path) ?? plain(schema?.description), hintOf(field)].filter(Boolean).join(" ");
     if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
     return h(
       "div",
       { class: "field", "data-path": mark(path) },
-      h("label", { for: id }, label),
+      h("div", { class: "label" }, h("label", { for: id }, label.title), raw(label)),
       control,
       hint && h("p", { class: "hint", id: `${id}-hint` }, hint),
       h("p", { class: "field-error", id: `${id}-error`, hidden: true }),
@@ -97,7 +100,7 @@ export class Form {
       case "choice":
       case "truth": {
         const choices = field.kind === "truth" ? [true, false] : field.choices;
-        const unset = field.default === undefined ? "not set" : `not set (${field.default})`;
+        const unset = field.default === undefined ? "not set" : `default: ${field.default}`;
         const options = choices.map((choice) => h("option", { value: JSON.stringify(choice), selected: choice === value }, String(choice)));
         const read = (select) => (select.value === "" ? undefined : JSON.parse(select.value));
         return h("select", { ...common, on: { change: tell(read) } }, h("option", { value: "" }, unset), options);
@@ -144,30 +147,33 @@ export class Form {
   group(body, field, schema, path) {
     const open = () => fill(body, this.members(schema.properties ? schema : objectIn(schema), path));
     if (this.at(path) !== undefined) open();
-    else body.append(fold("Set this", open));
+    else body.append(fold("Show the settings", open));
   }
 
   /** Objects in a row. */
   list(body, field, schema, path) {
+    const title = titleOf(path.at(-1));
     const draw = () => {
       const items = this.at(path) ?? [];
       const item = (_, at) =>
         h(
           "fieldset",
           { "data-path": mark([...path, at]), tabindex: "-1" },
-          h("legend", {}, `${path.at(-1)} ${at + 1}`),
+          h("legend", {}, `${title} ${at + 1}`),
           h("p", { class: "field-error", hidden: true }),
           this.members(field.schema, [...path, at]),
-          !this.readOnly && button("Remove", () => (this.set([...path, at], undefined), draw()), { "aria-label": `Remove ${path.at(-1)} ${at + 1}` }),
+          !this.readOnly && button("Remove", () => (this.set([...path, at], undefined), draw()), { "aria-label": `Remove ${title} ${at + 1}` }),
         );
       const add = () => (this.set(path, [...items, blank(field.item)]), draw());
-      fill(body, items.map(item), !this.readOnly && button(`Add to ${path.at(-1)}`, add));
+      fill(body, items.map(item), !this.readOnly && button("Add an entry", add, { "aria-label": `Add an entry to ${title}` }));
     };
     draw();
   }
 
   /** Names with a value each. */
   map(body, field, schema, path) {
+    const title = titleOf(path.at(-1));
+    const names = path.at(-1) === "nodes" ? ["Address", "weight"] : ["Name", "value"];
     const draw = () => {
       const entries = Object.entries(this.at(path) ?? {});
       const rename = (from) => (event) => {
@@ -182,8 +188,8 @@ export class Form {
         h(
           "div",
           { class: "pair", "data-path": mark([...path, name]) },
-          h("input", { type: "text", value: name, "aria-label": `${path.at(-1)}: name`, disabled: this.readOnly, on: { change: rename(name) } }),
-          h("input", { type, value, "aria-label": `${path.at(-1)}: value of ${name}`, disabled: this.readOnly, on: { input: change(name) } }),
+          h("input", { type: "text", value: name, "aria-label": `${title}: ${names[0].toLowerCase()}`, placeholder: names[0].toLowerCase(), disabled: this.readOnly, on: { change: rename(name) } }),
+          h("input", { type, value, "aria-label": `${title}: ${names[1]} of ${name}`, placeholder: names[1], disabled: this.readOnly, on: { input: change(name) } }),
           !this.readOnly && button("Remove", () => (this.set([...path, name], undefined), draw()), { "aria-label": `Remove ${name}` }),
           h("p", { class: "field-error", hidden: true }),
         );
@@ -192,7 +198,7 @@ export class Form {
         draw();
         body.querySelector(".pair:last-of-type input")?.focus();
       };
-      fill(body, entries.map(row), !this.readOnly && button(`Add to ${path.at(-1)}`, add));
+      fill(body, entries.map(row), !this.readOnly && button("Add an entry", add, { "aria-label": `Add an entry to ${title}` }));
     };
     draw();
   }
@@ -207,7 +213,7 @@ export class Form {
     );
     const draw = () => {
       const names = Object.keys(this.at(path) ?? {});
-      const input = h("input", { type: "text", list: choices.id, "aria-label": "Name of a plugin to add", placeholder: "plugin", autocomplete: "off" });
+      const input = h("input", { type: "text", list: choices.id, "aria-label": "Name of a plugin to add", placeholder: "name of a plugin", autocomplete: "off" });
       const add = () => {
         const name = input.value.trim();
         if (!name || names.includes(name)) return input.focus();
@@ -240,7 +246,7 @@ export class Form {
   }
 
   raw(path) {
-    return this.field({ kind: "json" }, {}, path, "Configuration");
+    return this.field({ kind: "json" }, {}, path, { title: "Configuration" });
   }
 
   /** Shows an error at its field, or at the nearest part around it that is there; false if there is none. */
@@ -315,17 +321,27 @@ function unfolded(details) {
   if (make && folded.delete(details)) fill(details.querySelector(":scope > .fold"), make());
 }
 
+/** The name that the API has for a field, beside its title. */
+function raw({ name, required }) {
+  return [name && [" ", h("code", { class: "raw" }, name)], required && h("span", { class: "raw" }, " required")];
+}
+
+/** A description without marks for code. */
+function plain(description) {
+  return description?.replaceAll("`", "");
+}
+
 function objectIn(schema) {
   return (schema.anyOf ?? schema.oneOf ?? []).find((one) => one.properties) ?? {};
 }
 
 function hintOf(field) {
   const limits =
-    field.min !== undefined && field.max !== undefined && field.max < 4_294_967_295 ? `${field.min} to ${field.max}`
-    : field.min !== undefined ? `${field.min} or more`
+    field.min !== undefined && field.max !== undefined && field.max < 4_294_967_295 ? `From ${field.min} to ${field.max}.`
+    : field.min !== undefined ? `At least ${field.min}.`
     : "";
-  const kinds = { list: "One in each line.", json: "JSON." };
-  const choices = field.kind === "list" && field.item.kind === "choice" ? field.item.choices.join(", ") : "";
+  const kinds = { list: "One per line.", json: "Written as JSON." };
+  const choices = field.kind === "list" && field.item.kind === "choice" ? `Possible: ${field.item.choices.join(", ")}.` : "";
   return [kinds[field.kind], choices, field.kind === "number" && limits].filter(Boolean).join(" ");
 }
 
@@ -339,7 +355,7 @@ function lines(common, value, field, tell) {
   return h("textarea", { ...common, rows: Math.max(2, shown.length + 1), spellcheck: "false", on: { input } }, shown.join("\n"));
 }
 
-/** Choices may be numbers; what is none is told as it was written, for the gateway to refuse. */
+/** Choices may be numbers; an unknown text stays as it is, for the gateway to refuse. */
 function choiceOf(item, line) {
   return item.choices.find((choice) => String(choice) === line) ?? line;
 }

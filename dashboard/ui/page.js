@@ -1,9 +1,9 @@
-// The parts that views are made of.
+// Parts of views.
 
 import { ApiError } from "../api.js";
-import { fill, h } from "./dom.js";
+import { allowBreaks, fill, h } from "./dom.js";
 
-/** The head of a view, with what can be done there. */
+/** The heading of a view, with its links and buttons. */
 export function heading(title, ...actions) {
   document.title = `${title} · Sigma`;
   return h("div", { class: "heading" }, h("h1", {}, title), h("div", { class: "actions" }, actions));
@@ -22,12 +22,12 @@ export function link(text, href, attributes = {}) {
   return h("a", { href, ...attributes }, text);
 }
 
-/** A word with a colour; the word alone says it all. */
+/** A word with a colour; the word is enough without it. */
 export function badge(text, tone = "") {
   return h("span", { class: `badge ${tone}` }, text);
 }
 
-/** An error beside what it is about. */
+/** An error message. */
 export function problem(error) {
   const text = error instanceof ApiError || error instanceof Error ? error.message : String(error);
   return h("p", { class: "problem", role: "alert" }, text);
@@ -37,19 +37,19 @@ export function note(...text) {
   return h("p", { class: "note" }, text);
 }
 
-/** What a gateway without this call shows. */
+/** The text where the gateway has no such call. */
 export function absent(what) {
-  return note(`${what} is not offered by this gateway.`);
+  return note(`This gateway has no ${what}.`);
 }
 
-/** Figures beside each other: `[label, value, hint]`. */
+/** Figures in a row: `[label, value, tone]`. */
 export function figures(rows) {
   const one = ([label, value, tone = ""]) =>
-    h("div", { class: `figure ${tone}` }, h("dt", {}, label), h("dd", {}, value));
+    h("div", { class: `figure ${tone}` }, h("dt", {}, label), allowBreaks(h("dd", {}, value)));
   return h("dl", { class: "figures" }, rows.map(one));
 }
 
-/** Asks again and again until the view is left, and shows the last answer, or why there is none. */
+/** Calls `ask` every few seconds until the view is left, and shows its result or its error. */
 export function poll(signal, seconds, ask, place, show) {
   const turn = async () => {
     if (signal.aborted) return;

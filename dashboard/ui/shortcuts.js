@@ -1,28 +1,28 @@
-// Keys. They stand back while somebody writes, and while a dialog is open.
+// Keyboard shortcuts. They are off in fields and while a dialog is open.
 
 import { go, here, to } from "../router.js";
 import { h } from "./dom.js";
 import { ask } from "./dialog.js";
 
-/** Keys that go somewhere, after a `g`. */
+/** Keys that open a page, after a `g`. */
 const PLACES = [
   ["l", "Live traffic", to("live")],
-  ["n", "Nodes", to("nodes")],
+  ["n", "Upstream health", to("nodes")],
   ["r", "Routes", to("resources", "routes")],
   ["u", "Upstreams", to("resources", "upstreams")],
   ["t", "Route tester", to("tester")],
   ["h", "History", to("history")],
   ["c", "Certificates", to("certificates")],
   ["p", "Plugins", to("plugins")],
-  ["s", "Gateway state", to("gateway")],
-  ["m", "Nodes of the cluster", to("members")],
+  ["s", "This gateway", to("gateway")],
+  ["m", "Gateways", to("members")],
 ];
 
-/** Keys of the view, which it names by an attribute: the element is pressed, or gets the focus. */
+/** Keys of a view: the element with the attribute is pressed, or gets the focus. */
 const HERE = [
   ["/", "Search", "[data-key='/']"],
-  ["e", "New, or edit", "[data-key='e']"],
-  ["s", "Review and save", "[data-key='s']"],
+  ["e", "New resource", "[data-key='e']"],
+  ["s", "Review and save, or send the form", "[data-key='s']"],
 ];
 
 let waits = false;
@@ -63,7 +63,7 @@ export function show() {
   const keys = (...names) => names.map((name) => h("kbd", {}, name));
   const row = (shown, what) => h("tr", {}, h("th", { scope: "row" }, shown), h("td", {}, what));
   const rows = [
-    row(keys("?"), "This list"),
+    row(keys("?"), "Keyboard shortcuts"),
     ...PLACES.map(([key, what]) => row(keys("g", key), what)),
     ...HERE.map(([key, what]) => row(keys(key), what)),
     row(keys("Esc"), "Close a dialog"),

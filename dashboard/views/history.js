@@ -1,7 +1,8 @@
-// Who changed what, and the way back.
+// The history of the configuration: versions and rollback.
 
 import { call, get, getIfAny, path, query, write } from "../api.js";
 import * as format from "../lib/format.js";
+import { authorOf } from "../lib/history.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
 import { ask, difference, warningList } from "../ui/dialog.js";
@@ -15,31 +16,29 @@ export function show(root, place, signal) {
 
 const TONES = { in_force: "good", pending: "", quarantined: "bad", refused: "bad" };
 
+/** The kinds of a change, each with the tone of its badge. */
+const KINDS = { created: "good", changed: "", deleted: "bad" };
+
 const COLUMNS = [
   { title: "Version", value: (one) => link(String(one.version), to("history", one.version)) },
-  { title: "When", value: (one) => format.time(one.time_ms / 1000) },
-  { title: "Who", value: (one) => authorOf(one.author) },
-  { title: "What", value: (one) => whatOf(one) },
-  { title: "Result", value: (one) => badge(one.result.state, TONES[one.result.state]) },
+  { title: "Time", value: (one) => format.time(one.time_ms / 1000) },
+  { title: "Author", value: (one) => authorOf(one.author) },
+  { title: "Change", value: changeOf },
+  { title: "Result", value: ({ result }) => badge(result.state.replaceAll("_", " "), TONES[result.state]) },
 ];
 
-function authorOf(author) {
-  const who = author.key ?? author.certificate ?? author.file;
-  const from = author.address ?? author.trigger;
-  return [who ? `${author.by}: ${who}` : author.by, from && `(${from})`].filter(Boolean).join(" ");
-}
-
-function whatOf({ summary, keys, rollback_to }) {
+/** How many objects were created, changed and deleted, and the first of their keys. */
+function changeOf({ summary, keys, rollback_to, note: text }) {
+  const kinds = Object.entries(KINDS).filter(([kind]) => summary[kind] > 0);
+  const badges = kinds.flatMap(([kind, tone]) => [badge(`${format.count(summary[kind])} ${kind}`, tone), " "]);
   const all = summary.created + summary.changed + summary.deleted;
-  const more = all > keys.length ? ` and ${format.count(all - keys.length)} more` : "";
-  const back = rollback_to === undefined ? "" : `back to ${rollback_to}: `;
-  const kinds = ["created", "changed", "deleted"].filter((kind) => summary[kind] > 0);
-  const done = kinds.map((kind) => (kinds.length > 1 ? `${format.count(summary[kind])} ${kind}` : kind)).join(", ");
-  return `${back}${done && `${done}: `}${keys.join(", ")}${more}`;
+  const more = all > keys.length && keys.length > 0 ? ` and ${format.count(all - keys.length)} more` : "";
+  const back = rollback_to === undefined ? "" : `back to version ${rollback_to}: `;
+  const named = `${back}${keys.join(", ")}${more}`;
+  return [badges, named || text || "no change of an object"];
 }
 
 async function versions(root, key, signal) {
-  root.append(heading("History"));
   const body = h("div", {});
   const input = h("input", { type: "search", id: "search", value: key, placeholder: "routes/1", "data-key": "/" });
   const look = (event) => {
@@ -47,7 +46,7 @@ async function versions(root, key, signal) {
     go(to("history") + query({ key: input.value.trim() }));
   };
   const first = await getIfAny(`history${query({ limit: 50, key })}`, signal);
-  if (first === undefined) return root.append(absent("A history"));
+  if (first === undefined) return root.append(heading("History"), absent("history"));
   const found = [];
   const draw = (page) => {
     found.push(...page.list);
@@ -59,34 +58,35 @@ async function versions(root, key, signal) {
       }
     };
     const next = page.next_before && button("Older versions", more);
-    fill(body, table("Versions", COLUMNS, found, { empty: "Nothing has changed yet." }), next);
+    fill(body, table("Versions", COLUMNS, found, { empty: "There is no version of this object." }), next);
   };
   root.append(
-    h("form", { class: "pair", role: "search", on: { submit: look } }, h("label", { for: "search" }, "Object"), input, h("button", { type: "submit" }, "Search")),
-    section("Versions, the newest first", body),
+    heading("History"),
+    h("form", { class: "pair", role: "search", on: { submit: look } }, h("label", { for: "search" }, "Key of an object"), input, h("button", { type: "submit" }, "Search")),
+    section("Versions, newest first", body),
   );
   draw(first);
 }
 
 async function version(root, number, signal) {
   const seen = await get(path("history", number), signal);
-  const back = mayWrite() && button("Roll back to this", () => rollBack(number, root, signal), { kind: "danger" });
+  const back = mayWrite() && button("Roll back to this version", () => attempt(root, signal, () => rollBack(number, signal)), { kind: "danger" });
   const { created, changed, deleted } = seen.summary;
   root.append(
     heading(`Version ${number}`, link("All versions", to("history")), back),
     section(
-      "What is known",
+      "Details",
       figures([
-        ["When", format.time(seen.time_ms / 1000)],
-        ["Who", authorOf(seen.author)],
+        ["Time", format.time(seen.time_ms / 1000)],
+        ["Author", authorOf(seen.author)],
         ["Revision", format.count(seen.revision)],
         ["Created", format.count(created)],
         ["Changed", format.count(changed)],
         ["Deleted", format.count(deleted)],
-        ["Result", seen.result.state, TONES[seen.result.state]],
+        ["Result", seen.result.state.replaceAll("_", " "), TONES[seen.result.state]],
       ]),
       seen.result.reason && problem(seen.result.reason),
-      seen.result.objects?.map((one) => problem(`${one.key}: ${one.reason} (served: ${one.served})`)),
+      seen.result.objects?.map((one) => problem(`${one.key}: ${one.reason} (served instead: ${one.served.replaceAll("_", " ")})`)),
       seen.note && note(seen.note),
     ),
     ...changes(seen),
@@ -94,32 +94,52 @@ async function version(root, number, signal) {
 }
 
 function changes({ changes: all, total, truncated }) {
-  const one = (change) => section(`${change.key}: ${change.operation}`, difference(change.before ?? undefined, change.after ?? undefined));
-  return [...all.map(one), truncated && note(`${format.count(total - all.length)} further objects are not shown.`)].filter(Boolean);
+  const one = (change) => h("section", { class: "card" }, changed(change));
+  return [...all.map(one), truncated && note(`${format.count(total - all.length)} more objects are not shown.`)].filter(Boolean);
 }
 
-/** Shows what a rollback would write before it is done. */
-async function rollBack(number, root, signal) {
-  const where = path("history", number, "rollback");
+/** Does what a button says, and shows why it failed. */
+async function attempt(root, signal, act) {
   try {
-    const { body: plan, warnings } = await call("POST", where + query({ dry_run: "true" }), { signal });
-    if (plan.objects === 0) return announce("Everything is as it was in this version.");
-    const newest = await get("history?limit=1", signal);
-    const newestVersion = newest.list[0].version;
-    const seen = await get(path("history", newestVersion, "diff", number), signal);
-    const left = [...plan.left.settings, ...plan.left.expired];
-    const content = [
-      h("p", {}, `${format.count(plan.created.length)} created, ${format.count(plan.changed.length)} changed, ${format.count(plan.deleted.length)} deleted.`),
-      warningList(warnings),
-      left.length > 0 && note(`Not brought back: ${left.join(", ")}.`),
-      seen.changes.map((change) => h("div", {}, h("h3", {}, change.key), difference(change.before ?? undefined, change.after ?? undefined))),
-    ];
-    const agreed = await ask(signal, `Roll back to version ${number}?`, content, [{ label: "Roll back", value: true, kind: "danger" }]);
-    if (!agreed) return;
-    await write(signal, "POST", where, { ifMatch: `"${newestVersion}"` });
-    announce(`Rolled back to version ${number}.`);
-    go(to("history"));
+    await act();
   } catch (error) {
-    if (!signal.aborted) root.append(problem(error.status === 412 ? "Somebody has changed something meanwhile: look again." : error));
+    if (!signal.aborted) root.append(problem(error.status === 412 ? "Another operator has changed a resource meanwhile. Try again." : error));
   }
+}
+
+async function rollBack(number, signal) {
+  const title = `Roll back to version ${number}?`;
+  await goBack(signal, Number(number), { title, label: "Roll back", done: `Rolled back to version ${number}.`, after: () => go(to("history")) });
+}
+
+/** Brings the resources back to a version, after a review of what is written. */
+async function goBack(signal, version, { title, about, label, done, after }) {
+  const where = path("history", version, "rollback");
+  const newest = (await get(`history${query({ limit: 1 })}`, signal)).list[0].version;
+  const { body: plan, warnings } = await call("POST", where + query({ dry_run: "true" }), { signal });
+  if (plan.objects === 0) return announce(`The resources are as they were in version ${version}.`);
+  const seen = await get(path("history", newest, "diff", version), signal);
+  const agreed = await ask(signal, title, [about, warningList(warnings), ...planned(plan, seen.changes)], [{ label, value: true, kind: "danger" }]);
+  if (!agreed) return;
+  await write(signal, "POST", where, { ifMatch: `"${newest}"` });
+  announce(done);
+  await after();
+}
+
+/** The objects that a rollback writes, each with its difference. */
+function planned(plan, changes) {
+  const counts = Object.entries(KINDS).filter(([kind]) => plan[kind].length > 0);
+  const left = [...plan.left.settings, ...plan.left.expired];
+  const shown = changes.filter(({ key }) => plan.keys.includes(key));
+  return [
+    h("p", {}, counts.flatMap(([kind, tone]) => [badge(`${format.count(plan[kind].length)} ${kind}`, tone), " "])),
+    left.length > 0 && note(`These stay as they are: ${left.join(", ")}.`),
+    shown.map(changed),
+    plan.objects > shown.length && note(`${format.count(plan.objects - shown.length)} more objects are not shown.`),
+  ];
+}
+
+function changed(change) {
+  const title = h("h3", {}, change.key, " ", badge(change.operation, KINDS[change.operation]));
+  return h("div", {}, title, difference(change.before ?? undefined, change.after ?? undefined));
 }

@@ -1,4 +1,4 @@
-// What requests are like right now.
+// The traffic of the last minute.
 
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
@@ -30,7 +30,7 @@ function errorsOf(row) {
 function now({ window, watched_seconds, percentile_error_percent }) {
   const { total } = window;
   const length = format.duration(window.seconds);
-  const about = watched_seconds > 1 ? `The last ${length}.` : "Counting has just begun: it goes on while somebody looks.";
+  const about = watched_seconds > 1 ? `Figures of the last ${length}.` : "Counting has just begun. It continues while this page is open.";
   return section(
     "Now",
     figures([
@@ -80,16 +80,16 @@ const COLUMNS = [
 
 function byRoute({ window }) {
   const named = { title: "Route", value: (row) => link(row.name ? `${row.id} (${row.name})` : row.id, to("resource", "routes", row.id)) };
-  const more = window.unlisted > 0 && note(`${format.count(window.unlisted)} requests are of further routes or nodes.`);
-  return section("By route", table("Figures by route", [named, ...COLUMNS], window.routes, { empty: "No route has served a request." }), more);
+  const more = window.unlisted > 0 && note(`${format.count(window.unlisted)} requests belong to routes or nodes that are not listed.`);
+  return section("By route", table("Figures by route", [named, ...COLUMNS], window.routes, { empty: "There were no requests in the last minute." }), more);
 }
 
 function byNode({ window }) {
   const named = { title: "Node", value: (row) => (row.address.startsWith(row.host) ? row.address : `${row.host} (${row.address})`) };
   return section(
     "By node",
-    table("Figures by node", [named, ...COLUMNS], window.nodes, { empty: "No node was asked." }),
-    note("Each attempt counts; times are until the head of the node's answer."),
+    table("Figures by node", [named, ...COLUMNS], window.nodes, { empty: "No node received a request in the last minute." }),
+    note("Each attempt counts. The time of a node ends with the head of its response."),
   );
 }
 
@@ -112,8 +112,13 @@ function sinceStart({ uptime_seconds, workers, counters }, reasons) {
       table("Faults since the start", [
         { title: "Reason", value: ([name]) => name },
         { title: "Count", numeric: true, value: ([, many]) => format.count(many) },
-        { title: "Meaning", value: ([name]) => reasons[name]?.meaning ?? "" },
-        { title: "Remedy", value: ([name]) => reasons[name]?.remedy ?? "" },
+        { title: "Meaning", value: ([name]) => plain(reasons[name]?.meaning) },
+        { title: "Remedy", value: ([name]) => plain(reasons[name]?.remedy) },
       ], faults),
   );
+}
+
+/** A text of the table of reasons without marks for code. */
+function plain(text) {
+  return text?.replaceAll("`", "") ?? "–";
 }

@@ -1,9 +1,9 @@
-// The key of the Admin API, if it asks for one.
+// The form for the key of the Admin API.
 
 import { fill, h } from "../ui/dom.js";
 import { note, problem } from "../ui/page.js";
 
-/** Resolves to what was given. */
+/** Resolves to the key that was entered. */
 export function askForKey(main, refusal) {
   document.title = "Log in · Sigma";
   return new Promise((resolve) => {
@@ -19,7 +19,7 @@ export function askForKey(main, refusal) {
       refusal && problem(refusal),
       h("div", { class: "field" }, h("label", { for: "key" }, "Admin key"), input),
       h("button", { type: "submit", class: "primary" }, "Log in"),
-      note("One of admin.keys, or the one in admin.key beside the store. It is kept until this tab is closed, and sent to this gateway alone."),
+      note("Use a key of admin.keys in the configuration file, or the key in the file admin.key in the folder of the store. The browser keeps it until this tab is closed and sends it to this gateway only."),
     );
     fill(main, form);
     input.focus();

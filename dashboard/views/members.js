@@ -1,4 +1,4 @@
-// The gateways of the store: which revision each of them serves.
+// The gateways on one store: the revision that each of them serves.
 
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
@@ -8,12 +8,12 @@ import { table } from "../ui/table.js";
 
 export function show(root, _place, signal) {
   const body = h("div", {});
-  root.append(heading("Nodes of the cluster"), body);
+  root.append(heading("Gateways"), body);
   return poll(signal, 5, () => get("members", signal), body, (answer) => fill(body, draw(answer)));
 }
 
 const COLUMNS = [
-  { title: "Gateway", value: (one) => (one.this ? [one.id, " ", badge("this one")] : one.id) },
+  { title: "Gateway", value: (one) => (one.this ? [one.id, " ", badge("this gateway")] : one.id) },
   { title: "Host", value: (one) => one.hostname },
   { title: "Version", value: (one) => one.version },
   { title: "Up for", value: (one) => (one.boot_time ? format.duration(Date.now() / 1000 - one.boot_time) : "–") },
@@ -32,7 +32,7 @@ function state(one) {
 function draw({ members, changed, problem }) {
   return [
     problem && h("p", { class: "problem" }, problem),
-    table("Gateways of the store", COLUMNS, members),
-    changed > 0 && note(`The newest change that this gateway knows is of revision ${format.count(changed)}.`),
+    table("Gateways on this store", COLUMNS, members),
+    changed > 0 && note(`The newest change of resources is revision ${format.count(changed)}.`),
   ];
 }

@@ -1,4 +1,4 @@
-// The nodes of every upstream, and how they do.
+// The nodes of every upstream, with their health.
 
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
@@ -9,7 +9,7 @@ import { table } from "../ui/table.js";
 
 export function show(root, _place, signal) {
   const body = h("div", {});
-  root.append(heading("Nodes"), body);
+  root.append(heading("Upstream health"), body);
   return poll(signal, 3, () => get("nodes", signal), body, (upstreams) => fill(body, draw(upstreams)));
 }
 
@@ -19,14 +19,14 @@ const COLUMNS = [
   { title: "Node", value: (node) => node.node },
   { title: "Address", value: (node) => node.address },
   { title: "Weight", numeric: true, value: (node) => format.count(node.weight) },
-  { title: "Health", value: (node) => badge(node.status, TONES[node.status]) },
+  { title: "Health", value: (node) => badge(node.status.replaceAll("_", " "), TONES[node.status]) },
   { title: "State", value: (node) => badge(node.state, node.state === "ready" ? "" : "warn") },
   { title: "In use", value: (node) => (node.in_use ? "yes" : badge("no", "bad")) },
   { title: "Reason", value: reason },
 ];
 
 function reason(node) {
-  const until = node.ejected_until && `out until ${format.time(node.ejected_until)}`;
+  const until = node.ejected_until && `ejected until ${format.time(node.ejected_until)}`;
   return [node.reason, until].filter(Boolean).join("; ") || "–";
 }
 
@@ -41,7 +41,7 @@ function draw(upstreams) {
       "section",
       { class: "card" },
       h("h2", {}, title, " ", badge(`${usable} of ${nodes.length} in use`, tone)),
-      table(`Nodes of ${upstream}`, COLUMNS, nodes, { empty: why ?? "It has no nodes." }),
+      table(`Nodes of ${upstream}`, COLUMNS, nodes, { empty: why ?? "This upstream has no nodes." }),
     );
   });
 }

@@ -1,4 +1,4 @@
-// The plugins of this gateway: their documentation, and the schema that their configurations are checked against.
+// The plugins of this gateway: documentation and schemas.
 
 import { call, get, path } from "../api.js";
 import { blocks } from "../lib/markdown.js";
@@ -18,7 +18,7 @@ async function all(root) {
   const place = h("div", {});
   const draw = (word) => {
     const found = rows.filter(([name]) => name.includes(word.trim().toLowerCase()));
-    fill(place, table("Plugins", COLUMNS, found, { empty: "No plugin has this name." }));
+    fill(place, table("Plugins", COLUMNS, found, { empty: "No plugin matches." }));
   };
   const search = h("input", { type: "search", id: "search", "data-key": "/", on: { input: (event) => draw(event.target.value) } });
   root.append(

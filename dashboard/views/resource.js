@@ -16,7 +16,7 @@ export async function show(root, place, signal) {
   const path = place.parts[0];
   const id = place.parts.slice(1).join("/");
   const collection = collectionOf(path);
-  if (!collection) return root.append(heading("Nothing here"), note(`There is no collection ${path}.`));
+  if (!collection) return root.append(heading("Page not found"), note(`The Admin API has no collection ${path}.`));
   const isNew = id === "";
   const [schema, found] = await Promise.all([
     schemaOf(collection, id),
@@ -51,7 +51,7 @@ class Editor {
 
   draw() {
     const { collection, id, isNew, readOnly } = this;
-    this.form = this.hasForm && new Form(this.schema, this.value, { changed: (value) => this.changed(value), signal: this.signal, readOnly, scope: scopeOf(collection) });
+    this.form = this.hasForm && new Form(this.schema, this.value, { changed: (value) => this.changed(value), signal: this.signal, collection: collection.segment, readOnly, scope: scopeOf(collection) });
     this.text = h("textarea", {
       id: "json", class: "code", rows: 24, spellcheck: "false", readonly: readOnly, "aria-describedby": "json-error",
       on: { input: () => this.typed() },
@@ -72,7 +72,7 @@ class Editor {
   idField() {
     // A consumer's name stands in its body.
     if (this.collection.id) return null;
-    const hint = this.collection.idHint ?? (this.collection.post ? "Left empty, one is made up." : "Required.");
+    const hint = this.collection.idHint ?? (this.collection.post ? "Leave it empty to let the gateway make one." : "Required.");
     this.idInput = h("input", { id: "id", type: "text", autocomplete: "off", spellcheck: "false", "aria-describedby": "id-hint" });
     return h("div", { class: "field card" }, h("label", { for: "id" }, "Id"), this.idInput, h("p", { class: "hint", id: "id-hint" }, hint));
   }
@@ -102,11 +102,11 @@ class Editor {
     };
     this.showForm = () => this.form && choose(0);
     choose(0);
-    return h("section", { class: "card" }, h("div", { role: "tablist", "aria-label": "How it is shown", on: { keydown: turn } }, tabs), bodies);
+    return h("section", { class: "card" }, h("div", { role: "tablist", "aria-label": "View of the resource", on: { keydown: turn } }, tabs), bodies);
   }
 
   actions() {
-    if (this.readOnly) return note("The key of a viewer changes nothing, and sees no secrets.");
+    if (this.readOnly) return note("Your key has the role viewer: it cannot change resources and sees *** instead of secrets.");
     return h(
       "div",
       { class: "actions sticky" },
@@ -122,7 +122,7 @@ class Editor {
   typed() {
     try {
       const value = JSON.parse(this.text.value);
-      if (!isObject(value)) throw new SyntaxError("a resource is an object");
+      if (!isObject(value)) throw new SyntaxError("a resource must be a JSON object");
       this.value = value;
       this.complain(null);
     } catch (error) {
@@ -165,7 +165,7 @@ class Editor {
     const unreadable = this.form && this.showsForm && this.form.element.querySelector(".unreadable");
     if (this.isUnreadable || unreadable) {
       (unreadable ?? this.text).focus();
-      return this.refuse("This is no JSON yet: it is marked.");
+      return this.refuse("The marked text is not valid JSON.");
     }
     const target = this.target();
     if (!target) {
@@ -176,7 +176,7 @@ class Editor {
     const { signal, value: body, etag: ifMatch } = this;
     try {
       const { warnings } = await call(method, where + query({ dry_run: "true" }), { body, ifMatch, signal });
-      if (!this.isNew && equal(this.before, body)) return announce("Nothing has changed.");
+      if (!this.isNew && equal(this.before, body)) return announce("There is no change to save.");
       if (!(await confirmChange(signal, `Save this ${this.collection.word}?`, this.before, body, { warnings }))) return;
       await write(signal, method, where, { body, ifMatch });
       announce("Saved.");
@@ -188,7 +188,7 @@ class Editor {
 
   /** Shows an error, at its field if its sentence names one. */
   point(error) {
-    if (error.status === 412) return this.refuse("Somebody else has changed it since: load it again before you save.");
+    if (error.status === 412) return this.refuse("Another operator has changed this resource since. Load the page again before you save.");
     const { path, reason } = placeOf(error.message);
     if (path.length === 0 || !this.form) return this.refuse(error.message);
     if (!this.showsForm) this.showForm();

@@ -14,7 +14,7 @@ const PAGE = 50;
 export function show(root, place, signal) {
   const path = place.parts.join("/");
   const collection = collectionOf(path);
-  if (!collection) return root.append(heading("Nothing here"), note(`There is no collection ${path}.`));
+  if (!collection) return root.append(heading("Page not found"), note(`The Admin API has no collection ${path}.`));
   const title = collection.parent ? `${collection.title} of ${collection.parent}` : collection.title;
   if (collection.streams && !getCaller().streams) return root.append(heading(title), ...withoutStreams());
   const add = mayWrite() && link(`New ${collection.word}`, to("resource", path, ""), { class: "button primary", "data-key": "e" });
@@ -73,7 +73,7 @@ function rows(path, collection, items) {
   const columns = [
     { title: "Id", value: ({ key }) => link(idOf(path, key), to("resource", path, idOf(path, key))) },
     { title: "Name", value: ({ value }) => value.name ?? value.desc ?? "–" },
-    { title: "About", value: ({ value }) => summary(collection.segment, value) || "–" },
+    { title: "Summary", value: ({ value }) => summary(collection.segment, value) || "–" },
     { title: "Status", value: ({ value }) => (value.status === 0 ? "disabled" : "enabled") },
     { title: "Changed", value: ({ value }) => format.time(value.update_time) },
   ].filter(({ title }) => title !== "Status" || ["routes", "ssls"].includes(collection.segment));

@@ -1,6 +1,7 @@
-// Which route a request would take, and why the others do not take it.
+// The route that a request would match, and why the others do not.
 
 import { call } from "../api.js";
+import { effects } from "../lib/explain.js";
 import * as format from "../lib/format.js";
 import { to } from "../router.js";
 import { fill, h } from "../ui/dom.js";
@@ -24,7 +25,7 @@ export function show(root, _place, signal) {
       fill(answer, draw((await call("GET", `explain?${parameters}`, { signal })).body));
     } catch (error) {
       if (signal.aborted) return;
-      fill(answer, error.status === 404 ? absent("The tester") : problem(error));
+      fill(answer, error.status === 404 ? absent("route tester") : problem(error));
     }
   };
   const field = (label, control) => h("div", { class: "field" }, h("label", { for: control.id }, label), control);
@@ -35,7 +36,7 @@ export function show(root, _place, signal) {
       { class: "card form", on: { submit } },
       field("Method", method),
       field("URL", url),
-      field("Header fields, one in each line", headers),
+      field("Header fields, one per line", headers),
       field("Client address", client),
       h("button", { type: "submit", class: "primary", "data-key": "s" }, "Explain"),
     ),
@@ -43,7 +44,7 @@ export function show(root, _place, signal) {
   );
 }
 
-/** What becomes of the request, then why other routes do not take it. */
+/** The result, the plugins and the nodes of the request, then why other routes do not match. */
 function draw(seen) {
   return [outcome(seen), plugins(seen.plugins), toNode(seen), others(seen)];
 }
@@ -52,9 +53,9 @@ function outcome({ route, service, upstream, refused, revision, may_be_refused_b
   const named = (one) => (one.name ? `${one.key} (${one.name})` : one.key);
   const linked = (one) => (one ? link(named(one), linkTo(one.key)) : "–");
   return section(
-    "Answer",
+    "Result",
     h("p", {}, route ? matched(refusers, refused) : badge("no route", "bad"), " ", refused ?? (route ? `by ${named(route)}` : "")),
-    route && refusers.length > 0 && note(`These plugins may still refuse it: ${refusers.join(", ")}.`),
+    route && refusers.length > 0 && note(`These plugins may still refuse the request: ${refusers.join(", ")}.`),
     figures([
       ["Route", linked(route)],
       ["Service", linked(service)],
@@ -64,13 +65,13 @@ function outcome({ route, service, upstream, refused, revision, may_be_refused_b
   );
 }
 
-/** A route that matches serves the request only if nothing refuses it. */
+/** The tester sends nothing: that a route matches does not mean that a node would respond. */
 function matched(refusers, refused) {
   if (refused) return badge("refused", "bad");
-  return refusers.length > 0 ? badge("matched", "warn") : badge("served", "good");
+  return badge("matched", refusers.length > 0 ? "warn" : "good");
 }
 
-/** Where a resource is edited that has a key of its own, or stands inside another one. */
+/** The page of a resource by its key. */
 function linkTo(key) {
   const [segment, ...id] = key.split("/");
   return to("resource", segment, id.join("/"));
@@ -79,19 +80,18 @@ function linkTo(key) {
 function plugins(all) {
   const columns = [
     { title: "Plugin", value: (one) => link(one.name, to("plugins", one.name)) },
-    { title: "From", value: (one) => one.source },
+    { title: "Set by", value: (one) => one.source },
     { title: "Phases", value: (one) => one.phases.join(", ") || "–" },
     { title: "Runs", value: (one) => (one.runs ? badge("yes", "good") : badge("no", "warn")) },
     { title: "Reason", value: (one) => one.reason },
-    { title: "Would", value: (one) => would(one.would) },
+    { title: "Effect on this request", value: (one) => effectsOf(one.would) },
   ];
-  return section("Plugins", table("Plugins that it meets", columns, all, { empty: "It meets none." }));
+  return section("Plugins", table("Plugins of the request", columns, all, { empty: "No plugin runs for this request." }));
 }
 
-/** What a plugin foresees, one thing after the other. */
-function would(seen) {
-  const told = Object.entries(seen ?? {}).filter(([, value]) => value !== null);
-  return told.map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ") || "–";
+function effectsOf(would) {
+  const texts = effects(would);
+  return texts.length > 0 ? texts.map((text) => h("div", {}, text)) : "–";
 }
 
 function toNode({ upstream, to_node }) {
@@ -99,26 +99,26 @@ function toNode({ upstream, to_node }) {
   const columns = [
     { title: "Node", value: (node) => node.node },
     { title: "Weight", numeric: true, value: (node) => format.count(node.weight) },
-    { title: "Health", value: (node) => node.status },
+    { title: "Health", value: (node) => node.status.replaceAll("_", " ") },
     { title: "In use", value: (node) => (node.in_use ? "yes" : badge("no", "bad")) },
     { title: "Reason", value: (node) => node.reason },
   ];
   const fields = Object.entries(to_node.headers).map(([name, value]) => `${name}: ${value}`);
   const changed = to_node.may_be_changed_by;
   return section(
-    "What a node gets",
+    "Request to the node",
     h("pre", { tabindex: "0" }, [`${to_node.method} ${to_node.path}`, ...fields].join("\n")),
-    changed.length > 0 && note(`These may change it, or answer themselves: ${changed.join(", ")}.`),
-    table("Nodes", columns, upstream.nodes, { empty: "It has no nodes." }),
+    changed.length > 0 && note(`These plugins may change the request or respond themselves: ${changed.join(", ")}.`),
+    table("Nodes", columns, upstream.nodes, { empty: "The upstream has no nodes." }),
   );
 }
 
 function others({ routes, other_routes }) {
   const columns = [
     { title: "Route", value: (one) => link(one.name ? `${one.id} (${one.name})` : one.id, to("resource", "routes", one.id)) },
-    { title: "Takes it", value: (one) => (one.matched ? badge("yes", "good") : "no") },
+    { title: "Matches", value: (one) => (one.matched ? badge("yes", "good") : "no") },
     { title: "Reason", value: (one) => one.reason },
   ];
-  const more = other_routes > 0 && note(`${format.count(other_routes)} further routes do not take it.`);
+  const more = other_routes > 0 && note(`${format.count(other_routes)} more routes do not match.`);
   return section("Routes", table("Routes", columns, routes, { empty: "There is no route." }), more);
 }

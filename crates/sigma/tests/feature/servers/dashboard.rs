@@ -21,7 +21,7 @@ pub(super) fn log_in(browser: &Browser, gateway: &Gateway, key: &str) {
 }
 
 /// Makes a resource from its text; shows what is new before.
-fn create(browser: &Browser, gateway: &Gateway, collection: &str, id: &str, value: &Value) {
+pub(super) fn create(browser: &Browser, gateway: &Gateway, collection: &str, id: &str, value: &Value) {
     browser.go(&page(gateway, &format!("#/resource/{collection}/")));
     browser.write("//input[@id='id']", id);
     browser.press("JSON");
@@ -47,7 +47,7 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
     let gateway = start(EMBEDDED);
     let browser = Browser::start();
     log_in(&browser, &gateway, "no key at all");
-    browser.await_text("does not know this key");
+    browser.await_text("does not accept this key");
     browser.picture("login");
     log_in(&browser, &gateway, KEY);
     browser.await_text("Live traffic");
@@ -79,7 +79,7 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
 
     // A method that does not exist is refused, and the field says so.
     browser.go(&page(&gateway, "#/resource/routes/r"));
-    browser.write("//div[label='methods']/textarea", "NOPE");
+    browser.write(r#"//div[@data-path='["methods"]']/textarea"#, "NOPE");
     browser.press("Review and save");
     browser.await_true("document.querySelector('[aria-invalid=true]')?.id === document.activeElement.id");
     let error = browser.eval("return document.querySelector('.field.invalid .field-error').textContent;");
@@ -87,8 +87,8 @@ fn an_operator_changes_breaks_and_repairs_a_route() {
     browser.picture("error");
     assert_eq!(answerer(&gateway, "/hello"), "a");
 
-    browser.write("//div[label='methods']/textarea", "GET");
-    browser.write("//div[label='uri']/input", "/other");
+    browser.write(r#"//div[@data-path='["methods"]']/textarea"#, "GET");
+    browser.write(r#"//div[@data-path='["uri"]']/input"#, "/other");
     browser.press("Review and save");
     browser
         .await_true("document.querySelector('dialog .removed') && document.querySelector('dialog .added')");
@@ -120,7 +120,7 @@ fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
     browser.await_text("Live traffic");
     browser.go(&page(&gateway, "#/history"));
     browser.click(&format!("//a[@href='#/history/{version}']"));
-    browser.press("Roll back to this");
+    browser.press("Roll back to this version");
     browser.await_true(
         "[...document.querySelectorAll('dialog .added')].some((line) => line.textContent.includes('/first'))",
     );
@@ -129,10 +129,10 @@ fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
     browser.press("Cancel");
     browser.await_true("!document.querySelector('dialog')");
     assert_eq!(answerer(&gateway, "/second"), "a");
-    browser.press("Roll back to this");
+    browser.press("Roll back to this version");
     browser.press("Roll back");
     browser.await_true("location.hash === '#/history'");
-    browser.await_text(&format!("back to {version}: routes/r"));
+    browser.await_text(&format!("back to version {version}: routes/r"));
     await_answerer(&gateway, "/first", "a");
     await_answerer(&gateway, "/second", "404");
 
@@ -141,8 +141,9 @@ fn an_operator_goes_back_to_a_version_and_asks_what_becomes_of_a_request() {
     browser.press("Explain");
     browser.await_text("by routes/r");
     browser.await_text("GET /first?x=1");
-    // What the limit has left for this client, who has asked before.
-    browser.await_text("\"remaining\":");
+    browser.await_text("matched");
+    // The limit has counted the requests above.
+    browser.await_text("of 1,000 requests left");
     browser.picture("explained");
     browser.write("//input[@id='url']", "http://shop.test/second");
     browser.press("Explain");
@@ -179,7 +180,7 @@ fn every_view_fits_a_narrow_page_and_keys_lead_there() {
         ("gc", "#/certificates", "In use"),
         ("gp", "#/plugins", "limit-count"),
         ("gs", "#/gateway", "Up to date (revision"),
-        ("gm", "#/members", "this one"),
+        ("gm", "#/members", "this gateway"),
         ("gl", "#/live", "Since the start"),
     ] {
         browser.keys(keys);
@@ -218,7 +219,7 @@ fn a_viewer_finds_nothing_to_write_with() {
     browser.await_text("/a");
     assert_eq!(browser.eval("return document.body.innerText.includes('New route');"), json!(false));
     browser.go(&page(&gateway, "#/resource/routes/r"));
-    browser.await_text("changes nothing");
+    browser.await_text("cannot change resources");
     let writable = "return [...document.querySelectorAll('main input, main select, main textarea')].filter((one) => !one.disabled && !one.readOnly).length;";
     assert_eq!(browser.eval(writable), json!(0));
     let buttons = "return [...document.querySelectorAll('main button')].filter((one) => one.role !== 'tab' && one.checkVisibility()).map((one) => one.textContent);";

@@ -61,7 +61,7 @@ fn a_dialog_closes_when_its_page_is_left() {
         browser.await_true("!document.querySelector('dialog')");
         assert_eq!(stored(), "/a", "{leave}");
     }
-    for (hash, button) in [("#/resource/routes/r", "Delete"), ("#/history/1", "Roll back to this")] {
+    for (hash, button) in [("#/resource/routes/r", "Delete"), ("#/history/1", "Roll back to this version")] {
         browser.go(&page(&gateway, hash));
         browser.press(button);
         browser.await_true("document.querySelector('dialog[open]')");
