@@ -1,5 +1,13 @@
 // Versions of the history.
 
+/** The newest version that changed resources, of those that are listed newest first. Settings are in the file. */
+export function lastChange(versions) {
+  return versions.find(({ summary, keys }) => {
+    const all = summary.created + summary.changed + summary.deleted;
+    return all > 0 && keys.some((key) => !key.startsWith("settings/"));
+  });
+}
+
 const AUTHORS = {
   admin: "Admin API",
   file: "file",

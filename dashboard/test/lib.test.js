@@ -14,7 +14,7 @@ import { ticks } from "../ui/chart.js";
 import { standing } from "../lib/revision.js";
 import { warningsOf } from "../lib/warnings.js";
 import { effects } from "../lib/explain.js";
-import { authorOf } from "../lib/history.js";
+import { authorOf, lastChange } from "../lib/history.js";
 import { helpOf, titleOf } from "../lib/labels.js";
 import { parse, to } from "../router.js";
 
@@ -187,7 +187,11 @@ test("the effects of plugins are told in words", () => {
   check(rewrite, "path: /x", "host: a", "set X-A: 1", "remove X-B");
 });
 
-test("authors of versions are named", () => {
+test("the change to undo is the newest one of resources", () => {
+  const version = (number, changed, ...keys) => ({ version: number, summary: { created: 0, changed, deleted: 0 }, keys });
+  const all = [version(4, 0), version(3, 1, "settings/access_log"), version(2, 1, "routes/r"), version(1, 1, "routes/q")];
+  assert.equal(lastChange(all).version, 2);
+  assert.equal(lastChange(all.slice(0, 2)), undefined);
   assert.equal(authorOf({ by: "admin", key: "admin.key", address: "127.0.0.1" }), "Admin API: admin.key (127.0.0.1)");
   assert.equal(authorOf({ by: "unknown" }), "unknown");
 });

@@ -1,8 +1,8 @@
-// The history of the configuration: versions and rollback.
+// The history of the configuration: versions, undo and rollback.
 
 import { call, get, getIfAny, path, query, write } from "../api.js";
 import * as format from "../lib/format.js";
-import { authorOf } from "../lib/history.js";
+import { authorOf, lastChange } from "../lib/history.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
 import { ask, difference, warningList } from "../ui/dialog.js";
@@ -15,6 +15,9 @@ export function show(root, place, signal) {
 }
 
 const TONES = { in_force: "good", pending: "", quarantined: "bad", refused: "bad" };
+
+/** Versions in which a change of resources is looked for. */
+const LOOKS = 100;
 
 /** The kinds of a change, each with the tone of its badge. */
 const KINDS = { created: "good", changed: "", deleted: "bad" };
@@ -39,6 +42,7 @@ function changeOf({ summary, keys, rollback_to, note: text }) {
 }
 
 async function versions(root, key, signal) {
+  const back = mayWrite() && button("Undo the last change", () => attempt(root, signal, () => undo(root, signal)));
   const body = h("div", {});
   const input = h("input", { type: "search", id: "search", value: key, placeholder: "routes/1", "data-key": "/" });
   const look = (event) => {
@@ -61,7 +65,7 @@ async function versions(root, key, signal) {
     fill(body, table("Versions", COLUMNS, found, { empty: "There is no version of this object." }), next);
   };
   root.append(
-    heading("History"),
+    heading("History", back),
     h("form", { class: "pair", role: "search", on: { submit: look } }, h("label", { for: "search" }, "Key of an object"), input, h("button", { type: "submit" }, "Search")),
     section("Versions, newest first", body),
   );
@@ -110,6 +114,17 @@ async function attempt(root, signal, act) {
 async function rollBack(number, signal) {
   const title = `Roll back to version ${number}?`;
   await goBack(signal, Number(number), { title, label: "Roll back", done: `Rolled back to version ${number}.`, after: () => go(to("history")) });
+}
+
+/** Takes back the newest change of resources. */
+async function undo(root, signal) {
+  const { list } = await get(`history${query({ limit: LOOKS })}`, signal);
+  const last = lastChange(list);
+  if (!last) return announce("There is no change of resources to undo.");
+  const title = `Undo version ${last.version}?`;
+  const about = note(`Version ${last.version} is from ${format.time(last.time_ms / 1000)}, by ${authorOf(last.author)}.`);
+  const after = () => versions(fill(root), "", signal);
+  await goBack(signal, last.version - 1, { title, about, label: "Undo", done: `Version ${last.version} is undone.`, after });
 }
 
 /** Brings the resources back to a version, after a review of what is written. */

@@ -237,3 +237,36 @@ fn a_review_shows_warnings() {
     assert_eq!(browser.eval("return document.querySelectorAll('.warnings').length;"), json!(0));
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+#[test]
+fn the_last_change_is_undone_after_a_review() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    let route = |uri: &str| json!({"uri": uri, "plugins": {"key-auth": {}}});
+    operator.put("routes/r", &route("/first")).unwrap();
+    operator.put("routes/r", &route("/second")).unwrap();
+    let stored = || operator.get("/apisix/admin/routes/r").unwrap()["value"]["uri"].clone();
+    let versions = || operator.get("/apisix/admin/history").unwrap()["list"].clone();
+    assert!(until(PATIENCE, || versions().as_array().is_some_and(|list| list.len() >= 3)));
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/history"));
+    browser.await_text("1 changed");
+    browser.await_text("1 created");
+    browser.picture("history");
+    browser.press("Undo the last change");
+    browser.await_true(
+        "[...document.querySelectorAll('dialog[open] .added')].some((line) => line.textContent.includes('/first'))",
+    );
+    browser.picture("undo");
+    browser.press("Cancel");
+    browser.await_true("!document.querySelector('dialog')");
+    assert_eq!(stored(), "/second");
+    browser.press("Undo the last change");
+    browser.press("Undo");
+    browser.await_text("is undone.");
+    assert_eq!(stored(), "/first");
+    browser.await_text("back to version");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
