@@ -7,6 +7,7 @@ import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
+import { found, ordered } from "../lib/plugins.js";
 import { equal, getAt, setAt, shown } from "../lib/pointer.js";
 import { choicesOf, collectionOf, idOf, summary } from "../lib/resources.js";
 import { blank, fieldOf, membersOf } from "../lib/schema.js";
@@ -194,6 +195,20 @@ test("the change to undo is the newest one of resources", () => {
   assert.equal(lastChange(all.slice(0, 2)), undefined);
   assert.equal(authorOf({ by: "admin", key: "admin.key", address: "127.0.0.1" }), "Admin API: admin.key (127.0.0.1)");
   assert.equal(authorOf({ by: "unknown" }), "unknown");
+});
+
+test("plugins are found by name, description, group and phase", () => {
+  const plugins = ordered({
+    cors: { description: "Tells browsers", group: "security", phases: ["rewrite"], priority: 4000 },
+    "limit-count": { description: "Limits requests per window", group: "traffic", phases: ["access"], priority: 1002 },
+    "acl": { description: "Allows or denies", group: "auth", phases: ["access"], priority: 2410 },
+  });
+  const names = (search) => found(plugins, search).map(({ name }) => name).join(" ");
+  assert.equal(names(""), "cors acl limit-count");
+  assert.equal(names("LIMIT"), "limit-count");
+  assert.equal(names("access"), "acl limit-count");
+  assert.equal(names("access traffic"), "limit-count");
+  assert.equal(names("browsers auth"), "");
 });
 
 test("one line says whether a gateway is up to date", () => {

@@ -1,7 +1,8 @@
 // The plugins of this gateway: documentation and schemas.
 
 import { call, get, path } from "../api.js";
-import { blocks } from "../lib/markdown.js";
+import { blocks, spans } from "../lib/markdown.js";
+import { found, ordered } from "../lib/plugins.js";
 import { to } from "../router.js";
 import { once } from "../store.js";
 import { fill, h } from "../ui/dom.js";
@@ -13,33 +14,32 @@ export function show(root, place, signal) {
 }
 
 async function all(root) {
-  const plugins = await once("plugins?all=true");
-  const rows = Object.entries(plugins).sort((a, b) => (b[1].priority ?? 0) - (a[1].priority ?? 0) || a[0].localeCompare(b[0]));
+  const plugins = ordered(await once("plugins/summaries"));
   const place = h("div", {});
-  const draw = (word) => {
-    const found = rows.filter(([name]) => name.includes(word.trim().toLowerCase()));
-    fill(place, table("Plugins", COLUMNS, found, { empty: "No plugin matches." }));
+  const count = h("p", { class: "note", role: "status" });
+  const draw = (search) => {
+    const rows = found(plugins, search);
+    fill(count, `${rows.length} of ${plugins.length} plugins`);
+    fill(place, table("Plugins", COLUMNS, rows, { empty: "No plugin matches." }));
   };
   const search = h("input", { type: "search", id: "search", "data-key": "/", on: { input: (event) => draw(event.target.value) } });
   root.append(
     heading("Plugins"),
-    h("div", { class: "field" }, h("label", { for: "search" }, "Search by name"), search),
+    h("div", { class: "field form" }, h("label", { for: "search" }, "Search names, descriptions, groups and phases"), search),
+    count,
     section("In the order in which they run", place),
   );
   draw("");
 }
 
 const COLUMNS = [
-  { title: "Plugin", value: ([name]) => link(name, to("plugins", name)) },
-  { title: "Priority", numeric: true, value: ([, about]) => String(about.priority ?? "–") },
-  { title: "Kind", value: ([, about]) => (about.type ? badge(about.type) : "–") },
-  { title: "Schemas", value: ([, about]) => schemasOf(about) },
+  { title: "Plugin", value: ({ name }) => link(name, to("plugins", name)) },
+  { title: "Description", value: ({ description }) => h("span", {}, texts(spans(description))) },
+  { title: "Group", value: ({ group }) => (group ? badge(group) : "–") },
+  { title: "Phases", value: ({ phases }) => phases.join(", ") || "–" },
+  { title: "Places", value: ({ scopes }) => scopes.map((scope) => scope.replaceAll("_", " ")).join(", ") },
+  { title: "Priority", numeric: true, value: ({ priority }) => String(priority) },
 ];
-
-function schemasOf(about) {
-  const has = [about.schema && "route", about.consumer_schema && "consumer", about.metadata_schema && "metadata"];
-  return has.filter(Boolean).join(", ");
-}
 
 async function one(root, name, signal) {
   root.append(heading(name, link("All plugins", to("plugins"))));

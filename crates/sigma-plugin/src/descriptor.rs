@@ -192,6 +192,8 @@ pub type Data = Arc<dyn Any + Send + Sync>;
 pub struct Descriptor {
     /// Its name in configurations.
     pub name: &'static str,
+    /// The group of plugins that it belongs to. The roster of the program sets it.
+    pub group: &'static str,
     /// Its version, as APISIX numbers it.
     pub version: &'static str,
     /// Plugins with a higher number run first.
@@ -291,6 +293,7 @@ impl Descriptor {
     /// Defaults for most plugins; use it with `..Descriptor::BASE`.
     pub const BASE: Descriptor = Descriptor {
         name: "",
+        group: "",
         version: "0.1",
         priority: 0,
         doc: "",

@@ -216,6 +216,10 @@ impl Kind for Descriptor {
         self.phases
     }
 
+    fn group(&self) -> &str {
+        self.group
+    }
+
     fn run_policy(&self) -> RunPolicy {
         self.run_policy
     }

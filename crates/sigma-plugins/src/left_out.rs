@@ -175,6 +175,12 @@ struct LeftOut {
     group: &'static str,
 }
 
+/// The name of the group of a plugin; empty if no group has it.
+pub(crate) fn group_of(plugin: &str) -> &'static str {
+    let group = GROUPS.iter().find(|group| group.plugins.contains(&plugin));
+    group.map_or("", |group| group.name)
+}
+
 /// The plugins of the groups that this build does not have.
 #[must_use]
 pub fn left_out() -> Vec<Arc<dyn Kind>> {

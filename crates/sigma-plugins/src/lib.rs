@@ -21,7 +21,9 @@ pub use left_out::left_out;
 /// The built-in plugins of this build, in the order of their names.
 #[must_use]
 pub fn kinds() -> Vec<Arc<dyn Kind>> {
-    ROSTER.iter().map(|descriptor| Arc::new(**descriptor) as Arc<dyn Kind>).collect()
+    let grouped =
+        |descriptor: &Descriptor| Descriptor { group: left_out::group_of(descriptor.name), ..*descriptor };
+    ROSTER.iter().map(|descriptor| Arc::new(grouped(descriptor)) as Arc<dyn Kind>).collect()
 }
 
 /// The plugins of all groups, in the order of their names.

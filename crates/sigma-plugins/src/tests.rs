@@ -283,6 +283,9 @@ fn groups_name_all_of_their_plugins() {
         assert_eq!((group.is_built, group.plugins), (true, &names[..]), "{}", group.name);
     }
     assert!(left_out().is_empty());
+    let groupless: Vec<String> =
+        kinds().iter().filter(|kind| kind.group().is_empty()).map(|kind| kind.name().to_owned()).collect();
+    assert_eq!(groupless, [""; 0]);
 }
 
 #[test]

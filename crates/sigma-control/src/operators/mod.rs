@@ -23,6 +23,7 @@ mod questions;
 mod registries;
 pub(crate) mod running;
 pub(crate) mod status;
+mod summaries;
 mod tap;
 
 use std::net::SocketAddr;
@@ -168,6 +169,8 @@ fn ask(state: &mut AdminState, running: &Arc<Running>, plugins: Arc<Roster>) {
     let members = Arc::clone(running);
     state.members = Some(Arc::new(move || members.listed()));
     state.purges = Some(Arc::clone(running.purges()));
+    let described = Arc::clone(&plugins);
+    state.summaries = Arc::new(move || summaries::summaries(&described));
     state.documentation = Arc::new(move |name| Some(reference(&**plugins.get(name)?)));
 }
 

@@ -138,6 +138,15 @@ fn callers_learn_what_they_may_do() {
     let page = admin(&gateway).call("GET", "/apisix/admin/plugins/limit-count/documentation", None).unwrap();
     assert_eq!(page.head.get("content-type"), Some("text/markdown; charset=utf-8"));
     assert!(page.text().starts_with("# limit-count\n"), "{}", page.text());
+    let summaries = viewer.get("/apisix/admin/plugins/summaries").unwrap();
+    let expected = json!({
+        "description": "Limits requests per window of time.",
+        "group": "traffic",
+        "priority": 1002,
+        "phases": ["access", "header_filter"],
+        "scopes": ["route", "metadata"],
+    });
+    assert_eq!(summaries["limit-count"], expected);
     let unknown = admin(&gateway).call("GET", "/apisix/admin/plugins/nothing/documentation", None).unwrap();
     assert_eq!(unknown.status(), 404);
 }

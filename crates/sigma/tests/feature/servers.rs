@@ -8,6 +8,7 @@ mod clickhouse;
 mod collectors;
 mod dashboard;
 mod dashboard_editing;
+mod dashboard_tools;
 mod dubbo;
 mod kafka;
 mod keycloak;

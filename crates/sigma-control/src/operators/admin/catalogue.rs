@@ -125,6 +125,12 @@ pub(crate) fn documentation(state: &AdminState, name: &str, call: &Call) -> Outc
     }
 }
 
+/// `GET /plugins/summaries`: a short description of each plugin.
+pub(crate) fn summaries(state: &AdminState, call: &Call) -> Outcome {
+    only_get(call)?;
+    Ok(Reply::json(StatusCode::OK, (state.summaries)()))
+}
+
 /// `GET /plugins?all=true`.
 pub(crate) fn plugins(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;

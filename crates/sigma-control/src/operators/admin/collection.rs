@@ -167,6 +167,8 @@ pub(crate) enum Target {
     Plugins,
     /// `/plugins/list`.
     PluginNames,
+    /// `/plugins/summaries`.
+    PluginSummaries,
     /// `/plugins/reload`.
     PluginReload,
     /// `schema/validate/{collection}`.
@@ -241,6 +243,7 @@ pub(crate) fn target(path: &str) -> Target {
         ["configs", "validate"] => Target::ConfigsValidate,
         ["plugins"] => Target::Plugins,
         ["plugins", "list"] => Target::PluginNames,
+        ["plugins", "summaries"] => Target::PluginSummaries,
         ["plugins", "reload"] => Target::PluginReload,
         ["caller"] => Target::Caller,
         ["members"] => Target::Members,
@@ -335,6 +338,7 @@ mod tests {
         check("/apisix/admin/schema/plugins/x", r#"Plugin("x")"#);
         check("/apisix/admin/schema/validate/routes", r#"Validate("routes")"#);
         check("/apisix/admin/plugins/list", "PluginNames");
+        check("/apisix/admin/plugins/summaries", "PluginSummaries");
         check("/apisix/admin/configs/validate", "ConfigsValidate");
         check("/apisix/admin/history", "History(List)");
         check("/apisix/admin/history/7", "History(Version(7))");

@@ -36,6 +36,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "lib/history.js"
     "lib/labels.js"
     "lib/markdown.js"
+    "lib/plugins.js"
     "lib/pointer.js"
     "lib/resources.js"
     "lib/revision.js"

@@ -300,6 +300,7 @@ fn others() -> Vec<(String, Value)> {
         ("members", json!({"get": get("The gateways of the store, and which revision each serves", &[])})),
         ("cache/purge", json!({"post": purge()})),
         ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
+        ("plugins/summaries", json!({"get": get("Description, group and phases of each plugin", &[])})),
         ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
         ("plugins/{name}/documentation", json!({"get": documentation})),
         (
