@@ -22,12 +22,12 @@ export function hasKey() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-/** What the API says of a refusal: it has more than one form. */
+/** The message of a refusal, which has several forms. */
 function reasonOf(status, body) {
   if (typeof body === "string" && body.trim()) return body.trim();
   const errors = Array.isArray(body?.errors) ? body.errors.map((one) => one.error ?? JSON.stringify(one)) : [];
   const said = [body?.error_msg ?? body?.message, body?.description, ...errors].filter(Boolean);
-  return said.length ? said.join(": ") : `the gateway answered ${status}`;
+  return said.length ? said.join(": ") : `the gateway responded with status ${status}`;
 }
 
 async function read(response) {
@@ -36,29 +36,51 @@ async function read(response) {
   try {
     return text ? JSON.parse(text) : null;
   } catch {
-    throw new ApiError(response.status, "the answer is no JSON");
+    throw new ApiError(response.status, "the response of the gateway is not valid JSON");
   }
 }
 
-/** One call: `path` is below `/apisix/admin/`. Answers `{body, etag, warnings}`. */
-export async function call(method, path, { body, ifMatch, signal } = {}) {
-  const headers = { Accept: "application/json" };
+/** Sends a request below `/apisix/admin/`. */
+async function send(method, path, { body, ifMatch, signal, headers: more = {} } = {}) {
+  const headers = { Accept: "application/json", ...more };
   if (hasKey()) headers["X-API-KEY"] = sessionStorage.getItem(KEY);
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (ifMatch) headers["If-Match"] = ifMatch;
   const options = { method, headers, signal, credentials: "omit", cache: "no-store", redirect: "error" };
   if (body !== undefined) options.body = JSON.stringify(body);
-  let response;
   try {
-    response = await fetch(ROOT + path, options);
+    return await fetch(ROOT + path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "the gateway does not answer");
+    throw new ApiError(0, "the gateway does not respond");
   }
+}
+
+/** One call of the API. Returns `{body, etag, warnings}`. */
+export async function call(method, path, options = {}) {
+  const response = await send(method, path, options);
   const said = await read(response);
   if (!response.ok) throw new ApiError(response.status, reasonOf(response.status, said));
   const warnings = warningsOf(response.headers.get("x-sigma-warning"));
   return { body: said, etag: response.headers.get("etag"), warnings };
+}
+
+/** The lines of JSON of a response that goes on until it ends or the view is left. */
+export async function* lines(path, signal) {
+  const response = await send("GET", path, { signal });
+  if (!response.ok) throw new ApiError(response.status, reasonOf(response.status, await read(response)));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const whole = (rest + part.value).split("\n");
+      rest = whole.pop();
+      for (const line of whole.filter(Boolean)) yield JSON.parse(line);
+    }
+  } finally {
+    // Ends the response where its reader stops early. One that has failed cannot be ended again.
+    reader.cancel().catch(() => {});
+  }
 }
 
 /**
@@ -88,7 +110,7 @@ export async function get(where, signal) {
   return (await call("GET", where, { signal })).body;
 }
 
-/** The same, or undefined where this gateway has no such call. */
+/** The same; undefined if this gateway has no such call. */
 export async function getIfAny(where, signal) {
   try {
     return await get(where, signal);
@@ -99,8 +121,8 @@ export async function getIfAny(where, signal) {
 }
 
 /**
- * A page of a collection, in either form of the API: `{items: [{key, value, ...}], total}`. One below a resource is
- * not there while it is empty.
+ * A page of a collection, in either form of the API: `{items: [{key, value, ...}], total}`. An empty collection below a
+ * resource may be missing.
  */
 export async function list(collection, parameters, signal) {
   const ask = collection.includes("/") ? getIfAny : get;

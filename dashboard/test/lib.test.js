@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
+import { failure } from "../lib/exchange.js";
 import * as format from "../lib/format.js";
 import { blocks, spans } from "../lib/markdown.js";
 import { found, ordered } from "../lib/plugins.js";
@@ -209,6 +210,18 @@ test("plugins are found by name, description, group and phase", () => {
   assert.equal(names("access"), "acl limit-count");
   assert.equal(names("access traffic"), "limit-count");
   assert.equal(names("browsers auth"), "");
+});
+
+test("a failed exchange has its reason from the table", () => {
+  const exchange = {
+    time: "2026-11-29T13:21:55+00:00", status: 502, method: "GET", target: "/a", route: "r", route_name: "orders",
+    attempts: [{ node: "a:1" }, { node: "b:1" }], source: "fault", fault: { type: "connection_refused", reason: "refused" },
+  };
+  const row = failure(exchange, { connection_refused: { meaning: "No process listens.", remedy: "Start it." } });
+  assert.deepEqual([row.request, row.node, row.reason, row.meaning, row.remedy], ["GET /a", "b:1", "connection_refused", "No process listens.", "Start it."]);
+  assert.equal(failure(exchange, {}).meaning, "refused");
+  const own = failure({ ...exchange, attempts: [], source: "gateway", fault: null }, {});
+  assert.deepEqual([own.node, own.reason, own.meaning], [undefined, "response of the gateway or a plugin", undefined]);
 });
 
 test("one line says whether a gateway is up to date", () => {

@@ -3,10 +3,12 @@
 import { get } from "../api.js";
 import * as format from "../lib/format.js";
 import { to } from "../router.js";
+import { mayWrite } from "../store.js";
 import { chart } from "../ui/chart.js";
 import { fill, h } from "../ui/dom.js";
 import { badge, figures, heading, link, note, poll, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
+import { lastErrors } from "./errors.js";
 
 /** Seconds that charts show. */
 const SECONDS = 60;
@@ -15,8 +17,14 @@ const TIMES = ["60 s ago", "30 s ago", "now"];
 
 export function show(root, _place, signal) {
   const body = h("div", {});
-  root.append(heading("Live traffic"), body);
-  return poll(signal, 2, () => get("live", signal), body, (seen) => fill(body, draw(seen)));
+  let reasons = {};
+  // A tap needs the role admin.
+  const errors = mayWrite() && lastErrors(signal, () => reasons);
+  root.append(heading("Live traffic"), body, errors || "");
+  return poll(signal, 2, () => get("live", signal), body, (seen) => {
+    reasons = seen.reasons ?? {};
+    fill(body, draw(seen));
+  });
 }
 
 function draw(seen) {

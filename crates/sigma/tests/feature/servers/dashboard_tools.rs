@@ -1,9 +1,12 @@
 //! The tools of the dashboard in a real browser: search of plugins, last errors, commands, import.
 
 use serde_json::json;
+use sigma_testkit::{free_port, until};
+
 use super::browser::Browser;
 use super::dashboard::{log_in, page};
-use crate::managed::{EMBEDDED, KEY, start};
+use crate::PATIENCE;
+use crate::managed::{EMBEDDED, KEY, admin, answerer, await_answerer, start};
 
 #[test]
 fn plugins_are_found_by_description_and_phase() {
@@ -23,5 +26,26 @@ fn plugins_are_found_by_description_and_phase() {
     browser.picture("plugins-found");
     browser.write("//input[@id='search']", "xyzzy");
     browser.await_text("No plugin matches.");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_last_errors_have_reasons_while_they_are_watched() {
+    let gateway = start(EMBEDDED);
+    let closed = format!("127.0.0.1:{}", free_port());
+    admin(&gateway).put("routes/n", &json!({"uri": "/n", "upstream": {"nodes": {&closed: 1}}})).unwrap();
+    await_answerer(&gateway, "/n", "502");
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.press("Watch errors");
+    browser.await_text("Watching.");
+    // The tap is open some moment after the page has asked for it.
+    let is_shown = until(PATIENCE, || {
+        assert_eq!(answerer(&gateway, "/n"), "502");
+        browser.eval("return document.body.innerText.includes('GET /n');") == json!(true)
+    });
+    assert!(is_shown, "{}", browser.eval("return document.body.innerText;"));
+    browser.await_text("Start the service");
+    browser.picture("errors");
     assert_eq!(browser.complaints(), [""; 0]);
 }
