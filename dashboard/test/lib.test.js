@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { curl } from "../lib/curl.js";
 import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
 import { failure } from "../lib/exchange.js";
@@ -210,6 +211,13 @@ test("plugins are found by name, description, group and phase", () => {
   assert.equal(names("access"), "acl limit-count");
   assert.equal(names("access traffic"), "limit-count");
   assert.equal(names("browsers auth"), "");
+});
+
+test("a request becomes a command that a shell reads as it is", () => {
+  const command = (method, url, ...headers) => curl({ method, url, headers });
+  assert.equal(command("GET", "localhost:9080/a?b=c&d"), "curl -i 'http://localhost:9080/a?b=c&d'");
+  assert.equal(command("HEAD", "https://a/"), "curl -i --head 'https://a/'");
+  assert.equal(command("POST", "a/", "X-A: it's", "$(b): `c`"), "curl -i -X POST -H 'X-A: it'\\''s' -H '$(b): `c`' 'http://a/'");
 });
 
 test("a failed exchange has its reason from the table", () => {

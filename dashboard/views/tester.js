@@ -1,11 +1,12 @@
 // The route that a request would match, and why the others do not.
 
 import { call } from "../api.js";
+import { curl } from "../lib/curl.js";
 import { effects } from "../lib/explain.js";
 import * as format from "../lib/format.js";
 import { to } from "../router.js";
-import { fill, h } from "../ui/dom.js";
-import { absent, badge, figures, heading, link, note, problem, section } from "../ui/page.js";
+import { announce, fill, h } from "../ui/dom.js";
+import { absent, badge, button, figures, heading, link, note, problem, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
 
 const METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
@@ -19,10 +20,12 @@ export function show(root, _place, signal) {
   const submit = async (event) => {
     event.preventDefault();
     const parameters = new URLSearchParams({ method: method.value, url: url.value });
-    for (const line of headers.value.split("\n").map((one) => one.trim()).filter(Boolean)) parameters.append("header", line);
+    const fields = headers.value.split("\n").map((one) => one.trim()).filter(Boolean);
+    fields.forEach((line) => parameters.append("header", line));
+    const command = curl({ method: method.value, url: url.value, headers: fields });
     if (client.value.trim()) parameters.append("client", client.value.trim());
     try {
-      fill(answer, draw((await call("GET", `explain?${parameters}`, { signal })).body));
+      fill(answer, draw((await call("GET", `explain?${parameters}`, { signal })).body), asCurl(command));
     } catch (error) {
       if (signal.aborted) return;
       fill(answer, error.status === 404 ? absent("route tester") : problem(error));
@@ -41,6 +44,20 @@ export function show(root, _place, signal) {
       h("button", { type: "submit", class: "primary", "data-key": "s" }, "Explain"),
     ),
     answer,
+  );
+}
+
+/** The same request as a command. A page that was not loaded over TLS or from this machine cannot copy texts. */
+function asCurl(command) {
+  const copy = async () => {
+    await navigator.clipboard.writeText(command);
+    announce("Copied.");
+  };
+  return section(
+    "As a curl command",
+    h("pre", { tabindex: "0" }, command),
+    navigator.clipboard && button("Copy as curl", copy),
+    note("The command connects to the host and port of the URL. Name the listener of the gateway there."),
   );
 }
 

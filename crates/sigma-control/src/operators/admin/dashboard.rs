@@ -29,6 +29,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "api.js"
     "icon.svg"
     "index.html"
+    "lib/curl.js"
     "lib/diff.js"
     "lib/errors.js"
     "lib/exchange.js"

@@ -49,3 +49,26 @@ fn the_last_errors_have_reasons_while_they_are_watched() {
     browser.picture("errors");
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+#[test]
+fn a_tested_request_is_offered_as_a_command() {
+    let gateway = start(EMBEDDED);
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/tester"));
+    browser.write("//input[@id='url']", "shop.test/a?b=c");
+    browser.write("//textarea[@id='headers']", "X-Name: it's");
+    browser.press("Explain");
+    browser.await_text("no route");
+    browser.await_text(r"curl -i -H 'X-Name: it'\''s' 'http://shop.test/a?b=c'");
+    browser.press("Copy as curl");
+    browser.await_text("Copied.");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Gives the page a file as an operator would choose it.
+const CHOOSE_FILE: &str = "
+    const files = new DataTransfer();
+    files.items.add(new File([TEXT], 'all.json', { type: 'application/json' }));
+    document.getElementById('file').files = files.files;";
