@@ -18,9 +18,10 @@ import * as plugins from "./views/plugins.js";
 import * as resource from "./views/resource.js";
 import * as resources from "./views/resources.js";
 import * as tester from "./views/tester.js";
+import * as transfer from "./views/transfer.js";
 
 /** Each has `show(main, place, signal)`; all its work ends with the signal. */
-const VIEWS = { live, nodes, members, resources, resource, tester, history, certificates, plugins, gateway };
+const VIEWS = { live, nodes, members, resources, resource, tester, history, certificates, plugins, gateway, transfer };
 
 const MENU = [
   [to("live"), "Live traffic"],
@@ -31,6 +32,7 @@ const MENU = [
   [to("plugins"), "Plugins"],
   [to("gateway"), "This gateway"],
   [to("members"), "Gateways"],
+  [to("transfer"), "Import and export"],
 ];
 
 /** The width from which on the menu is beside the page, without a way to open it. */

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { changes, sections } from "../lib/configs.js";
 import { curl } from "../lib/curl.js";
 import { diff, folded, text } from "../lib/diff.js";
 import { place } from "../lib/errors.js";
@@ -230,6 +231,19 @@ test("a failed exchange has its reason from the table", () => {
   assert.equal(failure(exchange, {}).meaning, "refused");
   const own = failure({ ...exchange, attempts: [], source: "gateway", fault: null }, {});
   assert.deepEqual([own.node, own.reason, own.meaning], [undefined, "response of the gateway or a plugin", undefined]);
+});
+
+test("two whole configurations are compared by resource", () => {
+  const before = {
+    routes: [{ id: "a", uri: "/a", update_time: 1 }, { id: "b", uri: "/b" }],
+    routes_conf_version: 1,
+    consumers: [{ username: "jack" }, { id: "jack/credentials/one", plugins: {} }],
+  };
+  const after = { routes: [{ uri: "/a", id: "a", update_time: 2 }, { id: "c", uri: "/c" }], consumers: [{ username: "jack", desc: "x" }], plugins: [] };
+  const found = changes(before, after).map(({ key, operation }) => `${key} ${operation}`);
+  assert.deepEqual(found, ["consumers/jack changed", "consumers/jack/credentials/one deleted", "routes/b deleted", "routes/c created"]);
+  assert.deepEqual(changes(before, before), []);
+  assert.deepEqual(Object.keys(sections({ ...before, plugins: [], "X-Digest": "a" })), ["routes", "consumers"]);
 });
 
 test("one line says whether a gateway is up to date", () => {

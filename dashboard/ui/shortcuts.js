@@ -16,6 +16,7 @@ const PLACES = [
   ["p", "Plugins", to("plugins")],
   ["s", "This gateway", to("gateway")],
   ["m", "Gateways", to("members")],
+  ["i", "Import and export", to("transfer")],
 ];
 
 /** Keys of a view: the element with the attribute is pressed, or gets the focus. */

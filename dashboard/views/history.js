@@ -5,7 +5,7 @@ import * as format from "../lib/format.js";
 import { authorOf, lastChange } from "../lib/history.js";
 import { go, to } from "../router.js";
 import { mayWrite } from "../store.js";
-import { ask, difference, warningList } from "../ui/dialog.js";
+import { changed, kindBadges, reviewChanges } from "../ui/changes.js";
 import { announce, fill, h } from "../ui/dom.js";
 import { absent, badge, button, figures, heading, link, note, problem, section } from "../ui/page.js";
 import { table } from "../ui/table.js";
@@ -19,9 +19,6 @@ const TONES = { in_force: "good", pending: "", quarantined: "bad", refused: "bad
 /** Versions in which a change of resources is looked for. */
 const LOOKS = 100;
 
-/** The kinds of a change, each with the tone of its badge. */
-const KINDS = { created: "good", changed: "", deleted: "bad" };
-
 const COLUMNS = [
   { title: "Version", value: (one) => link(String(one.version), to("history", one.version)) },
   { title: "Time", value: (one) => format.time(one.time_ms / 1000) },
@@ -32,13 +29,11 @@ const COLUMNS = [
 
 /** How many objects were created, changed and deleted, and the first of their keys. */
 function changeOf({ summary, keys, rollback_to, note: text }) {
-  const kinds = Object.entries(KINDS).filter(([kind]) => summary[kind] > 0);
-  const badges = kinds.flatMap(([kind, tone]) => [badge(`${format.count(summary[kind])} ${kind}`, tone), " "]);
   const all = summary.created + summary.changed + summary.deleted;
   const more = all > keys.length && keys.length > 0 ? ` and ${format.count(all - keys.length)} more` : "";
   const back = rollback_to === undefined ? "" : `back to version ${rollback_to}: `;
   const named = `${back}${keys.join(", ")}${more}`;
-  return [badges, named || text || "no change of an object"];
+  return [kindBadges(summary), named || text || "no change of an object"];
 }
 
 async function versions(root, key, signal) {
@@ -134,27 +129,12 @@ async function goBack(signal, version, { title, about, label, done, after }) {
   const { body: plan, warnings } = await call("POST", where + query({ dry_run: "true" }), { signal });
   if (plan.objects === 0) return announce(`The resources are as they were in version ${version}.`);
   const seen = await get(path("history", newest, "diff", version), signal);
-  const agreed = await ask(signal, title, [about, warningList(warnings), ...planned(plan, seen.changes)], [{ label, value: true, kind: "danger" }]);
-  if (!agreed) return;
+  const counts = { created: plan.created.length, changed: plan.changed.length, deleted: plan.deleted.length };
+  const left = [...plan.left.settings, ...plan.left.expired];
+  const notes = [about, left.length > 0 && note(`These stay as they are: ${left.join(", ")}.`)];
+  const shown = seen.changes.filter(({ key }) => plan.keys.includes(key));
+  if (!(await reviewChanges(signal, title, shown, { label, warnings, counts, total: plan.objects, notes }))) return;
   await write(signal, "POST", where, { ifMatch: `"${newest}"` });
   announce(done);
   await after();
-}
-
-/** The objects that a rollback writes, each with its difference. */
-function planned(plan, changes) {
-  const counts = Object.entries(KINDS).filter(([kind]) => plan[kind].length > 0);
-  const left = [...plan.left.settings, ...plan.left.expired];
-  const shown = changes.filter(({ key }) => plan.keys.includes(key));
-  return [
-    h("p", {}, counts.flatMap(([kind, tone]) => [badge(`${format.count(plan[kind].length)} ${kind}`, tone), " "])),
-    left.length > 0 && note(`These stay as they are: ${left.join(", ")}.`),
-    shown.map(changed),
-    plan.objects > shown.length && note(`${format.count(plan.objects - shown.length)} more objects are not shown.`),
-  ];
-}
-
-function changed(change) {
-  const title = h("h3", {}, change.key, " ", badge(change.operation, KINDS[change.operation]));
-  return h("div", {}, title, difference(change.before ?? undefined, change.after ?? undefined));
 }

@@ -170,7 +170,7 @@ class Editor {
     const target = this.target();
     if (!target) {
       this.idInput.focus();
-      return this.refuse(`A ${this.collection.word} needs an id.`);
+      return this.refuse(`Enter an id for this ${this.collection.word}.`);
     }
     const [method, where] = target;
     const { signal, value: body, etag: ifMatch } = this;

@@ -36,7 +36,7 @@ export function show(root, place, signal) {
 function withoutStreams() {
   return [
     note("This gateway has no listener for TCP or UDP, so it has no stream routes. Add one to its configuration file and reload:"),
-    h("pre", { tabindex: "0" }, 'listeners:\n  - { address: "0.0.0.0:6380", stream: tcp }'),
+    h("pre", { tabindex: "0" }, 'listeners:\n  - address: "0.0.0.0:6380"\n    stream: tcp'),
   ];
 }
 

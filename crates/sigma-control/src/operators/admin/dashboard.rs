@@ -29,6 +29,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "api.js"
     "icon.svg"
     "index.html"
+    "lib/configs.js"
     "lib/curl.js"
     "lib/diff.js"
     "lib/errors.js"
@@ -48,6 +49,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "router.js"
     "store.js"
     "style.css"
+    "ui/changes.js"
     "ui/chart.js"
     "ui/dialog.js"
     "ui/dom.js"
@@ -67,6 +69,7 @@ static FILES: &[(&str, &[u8])] = &files! {
     "views/resource.js"
     "views/resources.js"
     "views/tester.js"
+    "views/transfer.js"
 };
 
 /// Restrictions of all files: no calls to other hosts, no embedding, no foreign scripts, no sniffing of

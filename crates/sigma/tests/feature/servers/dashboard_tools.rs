@@ -72,3 +72,43 @@ const CHOOSE_FILE: &str = "
     const files = new DataTransfer();
     files.items.add(new File([TEXT], 'all.json', { type: 'application/json' }));
     document.getElementById('file').files = files.files;";
+
+#[test]
+fn all_resources_are_replaced_after_a_review() {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    let route = |uri: &str| json!({"uri": uri, "plugins": {"key-auth": {}}});
+    operator.put("routes/kept", &route("/kept")).unwrap();
+    operator.put("routes/gone", &route("/gone")).unwrap();
+    let browser = Browser::start();
+    log_in(&browser, &gateway, KEY);
+    browser.await_text("Live traffic");
+    browser.go(&page(&gateway, "#/transfer"));
+    browser.await_text("Download all resources");
+    browser.picture("transfer");
+    let mut all = operator.get("/apisix/admin/configs").unwrap();
+    let routes = all["routes"].as_array_mut().unwrap();
+    routes.retain(|one| one["id"] != "gone");
+    routes
+        .push(json!({"id": "new", "uri": "/new", "plugins": {}, "upstream": {"nodes": {"127.0.0.1:1": 1}}}));
+    let choose = |text: &str| browser.eval(&CHOOSE_FILE.replace("TEXT", &json!(text).to_string()));
+    choose("{");
+    browser.press("Review and import");
+    browser.await_text("The file is not valid JSON");
+    choose(&all.to_string());
+    browser.press("Review and import");
+    browser.await_true("document.querySelector('dialog[open]')");
+    browser.await_text("routes/gone");
+    browser.picture("import");
+    browser.press("Cancel");
+    browser.await_true("!document.querySelector('dialog')");
+    assert_eq!(operator.get("/apisix/admin/routes/gone").unwrap()["value"]["uri"], "/gone");
+    browser.press("Review and import");
+    browser.press("Import");
+    browser.await_true("location.hash === '#/history'");
+    let left = operator.get("/apisix/admin/routes").unwrap();
+    let uris: Vec<_> =
+        left["list"].as_array().unwrap().iter().map(|one| one["value"]["uri"].clone()).collect();
+    assert_eq!(uris, ["/kept", "/new"]);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
