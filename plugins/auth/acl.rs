@@ -49,9 +49,9 @@ HTTP/1.1 200 OK
 
 /// Allows or denies requests by labels of the consumer, or by claims of a verified token.
 ///
-/// A label may hold several values: `infra,platform`, or `["infra","platform"]`. Without a consumer the claims
-/// count that `jwt-auth` with `store_in_ctx`, `saml-auth`, `dingtalk-auth` or `feishu-auth` leaves: `external_user_label_field` says where in them. A request
-/// with neither is answered 401.
+/// A label may have several values: `infra,platform`, or `["infra","platform"]`. Without a consumer the plugin uses
+/// the claims of `jwt-auth` with `store_in_ctx`, `saml-auth`, `dingtalk-auth` or `feishu-auth`, at
+/// `external_user_label_field`. A request without both gets 401.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["allow_labels"]}, {"required": ["deny_labels"]}]))]
 struct Config {

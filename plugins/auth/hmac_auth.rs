@@ -85,21 +85,21 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 ///
 /// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`. The
 /// signed text consists of lines that end in a line feed: the key id, then for each name in `headers` `name: value`,
-/// or for `@request-target` the method and the URI. Of a field that is repeated the first value is signed. The time
-/// of `Date` must be near; a replay within that time is not noticed.
+/// or for `@request-target` the method and the URI. Of a repeated field the first value is signed. `Date` must be
+/// close to the gateway's time; a replay within this tolerance is not detected.
 ///
 /// **Date, method and URI have to be signed by default. APISIX requires only `date`: an attacker who sees one signed
 /// request can send any other while its date is valid**: `signed_headers: ["date"]` is for clients that cannot be
-/// changed. With `validate_request_body` the body must have the SHA-256 that `Digest` says; demand `digest` in
-/// `signed_headers` too, or it proves nothing.
+/// changed. With `validate_request_body` the body must match the SHA-256 in `Digest`; also require `digest` in
+/// `signed_headers`, or it proves nothing.
 ///
 /// With `message_signatures` requests are signed by RFC 9421 instead, in `Signature-Input` and `Signature`: with
 /// `hmac-sha256` and a consumer's secret, or with the private key of a consumer's `public_key`. Method, host, path
-/// and query have to be signed unless `components` says otherwise. A signature needs `keyid` and `created`; both it
-/// and `expires` are looked at, and `alg` must be the key's where it is said. A body whose `Content-Digest` (RFC
-/// 9530) is signed must have that digest; with `validate_request_body` every body needs one. Components come from the
-/// request as the client sent it, except for fields about the client that the gateway sets itself. Components of
-/// responses, trailers and other requests are refused.
+/// and query have to be signed unless `components` says otherwise. A signature needs `keyid` and `created`; `created`
+/// and `expires` are checked, and `alg`, if present, must match the key. A body whose `Content-Digest` (RFC 9530) is
+/// signed must have that digest; with `validate_request_body` every body needs one. Components come from the request
+/// as the client sent it, except for fields about the client that the gateway sets itself. Components of responses,
+/// trailers and other requests are refused.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Algorithms that `Authorization` may say the request is signed with.

@@ -59,11 +59,10 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 
 /// Authenticates consumers by name and password at an LDAP directory.
 ///
-/// The name becomes `<uid>=<name>,<base_dn>`, and the directory is asked to bind this with the password. The client's
-/// name stays the value of one attribute (RFC 4514). An empty password is refused, because directories treat it as an
-/// anonymous bind. White space in name and password is ignored, and text after a second colon is dropped, as in
-/// APISIX. Each worker keeps its connections for a minute. If a directory does not respond within ten seconds, the
-/// login fails.
+/// The plugin binds as `<uid>=<name>,<base_dn>` with the client's password. The client's name stays the value of one
+/// attribute (RFC 4514). An empty password is refused, because directories treat it as an anonymous bind. White space
+/// in name and password is ignored, and text after a second colon is dropped, as in APISIX. Each worker keeps its
+/// connections for a minute. If a directory does not respond within ten seconds, the login fails.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The entry below which users stand.

@@ -70,14 +70,14 @@ const ATTRIBUTE: &str = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9
 
 /// Authenticates users at an LDAP directory: searches the user by an attribute and checks the password.
 ///
-/// The directory is asked for entries below `base_dn` of which `attribute` has the name that the client gives; there
-/// must be exactly one. The plugin binds as `bind_dn`, or anonymously. The password is then tried on that entry. The
+/// The plugin searches below `base_dn` for the entry whose `attribute` is the client's name; there must be exactly
+/// one. The plugin binds as `bind_dn`, or anonymously. It then binds as this entry with the client's password. The
 /// client's name is sent as a value and is never part of a filter. An empty password is refused, because directories
 /// treat it as an anonymous bind. Credentials are read from `Proxy-Authorization`, else from `Authorization`, and
-/// stay in the request. A directory that cannot be asked makes the answer 500.
+/// stay in the request. If the directory is unreachable, the response is 500.
 ///
-/// With `group_base_dn` the groups of a user are looked for as well. Their names reach the node in
-/// `X-Authenticated-Groups`, which no client can send.
+/// With `group_base_dn` the groups of a user are searched as well. The node gets their names in
+/// `X-Authenticated-Groups`, and never gets this field from a client.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Host and port of the directory, without a scheme; the port is 389 unless it is written, and 636 with

@@ -31,8 +31,8 @@ $ curl -s http://127.0.0.1:9080/orders -H 'Transfer-Encoding: chunked' -d hello 
 
 /// Buffers the body of a request before it is sent to a node, so that slow clients do not occupy nodes.
 ///
-/// Without the plugin, and with `request_buffering: false`, a body is passed on as it comes. A plugin that needs
-/// the body reads it in any case.
+/// Without the plugin, and with `request_buffering: false`, a body is passed on as it arrives. Plugins that need the
+/// body always read it.
 #[derive(Deserialize, JsonSchema)]
 struct ProxyControl {
     /// Whether the body is read first.

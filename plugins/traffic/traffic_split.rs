@@ -60,8 +60,8 @@ const FORM_LIMIT: usize = 1024 * 1024;
 
 /// Sends shares of the traffic to other upstreams.
 ///
-/// The first rule whose conditions hold decides; its upstreams take turns by weight. An entry without an upstream
-/// means the upstream of the route.
+/// The first matching rule applies; its upstreams share the traffic by weight. An entry without an upstream means the
+/// upstream of the route.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Rules; the first matching one decides.

@@ -78,11 +78,11 @@ HTTP/1.1 200 OK
 /// **The user is the value of a header field. Clients can forge it unless a plugin or proxy before this one sets
 /// it.** Without the field the user is `anonymous`; with several fields the request is refused.
 ///
-/// Of a model is understood: one request definition with three values, one policy definition, role definitions
-/// with or without a domain, the effects `some(where (p.eft == allow))`, `!some(where (p.eft == deny))`, both with
-/// `&&`, and `priority(p.eft) || deny`; in the matcher `&&`, `||`, `!`, `==`, `!=`, parentheses, role definitions, and
-/// `keyMatch`, `keyMatch2`, `keyMatch3`, `regexMatch`, `ipMatch`. Anything else, and a line of the policy
-/// that does not fit the model, is refused. Files are read when the configuration is.
+/// A model may have: one request definition with three values, one policy definition, role definitions with or
+/// without a domain, the effects `some(where (p.eft == allow))`, `!some(where (p.eft == deny))`, both with `&&`, and
+/// `priority(p.eft) || deny`; in the matcher `&&`, `||`, `!`, `==`, `!=`, parentheses, role definitions, and
+/// `keyMatch`, `keyMatch2`, `keyMatch3`, `regexMatch`, `ipMatch`. Anything else, and a line of the policy that does
+/// not fit the model, is refused. Files are read together with the configuration.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The field that names the user.

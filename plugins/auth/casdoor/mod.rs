@@ -84,11 +84,11 @@ const LIVES_S: u64 = 900;
 
 /// Logs users in at Casdoor (OAuth 2.0 authorization code flow).
 ///
-/// A browser without a session is sent to Casdoor and comes back to `callback_url`, where its code becomes a token.
-/// Then it goes back to the path that it came for, without the query. A session lives for 15 minutes, and not
-/// longer than its token. It is in a cookie that the node does not get, encrypted with a key made of `client_secret`: all gateways with
-/// the same configuration take it, and so do other routes with the same `client_id`. A login can be finished once at each
-/// gateway. Casdoor has 10 s for its answer.
+/// A browser without a session is redirected to Casdoor and returns to `callback_url`, where its code is exchanged
+/// for a token. Then it is redirected to the requested path, without the query. A session lasts 15 minutes, at most
+/// as long as its token. It is in a cookie that the node does not get, encrypted with a key derived from
+/// `client_secret`: all gateways with the same configuration accept it, and so do other routes with the same
+/// `client_id`. A login can be finished once at each gateway. Casdoor must respond within 10 s.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The URL of Casdoor.

@@ -78,9 +78,9 @@ const TOKEN_S: u64 = 7000;
 
 /// Logs users in with a DingTalk code, and stores the session in an encrypted cookie.
 ///
-/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
-/// DingTalk is asked who that is. The node gets the user in `X-Userinfo`, JSON in Base64. It never gets this field
-/// from a client. A session lives for 15 minutes at most.
+/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a
+/// code, the gateway gets the user from DingTalk. The node gets the user in `X-Userinfo`, JSON in Base64. It never
+/// gets this field from a client. A session lasts at most 15 minutes.
 ///
 /// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
 /// themselves, as the page at `redirect_uri` has to prevent. Each worker keeps the application's token for 7000 s.

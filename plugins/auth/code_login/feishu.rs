@@ -74,9 +74,9 @@ $ curl -s -b jar http://127.0.0.1:9080/orders | jq -r '.headers["x-userinfo"] | 
 
 /// Logs users in with a Feishu (Lark) code, and stores the session in an encrypted cookie.
 ///
-/// A request without a session and without a code is sent to `redirect_uri`, where the login begins. With a code,
-/// Feishu gives a token, and is asked who its user is. The node gets the user in `X-Userinfo`, JSON in Base64. It
-/// never gets this field from a client. A session lives for 15 minutes at most.
+/// A request without a session and without a code is redirected to `redirect_uri`, where the login begins. With a
+/// code, the gateway gets a token and its user from Feishu. The node gets the user in `X-Userinfo`, JSON in Base64.
+/// It never gets this field from a client. A session lasts at most 15 minutes.
 ///
 /// The code is all that a login brings: who gets a browser to open a link with a code of their own has logged it in as
 /// themselves, as the page at `redirect_uri` has to prevent.

@@ -65,10 +65,9 @@ $ curl -s --digest -u jack:other http://127.0.0.1:9080/orders
 
 /// Authenticates consumers by HTTP Digest authentication (RFC 7616): the client sends a digest of name and password.
 ///
-/// Method and URI are part of the digest; with `auth-int` the body is as well. A nonce is the
-/// time and a MAC over it, so that no gateway has to remember those that it has given out; one that is too old
-/// is answered with another and `stale=true`. How often a nonce was used (`nc`) is remembered, so a request
-/// cannot be repeated to the same gateway.
+/// Method and URI are part of the digest; with `auth-int` the body is as well. A nonce is the time with a MAC, so
+/// gateways need not store nonces. For an old nonce the response has a new one and `stale=true`. The use count of a
+/// nonce (`nc`) is stored, so a request cannot be repeated to the same gateway.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Digests that are offered, the preferred first. MD5 can be broken; it is for clients that know nothing

@@ -72,10 +72,11 @@ Retry-After: 300
 /// Refuses clients whose logins fail too often, before a login plugin sees the request.
 ///
 /// It counts failed logins by client address (an IPv6 /64 is one address) and by account. An address that reaches
-/// `max_failures` within `time_window` is blocked for `block_time`: its requests get `rejected_code` with `Retry-After`.
-/// An account that reaches `account_max_failures` is blocked too, except for addresses from which it has logged in
-/// within `known_for`, so that failed logins of others do not lock its user out. Behind a proxy, the setting
-/// `client_address` or the plugin `real-ip` has to tell the client's address: else all clients have the proxy's.
+/// `max_failures` within `time_window` is blocked for `block_time`: its requests get `rejected_code` with
+/// `Retry-After`. An account that reaches `account_max_failures` is blocked too, except for addresses from which it
+/// has logged in within `known_for`, so that failed logins of others do not lock its user out. Behind a proxy, set
+/// the client's address with the setting `client_address` or the plugin `real-ip`: otherwise all clients have the
+/// address of the proxy.
 ///
 /// A failed login is a reply of a plugin that identifies users, such as `basic-auth`, `multi-auth`, `openid-connect` or
 /// `forward-auth`, with one of `statuses`, to a request with a credential. The status of the login plugin

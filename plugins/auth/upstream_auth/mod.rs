@@ -70,11 +70,10 @@ $ curl -s -H 'Authorization: Bearer of-the-client' http://127.0.0.1:9080/orders 
 
 /// Authenticates requests at nodes, instead of the client's credentials.
 ///
-/// Configure exactly one method. The node never gets the field that the plugin sets from a client. A request for
-/// which there is no token, or which cannot be signed, is not sent: the answer is `status_on_error`, or 401 where the
-/// client's own token is missing or refused. The plugin runs last before a request is sent, for each attempt and each
-/// hedged request, so that it signs the final request. Filters of other plugins that change a body during sending
-/// break the signature.
+/// Configure exactly one method. The node never gets the field that the plugin sets from a client. A request without
+/// a token or signature is not sent: the client gets `status_on_error`, or 401 if its own token is missing or
+/// refused. The plugin runs last before a request is sent, for each attempt and each hedged request, so that it signs
+/// the final request. Filters of other plugins that change a body during sending break the signature.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// A field with a secret value.

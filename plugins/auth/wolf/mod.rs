@@ -122,10 +122,10 @@ const USER_FIELDS: [&str; 3] = ["UserId", "Username", "Nickname"];
 
 /// Authenticates consumers by a token of a wolf server, and authorizes their requests there.
 ///
-/// A token is `V1#appid#token`. It is looked for in the query (`rbac_token`), in `Authorization`, in
-/// `X-Rbac-Token` and in the cookie `x-rbac-token`. The consumer with the token's `appid` names the server, which is
-/// asked for each request about path, method and client. It is asked up to three times where it answers that it
-/// has failed, and given 10 s each time. Only status 200 with `"ok": true` lets a request pass.
+/// A token is `V1#appid#token`. It is read from the query (`rbac_token`), from `Authorization`, `X-Rbac-Token` and
+/// the cookie `x-rbac-token`. The consumer with the token's `appid` sets the server. The plugin calls it for each
+/// request with path, method and client: up to three times if it fails, with 10 s each time. Only status 200 with
+/// `"ok": true` permits the request.
 ///
 /// The node and the client get the user in `X-UserId`, `X-Username` and `X-Nickname`. The node never gets these
 /// fields from a client. Inside `multi-auth` only the node gets them.

@@ -60,11 +60,11 @@ HTTP/1.1 200 OK
 
 /// Sends the gateway's error log to a server over TCP, to SkyWalking, ClickHouse or Kafka.
 ///
-/// It needs no route: its metadata say where lines go, and without metadata none do. Lines are those that the error
-/// log has, so nothing goes that `error_log.level` holds back. The serving gateway also sends the lines of the parent
-/// of a supervised gateway. Writers never wait: beyond 8192 waiting lines or 10 MiB, lines are dropped. So are lines
-/// that the server does not accept after `max_retry_count` more attempts. `sigma_access_lines_dropped_total` counts
-/// lost lines. Messages about the sending itself are only in the error log.
+/// It needs no route, only plugin metadata with the server. It sends the lines of the error log, filtered by
+/// `error_log.level`. The serving gateway also sends the lines of the parent of a supervised gateway. Writers never
+/// wait: beyond 8192 waiting lines or 10 MiB, lines are dropped. So are lines that the server does not accept after
+/// `max_retry_count` more attempts. `sigma_access_lines_dropped_total` counts lost lines. Messages about the sending
+/// itself are only in the error log.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("properties" = {}))]
 struct Config {}

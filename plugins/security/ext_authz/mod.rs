@@ -102,16 +102,16 @@ const ANSWER_BYTES: usize = 1 << 20;
 ///
 /// With status 0 in the response the request is permitted, and `ok_response` changes the request and later its
 /// response. Otherwise the client gets `denied_response`, or 403 without one. Metadata become variables:
-/// `ext_authz_user` for the member `user`. The path that the authoriser gets is the target as the client wrote it, or
-/// its canonical form with `router.forward_path: canonical`; fields of several values are joined by commas. It is an
-/// upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more
-/// than 1 MiB, one without a decision, and one that sets a field that cannot be set count as none.
+/// `ext_authz_user` for the member `user`. The path for the authoriser is the target as the client sent it, or its
+/// canonical form with `router.forward_path: canonical`; repeated fields are joined with commas. The authoriser is an
+/// upstream of the plugin: its name is resolved in advance, and connections are kept alive. A response of more than 1
+/// MiB, without a decision, or with a forbidden field counts as no response.
 ///
 /// With `cache` each worker stores decisions with their changes of a request: at most 8192, or
 /// `plugin_attr.ext-authz.worker_decisions`. Equal requests at the same time cause one call. Without a `key` a
 /// decision applies to requests with the same input for the authoriser, apart from times and ids. The input includes
-/// the client's port, and so its connection. Decisions of more than 8 KiB are not remembered, nor those that set a
-/// cookie, nor refusals with another status than 401, 403, 404 and 429, nor that there was no decision.
+/// the client's port, and so its connection. Not stored are decisions of more than 8 KiB, decisions that set a
+/// cookie, refusals with a status other than 401, 403, 404 and 429, and failures.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The authoriser: `http://host:port` for gRPC in plain text, `https://…` over TLS.

@@ -73,19 +73,18 @@ HTTP/1.1 200 OK
 
 /// Authorizes requests by policies of permissions and principals (Envoy's RBAC).
 ///
-/// A policy matches when one of its permissions and one of its principals do. With `ALLOW` a request passes
-/// that some policy matches; with `DENY`, one that none matches. A permission is one of `any: true`,
-/// `and_rules: {rules: […]}`, `or_rules: {rules: […]}`, `not_rule: {…}` and `vars`, a condition on any
-/// variable. A principal is one of `any: true`, `and_ids: {ids: […]}`, `or_ids: {ids: […]}`, `not_id: {…}`,
-/// `vars`, `consumer: {names, groups, labels}`, all that stand there, and `claim: {path, values, separator}`, one
-/// of the claims that `jwt-auth` with `store_in_ctx` leaves, of which one value has to be among `values`.
+/// A policy matches if one of its permissions and one of its principals match. `ALLOW` permits a request if a policy
+/// matches; `DENY` permits it if no policy matches. A permission is one of `any: true`, `and_rules: {rules: […]}`,
+/// `or_rules: {rules: […]}`, `not_rule: {…}` and `vars`, a condition on any variable. A principal is one of `any:
+/// true`, `and_ids: {ids: […]}`, `or_ids: {ids: […]}`, `not_id: {…}`, `vars`, `consumer: {names, groups, labels}`,
+/// all of them, and `claim: {path, values, separator}`, a claim of `jwt-auth` with `store_in_ctx`, which must have
+/// one of `values`.
 ///
-/// A value that is missing never grants: what would decide by a variable, claim or consumer that the request does not
-/// have is no match of an `ALLOW`, negated or not, and does not let pass a `DENY`. `["…", "==", null]` asks for
-/// absence. A field, argument or cookie that a request has several times is any of its values, as nodes differ in
-/// which one they take: a rule of a `DENY` matches if one value meets it, a rule of an `ALLOW` if all do. Items of
-/// one field, parted by commas, are values as well. Metrics count by the resource that the rules stand in
-/// (`rbac_decisions_total`).
+/// A missing value never grants access: a rule on a missing variable, claim or consumer does not match in an `ALLOW`,
+/// negated or not, and refuses in a `DENY`. `["…", "==", null]` tests for absence. For repeated fields, arguments and
+/// cookies all values count, because nodes differ in the one that they use: a rule of a `DENY` matches if one value
+/// matches, a rule of an `ALLOW` if all do. Items of a field separated by commas are values as well. Metrics count by
+/// the resource of the rules (`rbac_decisions_total`).
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["rules"]}, {"required": ["shadow_rules"]}]))]
 struct Config {

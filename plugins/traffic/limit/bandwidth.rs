@@ -56,15 +56,15 @@ $ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:908
 /// Limits the bandwidth in bytes per second. Sigma's own: APISIX has no such plugin.
 ///
 /// Bytes over a limit wait, and their sender is slowed down: the gateway reads nothing more before they are sent. So
-/// it slows uploads, downloads and streams of gRPC, and after a change of protocol all that passes in a tunnel, such
-/// as the messages of a WebSocket; on a stream route it slows a session over TCP, whose TLS is not counted where it
-/// ends here. Of HTTP the bodies count as they leave, compressed ones after that, and heads do not. While bytes wait,
-/// timeouts for progress of a node or client do not run, but the timeout of the whole exchange does. `limit-conn`
-/// limits the number of waiting exchanges. A session over UDP cannot be slowed down: it is closed with 503.
+/// it slows uploads, downloads and gRPC streams, tunnels after a protocol switch such as WebSockets, and TCP sessions
+/// on stream routes. TLS bytes are not counted if TLS ends at the gateway. HTTP bodies count as they are sent, after
+/// compression; heads do not count. While bytes wait, timeouts for progress of a node or client do not run, but the
+/// timeout of the whole exchange does. `limit-conn` limits the number of waiting exchanges. A session over UDP cannot
+/// be slowed down: it is closed with 503.
 ///
 /// One key has one rate over all workers. A counter is removed when it was unused for the time in which its burst is
-/// restored. Counters restart when the configuration changes or another process takes over. Keys take 128 MiB at the
-/// most; beyond that those that would be forgotten first are.
+/// restored. Counters restart when the configuration changes or another process takes over. Keys take at most 128
+/// MiB; beyond that, the keys that would be removed first are removed.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The limits, all of which hold.

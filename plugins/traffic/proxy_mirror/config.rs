@@ -13,12 +13,12 @@ use sigma_plugin_kit::fields::{frames, is_name};
 /// Sends copies of requests to other hosts and drops their responses.
 ///
 /// A copy has the method, the header fields and the body of the request as the node gets them, with the same `Host`,
-/// and goes over HTTP/1.1, or HTTP/2 for gRPC. Credentials that another plugin hides from the node, among header
-/// fields or arguments, are not in it. It is sent in the background when the whole body has arrived; the request
-/// never waits for it. Requests that end in the gateway have no copies, nor have those with methods beyond the usual.
+/// and goes over HTTP/1.1, or HTTP/2 for gRPC. It has no credentials (header fields or arguments) that another plugin
+/// hides from the node. It is sent in the background when the whole body has arrived; the request never waits for it.
+/// Requests that the gateway itself responds to, and requests with unusual methods, are not copied.
 ///
-/// Copies that would be too many at once, or whose bodies would take too much memory, are left out and counted in
-/// the metric `mirror_copies_total`; failures are in the error log as well.
+/// Copies beyond the limits of number and memory are dropped and counted in the metric `mirror_copies_total`;
+/// failures are in the error log as well.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     #[serde(flatten)]

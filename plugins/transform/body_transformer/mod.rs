@@ -80,13 +80,13 @@ $ curl -s http://127.0.0.1:9080/names -H 'Content-Type: application/json' -d '{'
 /// `tonumber`, `string.upper` and `string.lower`. Values have Lua's operators: `..`, `==`, `~=`, `<`, `and`, `or`,
 /// `not`, `#`, `+`, `-`, `*`, `/`, `%`; lists begin with 1. Other constructs of Lua are refused, with their line.
 ///
-/// The arguments of a GET are its body. Otherwise `input_format` or `Content-Type` says how a body is parsed. Of a
-/// repeated name in an object the last value counts. XML has no declarations of types, and its entities are the five
-/// of the language. YAML is one document of version 1.2 with the types of JSON; what aliases repeat counts among
+/// The arguments of a GET are its body. Otherwise `input_format` or `Content-Type` selects the parser. Of a repeated
+/// name in an object the last value counts. XML has no declarations of types, and its entities are the five of the
+/// language. YAML is one document of version 1.2 with the types of JSON; what aliases repeat counts among
 /// `max_body_values`, and 64 bytes of their text as a value. `Content-Type` stays as it is.
 ///
-/// A response is held back as a whole; the node is asked for one without content coding. A response that is too
-/// large, malformed, or makes the template fail is cut off, so that clients see an error.
+/// The whole response is buffered; the node's request has no content coding. A response that is too large, malformed,
+/// or makes the template fail is cut off, so that clients see an error.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["request"]}, {"required": ["response"]}]))]
 struct Config {
