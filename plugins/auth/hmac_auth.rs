@@ -102,7 +102,7 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 /// trailers and other requests are refused.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Algorithms that `Authorization` may say the request is signed with.
+    /// Permitted signature algorithms in `Authorization`.
     #[schemars(length(min = 1), extend("default" = ["hmac-sha1", "hmac-sha256", "hmac-sha512"]))]
     allowed_algorithms: Vec<Algorithm>,
     /// Seconds by which `Date`, or `created` of a message signature, may differ from the gateway's clock.
@@ -112,8 +112,8 @@ struct Config {
     /// may leave method and URI unsigned.
     #[schemars(inner(length(min = 1, max = 50)), extend("default" = ["date", "@request-target"]))]
     signed_headers: Vec<String>,
-    /// Whether the body must have the SHA-256 that the header `Digest` says; with a message signature, the
-    /// digest that a signed `Content-Digest` says.
+    /// Whether the body must match the SHA-256 in the header `Digest`; with a message signature, the digest in a
+    /// signed `Content-Digest`.
     #[schemars(extend("default" = false))]
     validate_request_body: bool,
     /// Largest body that is validated, in bytes; it is held in memory.

@@ -69,7 +69,7 @@ $ curl -s http://127.0.0.1:9080/ -H 'X-Token: eyJhbGciOiJkaXIiLCJraWQiOiJqYWNrIi
 /// has the secret.
 #[derive(Deserialize, JsonSchema)]
 struct JweDecrypt {
-    /// The field that holds the token, with or without `Bearer` before it.
+    /// The field with the token, with or without a `Bearer` prefix.
     #[schemars(extend("default" = "Authorization"))]
     header: String,
     /// The field in which the node gets the decrypted text. The node never gets this field from the client.

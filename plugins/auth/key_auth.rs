@@ -60,10 +60,10 @@ $ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
 /// no value never matches; an empty key does not match either.
 #[derive(Deserialize, JsonSchema)]
 struct KeyAuth {
-    /// The header that holds the key.
+    /// The header with the key.
     #[schemars(extend("default" = "apikey"))]
     header: FieldName,
-    /// The query argument that holds the key where the header is absent.
+    /// The query argument with the key, if the header is absent.
     #[schemars(extend("default" = "apikey"))]
     query: String,
     #[serde(flatten)]

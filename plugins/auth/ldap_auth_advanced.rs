@@ -118,13 +118,13 @@ struct Config {
     /// Milliseconds that a kept connection may idle.
     #[schemars(range(min = 1000), extend("default" = 60_000))]
     keepalive_timeout: u64,
-    /// Connections that each worker keeps.
+    /// Idle connections of each worker.
     #[schemars(range(min = 1), extend("default" = 5))]
     keepalive_pool_size: usize,
     /// Keeps connections apart from those that lead to the same directory under another name.
     #[schemars(length(min = 1, max = 256))]
     keepalive_pool_name: Option<String>,
-    /// Most entries that a search for a user may find; one is enough.
+    /// Maximum entries of a search for a user; one is enough.
     #[schemars(range(min = 2, max = 2_147_483_647), extend("default" = 2))]
     size_limit: u32,
     /// Seconds that the directory may search; 0 for as long as it likes.

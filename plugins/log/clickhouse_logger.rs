@@ -60,7 +60,7 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Servers, of which each batch goes to a random one.
+    /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Option<Vec<Address>>,
     /// The only server; replaced by `endpoint_addrs`.

@@ -71,7 +71,7 @@ struct Config {
     /// Bytes of a body that is masked; it is copied while it passes. A larger one is not logged.
     #[schemars(extend("exclusiveMinimum" = 0, "default" = 1_048_576))]
     max_body_size: usize,
-    /// Fields of a form that are logged at most; 0 for all.
+    /// Maximum logged fields of a form; 0 for all.
     #[schemars(extend("default" = 100))]
     max_req_post_args: usize,
 }

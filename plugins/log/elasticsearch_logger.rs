@@ -82,7 +82,7 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Servers, of which each batch goes to a random one.
+    /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1), inner(regex(pattern = "[^/]$")))]
     endpoint_addrs: Option<Vec<Address>>,
     /// The only server; replaced by `endpoint_addrs`.
@@ -115,7 +115,7 @@ fn closed(schema: &mut Schema) {
 
 #[derive(Deserialize, JsonSchema)]
 struct Field {
-    /// The index. `{…}` holds a format of strftime, for the time in UTC; variables are known as well.
+    /// The index. `{…}` contains a strftime format for the time in UTC; variables work as well.
     index: Index,
     /// Without effect: versions 5 and 6 get `_doc`.
     #[serde(rename = "type")]

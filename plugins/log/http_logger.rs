@@ -57,7 +57,7 @@ struct Config {
     uri: Address,
     /// Value of the `Authorization` field.
     auth_header: Option<Confidential>,
-    /// Seconds that connecting may take, and the whole exchange after that.
+    /// Timeout in seconds, for the connection and for the whole exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
     /// A batch is a JSON array (`json`), or one object a line (`new_line`).

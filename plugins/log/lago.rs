@@ -74,7 +74,7 @@ HTTP/1.1 200 OK
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("lago logger"), transform = of_a_call)]
 struct Config {
-    /// Servers, of which each call goes to a random one.
+    /// Servers; each call is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Vec<Address>,
     /// The path behind each of them.
@@ -88,8 +88,8 @@ struct Config {
     event_subscription_id: Template,
     /// The code of the billable metric.
     event_code: String,
-    /// Properties of an event by their names; values may have variables. A value none of whose variables exists
-    /// stays as it is written.
+    /// Properties of an event by their names; values may have variables. A value without any existing variable stays
+    /// as it is.
     #[schemars(extend("additionalProperties" = {"type": "string", "minLength": 1}))]
     event_properties: Option<BTreeMap<String, String>>,
     /// Checks the servers' certificates.

@@ -75,7 +75,7 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Servers, of which each batch goes to a random one.
+    /// Servers; each batch is sent to a random one.
     #[schemars(length(min = 1))]
     endpoint_addrs: Vec<Address>,
     /// The path behind each of them.
@@ -86,14 +86,13 @@ struct Config {
     tenant_id: String,
     /// Header fields of the requests; `Content-Type` and `X-Scope-OrgID` stay.
     headers: Option<OwnFields>,
-    /// Labels by their names; values may have variables. A value none of whose variables exists stays as it is
-    /// written.
+    /// Labels by their names; values may have variables. A value without any existing variable stays as it is.
     #[schemars(extend(
         "default" = {"job": "apisix"},
         "additionalProperties" = {"type": "string", "minLength": 1}
     ))]
     log_labels: BTreeMap<String, String>,
-    /// Sets of labels that entries have in an hour; of further ones, variables are left out.
+    /// Maximum sets of labels in an hour; beyond them variables are left out.
     #[schemars(range(min = 1), extend("default" = 1000, "own_default" = true))]
     max_label_sets: usize,
     /// Checks the servers' certificates.

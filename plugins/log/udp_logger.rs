@@ -60,7 +60,7 @@ struct Config {
     /// Its port.
     #[schemars(range(min = 1))]
     port: u16,
-    /// Seconds that finding the server may take, and sending a datagram.
+    /// Timeout in seconds, for name resolution and for sending a datagram.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
     #[serde(flatten)]

@@ -61,14 +61,13 @@ const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 /// the answer depends on the origin.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// `*` for all origins, `**` for all with the origin named in the answer, or a list with commas.
+    /// `*` for all origins, `**` for all with the origin in the response, or a list with commas.
     #[schemars(regex(pattern = ORIGINS), extend("default" = "*"))]
     allow_origins: String,
     /// Methods that pages may use: `*`, `**` for all by name, or a list with commas.
     #[schemars(extend("default" = "*"))]
     allow_methods: String,
-    /// Request headers that pages may set: `*`, `**` for those that are asked for, or a list with
-    /// commas.
+    /// Request headers that pages may set: `*`, `**` for the requested ones, or a list with commas.
     #[schemars(extend("default" = "*"))]
     allow_headers: String,
     /// Response headers that pages may read.
@@ -84,7 +83,7 @@ struct Config {
     /// with `$`, or `a.com` lets `https://a.com.example` in.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_regex: Option<Vec<Pattern>>,
-    /// Names of lists in the plugin's metadata, looked at first.
+    /// Names of lists in the plugin metadata, checked first.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_metadata: Option<Vec<String>>,
     /// Origins whose pages may read timings; as `allow_origins`.

@@ -98,20 +98,20 @@ const ANSWER_BYTES: usize = 1 << 20;
 struct Config {
     /// The service's URL, with `http` or `https`.
     uri: Service,
-    /// The method of the call; with `POST` the client's body goes with it.
+    /// The method of the call; `POST` includes the client's body.
     #[schemars(extend("default" = "GET"))]
     request_method: CallMethod,
     /// Fields of the client that the service gets.
     #[schemars(extend("default" = []))]
     request_headers: Vec<FieldName>,
-    /// Fields that the service gets besides; values may hold variables.
+    /// Additional fields for the service; values may contain variables.
     #[serde(default)]
     #[schemars(schema_with = "extra_fields_schema")]
     extra_headers: ExtraFields,
-    /// Fields of the service's answer that the node gets. It never gets these fields from the client.
+    /// Fields of the service's response for the node. It never gets these fields from the client.
     #[schemars(extend("default" = []))]
     upstream_headers: Vec<FieldName>,
-    /// Fields of the service's answer that a refused client gets.
+    /// Fields of the service's response for a refused client.
     #[schemars(extend("default" = []))]
     client_headers: Vec<FieldName>,
     /// Milliseconds for the call.
@@ -122,13 +122,13 @@ struct Config {
     /// Whether the service's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Whether requests pass where the service gives no answer.
+    /// Whether requests pass if the service does not respond.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
-    /// The answer where the service gives none.
+    /// Status if the service does not respond.
     #[schemars(range(min = 200, max = 599), extend("default" = 403))]
     status_on_error: u16,
-    /// Most bytes of a body that goes with the call.
+    /// Maximum bytes of a body in the call.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
     /// Cache of responses. Unset: the service is called for each request.

@@ -74,13 +74,13 @@ struct Config {
     /// Largest body, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
-    /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory: with the default,
+    /// Maximum values in a body, without names. A value takes up to a few hundred bytes of memory: with the default,
     /// values take about as much as the largest body.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
-    /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of
-    /// text. Schemas that contain themselves under `anyOf` or `not` may take twice as many with each level of
-    /// a body; ten million steps take a worker in the order of a second.
+    /// Maximum steps of one validation: one for each schema applied to a value, and for each 64 bytes of text.
+    /// Recursive schemas under `anyOf` or `not` may double the steps with each level of a body; ten million steps
+    /// take a worker about a second.
     #[schemars(range(min = 1), extend("default" = 4_000_000, "own_default" = true))]
     max_steps: u64,
     /// The status of a refusal.

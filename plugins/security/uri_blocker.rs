@@ -55,7 +55,7 @@ struct Config {
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 999), extend("default" = 403))]
     rejected_code: u16,
-    /// The message of a refusal; without it the refusal says its status only.
+    /// The message of a refusal; unset: only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
     /// Whether upper and lower case are the same.

@@ -56,9 +56,9 @@ struct Config {
     /// Status of requests that are not passed on.
     #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,
-    /// Body of such answers; none for a plain answer.
+    /// Body of these responses; unset: a plain response.
     break_response_body: Option<String>,
-    /// Header fields of such answers, if they have a body.
+    /// Header fields of these responses, if they have a body.
     break_response_headers: Option<LastFields>,
     /// Longest time for which nothing is passed on, in seconds.
     #[schemars(range(min = 3), extend("default" = 300))]

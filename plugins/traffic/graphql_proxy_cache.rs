@@ -67,8 +67,8 @@ Apisix-Cache-Status: BYPASS
 /// A mutation purges nothing, because its affected queries are unknown.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Where answers are kept, and for how long: `memory` for `cache_ttl`, `disk` as answers say themselves
-    /// (`X-Accel-Expires`, `Cache-Control`, `Expires`), else for the attribute `cache_ttl` of `proxy-cache`.
+    /// Storage and lifetime of responses: `memory` uses `cache_ttl`, `disk` the response's own lifetime
+    /// (`X-Accel-Expires`, `Cache-Control`, `Expires`), else the attribute `cache_ttl` of `proxy-cache`.
     #[schemars(extend("default" = "disk"))]
     cache_strategy: Strategy,
     /// The zone; it has to be one of the strategy.
@@ -91,7 +91,7 @@ impl Configuration for Config {}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
-    /// The most bytes that a query string or a body may have; a body is held in memory. More are answered 400.
+    /// Maximum bytes of a query string or body; a body is held in memory. A larger one gets 400.
     #[schemars(range(min = 1), extend("default" = 1_048_576))]
     max_size: usize,
 }

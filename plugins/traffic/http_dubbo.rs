@@ -74,7 +74,7 @@ struct HttpDubbo {
     /// The types of its parameters, as JVM descriptors: `Ljava/lang/Long;I` is a `Long` and an `int`.
     #[schemars(extend("default" = ""))]
     params_type_desc: Box<str>,
-    /// The field of a request that says whether its body is serialized: it is if the value is `true`.
+    /// The request field that marks a serialized body with the value `true`.
     serialization_header_key: Option<Box<str>>,
     /// Whether bodies are serialized; used where `serialization_header_key` is not set.
     #[schemars(extend("default" = false))]
@@ -82,13 +82,13 @@ struct HttpDubbo {
     /// Connect timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     connect_timeout: f64,
-    /// Milliseconds in which nothing of the answer comes.
+    /// Read timeout in milliseconds.
     #[schemars(range(min = 1), extend("default" = 6000))]
     read_timeout: f64,
     /// Milliseconds in which nothing of the call leaves.
     #[schemars(range(min = 1), extend("default" = 6000))]
     send_timeout: f64,
-    /// Most bytes of a body, which is held in memory.
+    /// Maximum bytes of a body, which is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
 }

@@ -61,7 +61,7 @@ const MOST_VALUES: usize = 10_000;
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["response_example"]}, {"required": ["response_schema"]}]))]
 struct Mock {
-    /// Seconds before the answer.
+    /// Delay of the response in seconds.
     #[schemars(extend("default" = 0))]
     delay: u64,
     /// Status.

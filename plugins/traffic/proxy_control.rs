@@ -38,8 +38,8 @@ struct ProxyControl {
     /// Whether the body is read first.
     #[schemars(extend("default" = true))]
     request_buffering: bool,
-    /// Bytes of a body that are held in memory at most. Of a longer one no more is waited for; its rest is
-    /// passed on as it comes. There are no temporary files.
+    /// Maximum bytes of a body in memory. The rest of a longer body is passed on as it arrives. There are no
+    /// temporary files.
     #[schemars(range(min = 1), extend("default" = 1_048_576, "own_default" = true))]
     max_buffered_size: usize,
 }

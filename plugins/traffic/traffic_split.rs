@@ -71,10 +71,10 @@ struct Config {
 
 #[derive(Deserialize, JsonSchema)]
 struct RuleConfig {
-    /// Conditions, one of which must hold; none for all requests.
+    /// Conditions; one must match. Unset: all requests.
     #[serde(rename = "match")]
     conditions: Option<Vec<Condition>>,
-    /// The upstreams that take turns.
+    /// The upstreams, chosen in turns by weight.
     #[schemars(length(min = 1, max = 20), extend("default" = [{"weight": 1}]))]
     weighted_upstreams: Vec<Weighted>,
 }

@@ -58,13 +58,13 @@ struct Config {
     /// The query. It has to be one that can be executed.
     #[schemars(length(min = 1, max = 1024))]
     query: String,
-    /// Names of variables that are taken from the request. One that is not there is left out.
+    /// Names of variables from the request; missing ones are left out.
     #[schemars(length(min = 1))]
     variables: Option<Vec<String>>,
     /// The operation that is executed, where the query has several definitions.
     #[schemars(length(min = 1, max = 1024))]
     operation_name: Option<String>,
-    /// Largest body, in bytes; it is held in memory. A larger one is answered 503.
+    /// Largest body, in bytes; it is held in memory. A larger one gets 503.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
 }

@@ -61,7 +61,7 @@ struct GrpcWeb {
     /// Names of the fields that pages of other origins may send.
     #[schemars(regex(pattern = "^[ -~]*$"), extend("default" = "content-type,x-grpc-web,x-user-agent"))]
     cors_allow_headers: String,
-    /// Most bytes of a request's body, as the client sends it.
+    /// Maximum bytes of a request's body, as the client sends it.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
 }

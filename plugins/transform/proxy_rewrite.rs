@@ -77,7 +77,7 @@ const METHODS: [&str; 14] = [
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 struct ProxyRewrite {
-    /// The new path, and with `?` the beginning of the query; may hold variables such as `$arg_a`.
+    /// The new path, and with `?` the beginning of the query; may contain variables such as `$arg_a`.
     #[schemars(with = "Option<String>", length(min = 1, max = 4096), regex(pattern = r"^\/.*"))]
     uri: Option<NewUri>,
     /// The new method.

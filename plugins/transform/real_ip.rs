@@ -63,17 +63,17 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 #[derive(Deserialize, JsonSchema)]
 struct RealIp {
     /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. Of
-    /// `http_forwarded`, an RFC 7239 list, it is what `for` says; only peers in the setting `trusted_addresses` may
-    /// send that field, the one of others is removed before plugins look.
+    /// `http_forwarded`, an RFC 7239 list, it is the value of `for`; only peers in the setting `trusted_addresses`
+    /// may send this field, it is removed from others before plugins run.
     #[schemars(length(min = 1))]
     source: VarName,
-    /// Peers that may say so. Without it, the setting `trusted_addresses` applies; if that is empty, all peers are
-    /// trusted.
+    /// Peers that may send the address. Without it, the setting `trusted_addresses` applies; if that is empty, all
+    /// peers are trusted.
     #[schemars(length(min = 1))]
     #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
     trusted_addresses: Option<Networks>,
-    /// Whether all peers are believed where neither this list nor the setting names any; true if left out, and false
-    /// with `profile: edge`. Sigma's own.
+    /// Whether all peers are trusted if both this list and the setting are empty; true by default, false with
+    /// `profile: edge`. Sigma's own.
     trust_any_peer: Option<bool>,
     /// For `X-Forwarded-For` and `Forwarded`: passes over trusted addresses from the right.
     #[schemars(extend("default" = false))]

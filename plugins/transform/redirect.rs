@@ -65,7 +65,8 @@ struct Redirect {
     /// The status with `uri` and `regex_uri`.
     #[schemars(range(min = 200, max = 999), extend("default" = 302))]
     ret_code: u16,
-    /// Where to; may hold variables such as `$uri`. `$request_uri` is the target as the client wrote it, with its query.
+    /// Target; may contain variables such as `$uri`. `$request_uri` is the target as the client sent it, with its
+    /// query.
     #[schemars(with = "Option<String>", length(min = 2))]
     uri: Option<Written<UriTemplate>>,
     /// A pattern and what its first match in the path becomes, with `$1` for its groups; paths without a

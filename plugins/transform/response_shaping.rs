@@ -78,13 +78,13 @@ struct Config {
     /// already is replaced.
     #[schemars(extend("default" = {}))]
     mapping: BTreeMap<FieldPath, String>,
-    /// The field that the answer is put into.
+    /// The field that contains the response.
     #[schemars(length(min = 1))]
     group: Option<String>,
-    /// Largest answer, in bytes; it is held in memory.
+    /// Largest response in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: usize,
-    /// Most values in an answer. A value takes up to a few hundred bytes of memory.
+    /// Maximum values in a response. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000))]
     max_body_values: usize,
 }

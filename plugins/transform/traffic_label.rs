@@ -59,18 +59,18 @@ $ curl -s -H 'X-Release: beta' http://127.0.0.1:9080/orders | grep -o '"x-releas
 /// fields leaves the request to the rules behind it: a share of the requests that gets no label.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// Rules, in the order in which they are asked.
+    /// Rules, in the order of evaluation.
     #[schemars(length(min = 1))]
     rules: Vec<Rule>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Rule {
-    /// The condition; without one the rule holds for all requests.
+    /// The condition; without one the rule applies to all requests.
     #[serde(rename = "match", default, deserialize_with = "condition")]
     #[schemars(length(min = 1), extend("items" = {"anyOf": [{"type": "array"}, {"type": "string"}]}))]
     condition: Option<Expr>,
-    /// Actions that take turns by weight.
+    /// Actions, chosen in turns by weight.
     #[schemars(length(min = 1))]
     actions: Vec<Action>,
 }

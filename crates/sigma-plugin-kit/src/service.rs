@@ -17,7 +17,7 @@ pub struct Keepalive {
     /// Milliseconds that a kept connection may idle.
     #[schemars(range(min = 1000), extend("default" = 60_000))]
     keepalive_timeout: u64,
-    /// Connections that each worker keeps.
+    /// Idle connections of each worker.
     #[schemars(range(min = 1), extend("default" = 5))]
     keepalive_pool: u64,
 }

@@ -145,8 +145,8 @@ impl TryFrom<String> for Callback {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {
-    /// Most bytes of all sessions of the gateway; one takes about 200. Beyond that those that were not used for the
-    /// longest time end.
+    /// Maximum bytes of all sessions of the gateway; one takes about 200. Beyond that the least recently used
+    /// sessions end.
     #[schemars(range(min = 65_536))]
     pub(super) session_bytes: usize,
 }

@@ -87,11 +87,11 @@ HTTP/1.1 200 OK
 struct Config {
     /// The field that names the user.
     username: String,
-    /// The file of the model; goes with `policy_path`.
+    /// The file of the model; requires `policy_path`.
     model_path: Option<String>,
     /// The file of the policy.
     policy_path: Option<String>,
-    /// The model as text; goes with `policy`.
+    /// The model as text; requires `policy`.
     model: Option<String>,
     /// The policy as text.
     policy: Option<String>,

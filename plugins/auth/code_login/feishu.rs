@@ -98,7 +98,7 @@ struct Config {
     secret_fallbacks: Vec<Confidential>,
     /// Where a request without a code is sent.
     redirect_uri: String,
-    /// The URI with which the code was asked for.
+    /// The URI that was used to request the code.
     auth_redirect_uri: String,
     /// The field with the code.
     #[schemars(extend("default" = "X-Feishu-Code"))]

@@ -78,7 +78,7 @@ struct Config {
     /// those that are offered.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = ["auth"]))]
     qop: Vec<Qop>,
-    /// Most bytes of a body that is part of a digest; it is held in memory. A larger one is answered 413.
+    /// Maximum bytes of a body that is part of a digest; it is held in memory. A larger one gets 413.
     #[schemars(range(min = 1), extend("default" = 1_048_576))]
     max_req_body_size: usize,
     /// Whether clients may send a digest instead of the name. A consumer that is new is known by it after some
@@ -88,8 +88,8 @@ struct Config {
     /// Seconds for which a nonce may be used.
     #[schemars(range(min = 1, max = 86_400), extend("default" = 300))]
     nonce_lifetime: u64,
-    /// Secret for nonces. Gateways that have the same secret take each other's nonces, and a request can then be
-    /// repeated once to each of them. Without one a gateway makes up its own when it starts.
+    /// Secret for nonces. Gateways with the same secret accept each other's nonces, and a request can then be
+    /// repeated once to each of them. Without one a gateway generates its own at its start.
     #[schemars(length(min = 16))]
     nonce_secret: Option<Confidential>,
     #[serde(flatten)]

@@ -36,14 +36,14 @@ pub(super) struct Consumer {
     /// The algorithm that tokens are signed with.
     #[schemars(extend("default" = "HS256"))]
     algorithm: Algorithm,
-    /// Without effect, as in APISIX: tokens are issued elsewhere, and end when their own `exp` says so.
+    /// Without effect, as in APISIX: tokens are issued elsewhere, and their own `exp` counts.
     #[serde(rename = "exp")]
     #[schemars(range(min = 1), extend("default" = 86400))]
     _exp: u64,
     /// Whether `secret` is written in base64.
     #[schemars(extend("default" = false))]
     base64_secret: bool,
-    /// Seconds by which clocks may differ when `exp` and `nbf` are looked at.
+    /// Tolerated clock difference in seconds for `exp` and `nbf`.
     #[schemars(extend("default" = 0))]
     lifetime_grace_period: u64,
     /// Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be
@@ -54,20 +54,20 @@ pub(super) struct Consumer {
     #[schemars(length(min = 1))]
     issuer: Option<String>,
     /// The URL of a set of keys (RFC 7517), instead of `public_key`. It is fetched when a token needs it, and again
-    /// when a token names a key that is not in it; redirects are not followed. Symmetric and private keys in it, RSA
-    /// keys under 2,048 bits and those that are not for signatures are left out.
+    /// when a token names a key that is not in it; redirects are not followed. Ignored are symmetric and private
+    /// keys, RSA keys under 2,048 bits, and keys that are not for signatures.
     jwks_uri: Option<Address>,
-    /// Whether the certificate of `jwks_uri` is verified, by the authorities of the system; true if left out.
+    /// Whether the certificate of `jwks_uri` is verified, by the authorities of the system; true by default.
     jwks_ssl_verify: Option<bool>,
-    /// Seconds that fetching the keys may take; 3 if left out.
+    /// Timeout in seconds for fetching the keys; 3 by default.
     #[schemars(range(min = 1, max = 60))]
     jwks_timeout: Option<u64>,
     /// Seconds after which the keys are fetched again; 3600 by default.
     #[schemars(range(min = 1))]
     jwks_max_age: Option<u64>,
-    /// Seconds that the keys are used beyond that where the issuer gives no new ones; 86400 if left out.
+    /// Seconds for which old keys are still used if the issuer is unreachable; 86400 by default.
     jwks_stale_if_error: Option<u64>,
-    /// Seconds between two fetches, at least, whatever clients send; 5 if left out.
+    /// Minimum seconds between two fetches, regardless of clients; 5 by default.
     #[schemars(range(min = 1))]
     jwks_cooldown: Option<u64>,
 }

@@ -87,16 +87,16 @@ WWW-Authenticate: Bearer realm="jwt"
 /// any time. With `key_claim_name: iss` such a consumer is an issuer, and represents all users with its tokens.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The header that holds the token, with or without `Bearer` before it.
+    /// The header with the token, with or without a `Bearer` prefix.
     #[schemars(extend("default" = "authorization"))]
     header: FieldName,
-    /// The query argument that holds the token where the header is absent.
+    /// The query argument with the token, if the header is absent.
     #[schemars(extend("default" = "jwt"))]
     query: String,
-    /// The cookie that holds the token where header and argument are absent.
+    /// The cookie with the token, if header and argument are absent.
     #[schemars(extend("default" = "jwt"))]
     cookie: String,
-    /// The claim that holds the consumer's key.
+    /// The claim with the consumer's key.
     #[schemars(length(min = 1), extend("default" = "key"))]
     key_claim_name: String,
     /// Whether later plugins find the claims, as JSON, in the variable `jwt_auth_payload`.
@@ -105,7 +105,7 @@ struct Config {
     /// Claims that must be present, and in time. If empty, those that are present must be in time.
     #[schemars(extend("uniqueItems" = true))]
     claims_to_verify: Option<Vec<Claim>>,
-    /// Whether a token must have `exp`; false if left out, and true with `profile: edge`. Sigma's own.
+    /// Whether a token must have `exp`; false by default, true with `profile: edge`. Sigma's own.
     require_exp: Option<bool>,
     /// Whom a token may be for: its claim `aud` must name one of these.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]

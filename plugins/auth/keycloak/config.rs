@@ -38,10 +38,10 @@ pub(super) struct Config {
     /// The URL of the resource registration endpoint, instead of the one in the document.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) resource_registration_endpoint: Option<Service>,
-    /// The grant that is asked for.
+    /// The requested grant.
     #[schemars(extend("default" = "urn:ietf:params:oauth:grant-type:uma-ticket"))]
     pub(super) grant_type: GrantType,
-    /// Whether a request that needs no permission is refused, or Keycloak is asked about it all the same.
+    /// Whether a request without a required permission is refused, or checked by Keycloak as well.
     #[schemars(extend("default" = "ENFORCING"))]
     pub(super) policy_enforcement_mode: EnforcementMode,
     /// Permissions that each request needs: `resource` or `resource#scope`.
@@ -59,7 +59,7 @@ pub(super) struct Config {
     /// Whether Keycloak's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Seconds for which the document and the gateway's own token are kept at most.
+    /// Maximum lifetime of the cached document and of the gateway's own token in seconds.
     #[schemars(range(min = 1), extend("default" = 86_400))]
     pub(super) cache_ttl_seconds: u64,
     #[serde(flatten)]
@@ -67,7 +67,7 @@ pub(super) struct Config {
     /// Where a client is sent that may not pass.
     #[schemars(length(min = 1, max = 2048))]
     pub(super) access_denied_redirect_uri: Option<String>,
-    /// Seconds for which a token of the gateway lives that does not say so.
+    /// Lifetime in seconds of a token of the gateway without an expiry.
     #[schemars(range(min = 1), extend("default" = 300))]
     pub(super) access_token_expires_in: u64,
     /// Seconds before its end from which on it is not used.
@@ -84,7 +84,7 @@ pub(super) struct Config {
     /// The path, with its query if there is one, at which clients get tokens for a name and a password.
     #[schemars(length(min = 1, max = 4096))]
     pub(super) password_grant_token_generation_incoming_uri: Option<String>,
-    /// Most bytes of such a form.
+    /// Maximum bytes of such a form.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_req_body_size: usize,
 }

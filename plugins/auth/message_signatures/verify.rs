@@ -30,7 +30,7 @@ pub(crate) struct Rules {
     /// The application that the signature must be made for: its parameter `tag`.
     #[schemars(length(min = 1, max = 256))]
     tag: Option<String>,
-    /// Whether a signature needs a `nonce`, and is taken once by this gateway.
+    /// Whether a signature needs a `nonce`, and is accepted once by this gateway.
     #[schemars(extend("default" = false))]
     require_nonce: bool,
     /// Whether a signature in `Authorization` is accepted instead of these fields.

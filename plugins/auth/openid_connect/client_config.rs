@@ -67,9 +67,9 @@ pub(super) struct ParConfig {
     /// Whether it is.
     #[schemars(extend("default" = false))]
     pub(super) enabled: bool,
-    /// Where it is left, if not where the provider's document says.
+    /// The endpoint, instead of the one in the provider's document.
     pub(super) endpoint: Option<Address>,
-    /// How the gateway says who it is there; as it does where it asks for tokens, if left out.
+    /// Client authentication there; default: the same as at the token endpoint.
     pub(super) endpoint_auth_method: Option<AuthMethod>,
 }
 

@@ -29,10 +29,10 @@ use sigma_plugin_kit::service::{cleartext, unverified};
 pub(super) struct Config {
     /// The name under which the provider knows the gateway.
     pub(super) client_id: String,
-    /// The secret that goes with it.
+    /// The client's secret.
     pub(super) client_secret: Option<Confidential>,
-    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`. Needed unless tokens
-    /// alone are taken (`bearer_only`), which `public_key` verifies.
+    /// The URL of the provider's document: its issuer, and `/.well-known/openid-configuration`. Required, except with
+    /// `bearer_only` and `public_key`.
     #[serde(default, deserialize_with = "address_or_none")]
     #[schemars(with = "Option<String>")]
     pub(super) discovery: Option<Address>,
@@ -50,12 +50,12 @@ pub(super) struct Config {
     /// Seconds for each question to the provider; thousands are milliseconds.
     #[schemars(range(min = 1), extend("default" = 3))]
     pub(super) timeout: u64,
-    /// Where the provider is asked about tokens, if not where its document says.
+    /// The introspection endpoint, instead of the one in the document.
     pub(super) introspection_endpoint: Option<Address>,
-    /// How the gateway says who it is when it asks about a token.
+    /// Client authentication of the gateway at the introspection endpoint.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) introspection_endpoint_auth_method: AuthMethod,
-    /// How the gateway says who it is when it asks for tokens.
+    /// Client authentication of the gateway at the token endpoint.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) token_endpoint_auth_method: AuthMethod,
     /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
@@ -64,9 +64,9 @@ pub(super) struct Config {
     /// Id of this key at the provider (`kid`).
     #[schemars(length(min = 1))]
     pub(super) client_rsa_private_key_id: Option<String>,
-    /// Signature algorithm of the gateway's client assertions. RS256 or HS256, if left out, as the method wants it.
+    /// Signature algorithm of the gateway's client assertions. Default: RS256 or HS256, by the method.
     pub(super) client_jwt_assertion_alg: Option<AssertionAlgorithm>,
-    /// For whom it is signed; for the endpoint that is asked, if left out.
+    /// Audience of the assertion; default: the called endpoint.
     #[schemars(length(min = 1))]
     pub(super) client_jwt_assertion_audience: Option<String>,
     /// Seconds that it is good for.
@@ -84,12 +84,12 @@ pub(super) struct Config {
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "apisix"))]
     pub(super) realm: String,
-    /// The path that ends a session. A browser's request for a page of another site is answered 403. A copy of a
-    /// session in cookies stays good until it idles out; one in Redis ends.
+    /// The path that ends a session. A browser's request from a page of another site gets 403. A copy of a session in
+    /// cookies stays valid until its idle timeout; a session in Redis ends.
     #[schemars(extend("default" = "/logout"))]
     pub(super) logout_path: String,
-    /// Where the provider sends browsers back to: a URL or a path, which must lead to this route. If left out, the
-    /// path that was asked for with `/.apisix/redirect` behind it.
+    /// The redirect URI for the provider: a URL or a path, which must lead to this route. Default: the requested path
+    /// with `/.apisix/redirect` appended.
     #[schemars(length(min = 1))]
     pub(super) redirect_uri: Option<String>,
     /// Treatment of a request without a session: redirect to the login, refusal, or passing without a user.
@@ -104,15 +104,15 @@ pub(super) struct Config {
     /// Whether tokens are verified with the keys that the provider publishes.
     #[schemars(extend("default" = false))]
     pub(super) use_jwks: bool,
-    /// The algorithm that tokens must be signed with. If left out, any with a public key.
+    /// Required signature algorithm of tokens. Default: any with a public key.
     pub(super) token_signing_alg_values_expected: Option<Algorithm>,
     /// The path to which the provider posts logout tokens, by which it ends sessions itself (OpenID Connect
     /// Back-Channel Logout). For sessions in Redis.
     pub(super) backchannel_logout_path: Option<String>,
-    /// Where the browser goes after it has logged out.
+    /// Redirect target after a logout.
     #[schemars(length(min = 1))]
     pub(super) post_logout_redirect_uri: Option<String>,
-    /// Whether a code can only be exchanged by who asked for it (RFC 7636).
+    /// Whether to use PKCE (RFC 7636).
     #[schemars(extend("default" = false))]
     pub(super) use_pkce: bool,
     /// Whether an ID token must be of the very login that it comes from (`nonce`).
@@ -125,11 +125,11 @@ pub(super) struct Config {
     /// Whether tokens are given back at the provider when the user logs out (RFC 7009).
     #[schemars(extend("default" = false))]
     pub(super) revoke_tokens_on_logout: bool,
-    /// Whether an ID token without a signature is taken, if it comes from the provider itself over verified TLS.
+    /// Whether an ID token without a signature is accepted, if it comes from the provider itself over verified TLS.
     #[schemars(extend("default" = false))]
     pub(super) accept_none_alg: bool,
-    /// Whether an ID token with an algorithm that is not known here is taken, if it comes from the provider itself
-    /// over verified TLS (OpenID Connect Core §3.1.3.7).
+    /// Whether an ID token with an unsupported algorithm is accepted, if it comes from the provider itself over
+    /// verified TLS (OpenID Connect Core §3.1.3.7).
     #[schemars(extend("default" = true))]
     pub(super) accept_unsupported_alg: bool,
     /// Without effect: a worker stores only that the signature of a token is valid, while the key is in use.
@@ -170,7 +170,7 @@ pub(super) struct Config {
     #[serde(default)]
     #[schemars(schema_with = "texts_schema")]
     pub(super) authorization_params: Option<BTreeMap<String, Value>>,
-    /// Seconds that an access token is good for where the provider does not say.
+    /// Lifetime of an access token in seconds, if the provider does not send it.
     #[schemars(range(min = 1), extend("default" = 3600, "own_default" = true))]
     pub(super) access_token_expires_in: u64,
     /// Seconds after which a browser is sent to the provider again, which does not ask the user (`prompt=none`).
@@ -179,13 +179,13 @@ pub(super) struct Config {
     /// Seconds before its end at which an access token counts as ended.
     #[schemars(extend("default" = 0))]
     pub(super) access_token_expires_leeway: u64,
-    /// Seconds that the provider's word on a token is believed at most; 0 for as long as the token is good.
+    /// Maximum seconds for which an introspection result is used; 0: until the token expires.
     #[schemars(extend("default" = 0))]
     pub(super) introspection_interval: u64,
     /// Member of the introspection response with the expiry: `exp`, or a member that has seconds from now.
     #[schemars(length(min = 1), extend("default" = "exp", "own_default" = true))]
     pub(super) introspection_expiry_claim: String,
-    /// Fields of the request that go along when the provider is asked about a token.
+    /// Request fields that are sent along to the introspection endpoint.
     #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
     pub(super) introspection_addon_headers: Option<Vec<String>>,
     /// Seconds by which clocks may differ.
@@ -202,7 +202,7 @@ pub(super) struct Config {
     pub(super) jwk_cooldown: u64,
     /// How those who have logged in are known again.
     pub(super) session: Option<SessionConfig>,
-    /// Content of a session. All of it if left out; less makes a smaller cookie.
+    /// Content of a session. Default: all of it; less makes a smaller cookie.
     #[schemars(extend("own_default" = true))]
     pub(super) session_contents: Option<SessionContents>,
 }
@@ -244,14 +244,14 @@ pub(super) struct ClaimValidator {
 
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(super) struct IssuerValidator {
-    /// The issuers. If left out, the one of the document.
+    /// The issuers. Default: the issuer in the document.
     #[schemars(length(min = 1))]
     pub(super) valid_issuers: Option<Vec<String>>,
 }
 
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(super) struct AudienceValidator {
-    /// The claim that says so.
+    /// The claim with the audience.
     #[schemars(extend("default" = "aud"))]
     pub(super) claim: String,
     /// Whether it must be there.

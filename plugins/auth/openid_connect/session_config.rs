@@ -21,10 +21,10 @@ pub(super) struct SessionConfig {
     /// The paths for which browsers send it.
     #[schemars(regex(pattern = r"^/[!-:<-~]*$"), extend("default" = "/", "own_default" = true))]
     pub(super) cookie_path: String,
-    /// The domain for whose hosts browsers send it; only for the host that set it, if left out.
+    /// `Domain` of the cookie; default: only the host that set it.
     #[schemars(regex(pattern = r"^[A-Za-z0-9.-]+$"))]
     pub(super) cookie_domain: Option<String>,
-    /// Whether browsers send it over TLS alone; if left out, where the request came over TLS.
+    /// `Secure` of the cookie; default: set if the request came over TLS.
     pub(super) cookie_secure: Option<bool>,
     /// Whether scripts cannot read it.
     #[schemars(extend("default" = true, "own_default" = true))]
@@ -39,14 +39,14 @@ pub(super) struct SessionConfig {
     /// Seconds after the last renewal after which a session ends; use renews it in time. 0 for never.
     #[schemars(extend("default" = 3600, "own_default" = true))]
     pub(super) rolling_timeout: u64,
-    /// Seconds after which a session ends, whatever happens; 0 for never. A day, if left out.
+    /// Maximum lifetime of a session in seconds; 0 for no limit. Default: one day.
     absolute_timeout: Option<u64>,
     /// APISIX's former form of `absolute_timeout`.
     cookie: Option<CookieConfig>,
-    /// Where sessions are kept: in the cookie itself, or in Redis.
+    /// Storage of sessions: in the cookie itself, or in Redis.
     #[schemars(extend("default" = "cookie"))]
     pub(super) storage: Storage,
-    /// The Redis server that keeps them.
+    /// The Redis server for sessions.
     pub(super) redis: Option<RedisConfig>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct RedisConfig {
     /// Milliseconds to connect.
     #[schemars(range(min = 1), extend("default" = 1000))]
     connect_timeout: u64,
-    /// Milliseconds to send; the longer one of this and `read_timeout` is for question and answer.
+    /// Timeout of sending in milliseconds; the longer one of this and `read_timeout` is for a command with its reply.
     #[schemars(range(min = 1), extend("default" = 1000))]
     send_timeout: u64,
     /// Timeout in milliseconds for a response.

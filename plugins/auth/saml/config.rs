@@ -35,7 +35,8 @@ pub(super) struct Config {
     pub(super) sp_issuer: String,
     /// The URL at the provider to which browsers are sent, to log in and out; without a query.
     pub(super) idp_uri: ProviderUrl,
-    /// The name of the provider (entity ID). If it is left out, everybody who signs with the key of `idp_cert` is the provider.
+    /// The name of the provider (entity ID). Default: every message signed with the key of `idp_cert` counts as the
+    /// provider's.
     #[schemars(length(min = 1))]
     pub(super) idp_issuer: Option<String>,
     /// The certificate with the key that the provider signs with, PEM; or several, while it changes its key. Keys in
@@ -45,7 +46,7 @@ pub(super) struct Config {
     pub(super) sp_cert: String,
     /// The RSA key that requests are signed with, with SHA-512; PEM.
     pub(super) sp_private_key: Confidential,
-    /// Where browsers come back with the provider's answer: a path on this route, or a whole URL.
+    /// Return address of browsers with the provider's response: a path on this route, or a whole URL.
     pub(super) login_callback_uri: Callback,
     /// The path that ends a session.
     pub(super) logout_uri: PagePath,
@@ -54,14 +55,14 @@ pub(super) struct Config {
     /// Where browsers are sent after a logout.
     #[schemars(length(min = 1))]
     pub(super) logout_redirect_uri: String,
-    /// How the provider is to send its answer. A form (`HTTP-POST`) needs a cookie that browsers send from other
-    /// sites too, and therefore over TLS alone.
+    /// Binding for the provider's response. A form (`HTTP-POST`) needs a cookie that browsers send from other sites
+    /// too, and therefore over TLS alone.
     #[schemars(extend("default" = "HTTP-Redirect"))]
     pub(super) auth_protocol_binding_method: Binding,
     /// Secret that encrypts sessions.
     #[schemars(length(min = 8, max = 32))]
     pub(super) secret: Confidential,
-    /// Former values of `secret`, whose sessions still hold.
+    /// Former values of `secret`; their sessions stay valid.
     #[serde(default)]
     #[schemars(inner(length(min = 8, max = 32)))]
     #[schemars(extend("own_default" = true))]
@@ -173,7 +174,8 @@ impl TryFrom<String> for Callback {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Attributes {
-    /// Most bytes of a message of the provider, once it is decoded and inflated. An answer with a hundred groups has about 20,000.
+    /// Maximum bytes of a message of the provider, decoded and inflated. A response with a hundred groups has about
+    /// 20,000.
     #[schemars(range(min = 4096, max = 4_194_304))]
     pub(super) message_bytes: usize,
 }

@@ -92,7 +92,7 @@ struct Config {
     aws_sigv4: Option<AwsSigv4>,
     /// An HTTP message signature (RFC 9421).
     message_signature: Option<MessageSignature>,
-    /// The answer where there is no token.
+    /// Status without a token.
     #[schemars(range(min = 400, max = 599), extend("default" = 503))]
     status_on_error: u16,
 }
@@ -317,7 +317,7 @@ impl Shared {
         Ok(Shared { way, status_on_error: config.status_on_error })
     }
 
-    /// The answer where there is no token.
+    /// Status without a token.
     fn fail(&self) -> Step {
         let reply = Reply::new(self.status_on_error);
         reply

@@ -37,7 +37,7 @@ pub(super) struct MessageSignature {
     /// The application that the signature is for: its parameter `tag`.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     tag: Option<String>,
-    /// Seconds after which the signature has expired; it says nothing of that if this is left out.
+    /// Lifetime of the signature in seconds; unset: no `expires`.
     #[schemars(range(min = 1, max = 86_400))]
     expires: Option<u32>,
     /// Whether the body is bound by a `Content-Digest`, which is signed; it is then read before it is sent.

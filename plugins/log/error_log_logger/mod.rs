@@ -86,10 +86,10 @@ struct Metadata {
     /// them.
     #[schemars(extend("default" = "WARN"))]
     level: Level,
-    /// Seconds that connecting to the server may take, and an exchange after that.
+    /// Timeout in seconds, for the connection and for an exchange.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
-    /// Seconds for which a connection over TCP is kept for the next batch.
+    /// Idle time in seconds of a TCP connection before it is closed.
     #[schemars(range(min = 1), extend("default" = 30))]
     keepalive: u64,
     #[serde(flatten)]

@@ -33,7 +33,7 @@ pub(super) struct Targets {
     clickhouse: Option<Clickhouse>,
     /// A topic of Kafka.
     kafka: Option<Kafka>,
-    /// The server over TCP in an older form; `tcp` has taken its place.
+    /// The server over TCP in an older form; replaced by `tcp`.
     host: Option<Host>,
     /// Its port.
     #[schemars(range(min = 1))]

@@ -45,7 +45,7 @@ pub(super) struct AuthConfig {
     /// Where tokens are had.
     #[schemars(extend("default" = TOKEN_URI))]
     token_uri: Address,
-    /// Scopes of the token; `scopes` goes before it.
+    /// Scopes of the token; `scopes` has precedence.
     #[schemars(length(min = 1), extend("uniqueItems" = true, "default" = [
         "https://www.googleapis.com/auth/logging.read",
         "https://www.googleapis.com/auth/logging.write",

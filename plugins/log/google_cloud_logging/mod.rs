@@ -68,7 +68,7 @@ struct Config {
     /// Checks the certificates of the service.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
-    /// Seconds that connecting to the service may take, and the exchange after that.
+    /// Timeout in seconds, for the connection and for the exchange.
     #[schemars(range(min = 1), extend("default" = 10, "own_default" = true))]
     timeout: u64,
     /// The monitored resource of the entries.

@@ -88,11 +88,11 @@ struct Config {
     /// Whether the leader of the partition has to have a message (1), or all replicas that are in sync (-1).
     #[schemars(extend("default" = 1, "enum" = [1, -1]))]
     required_acks: i16,
-    /// Seconds that connecting to a broker may take, and each answer.
+    /// Timeout in seconds, for the connection to a broker and for each response.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
-    /// The message: a JSON entry, or the head of the request as text (`origin`), with the body behind it if
-    /// `include_req_body` says so.
+    /// The message: a JSON entry, or the head of the request as text (`origin`), followed by the body with
+    /// `include_req_body`.
     #[schemars(extend("default" = "default"))]
     meta_format: MetaFormat,
     /// Encrypts connections.

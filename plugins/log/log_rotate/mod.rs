@@ -82,14 +82,14 @@ struct Settings {
     /// Seconds between rotations, which are at its multiples since 1970.
     #[schemars(range(min = 1))]
     interval: u64,
-    /// Rotated files that are kept of each log.
+    /// Number of rotated files of each log.
     #[schemars(range(min = 1))]
     max_kept: usize,
     /// Bytes of a file from which on it is rotated before its time; none if it is not positive.
     max_size: i64,
     /// Makes a `.tar.gz` of each rotated file.
     enable_compression: bool,
-    /// Milliseconds that this may take; a file that takes longer stays as it is.
+    /// Timeout in milliseconds; a file that takes longer stays uncompressed.
     #[schemars(range(min = 1))]
     timeout: u64,
 }

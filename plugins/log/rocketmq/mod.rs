@@ -73,7 +73,7 @@ HTTP/1.1 200 OK
 struct Config {
     #[serde(flatten)]
     entry: EntryConfig,
-    /// Name servers, each `host:port`. The next one is asked if one does not answer.
+    /// Name servers, each `host:port`. If one does not respond, the next one is used.
     #[schemars(with = "Vec<String>", length(min = 1))]
     nameserver_list: Vec<Address>,
     /// The topic.
@@ -82,11 +82,11 @@ struct Config {
     key: Option<String>,
     /// Their tag, by which consumers choose.
     tag: Option<String>,
-    /// The message: a JSON entry, or the head of the request as text (`origin`), with the body behind it if
-    /// `include_req_body` says so.
+    /// The message: a JSON entry, or the head of the request as text (`origin`), followed by the body with
+    /// `include_req_body`.
     #[schemars(extend("default" = "default"))]
     meta_format: MetaFormat,
-    /// Seconds that connecting to a server may take, and each answer.
+    /// Timeout in seconds, for the connection to a server and for each response.
     #[schemars(range(min = 1), extend("default" = 3))]
     timeout: u64,
     /// Encrypts connections.

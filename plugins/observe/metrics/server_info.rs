@@ -47,7 +47,7 @@ impl Plugin for ServerInfo {}
 #[derive(Deserialize, JsonSchema)]
 #[serde(default)]
 struct Attributes {
-    /// Seconds after which the record is gone if the gateway does not say any more that it is there.
+    /// Seconds after which the record expires if the gateway does not renew it.
     #[schemars(range(min = 3, max = 86_400))]
     report_ttl: u32,
 }

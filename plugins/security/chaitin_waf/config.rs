@@ -22,7 +22,7 @@ use sigma_plugin_kit::condition;
 pub(super) struct Config {
     /// Action on attacks. Unset: `mode` of the plugin metadata, or else `monitor`.
     mode: Option<Mode>,
-    /// Which requests a detector is asked about: those for which one of these holds. Unset or empty: all.
+    /// Conditions for requests to check; one must match. Unset or empty: all requests.
     #[serde(rename = "match")]
     pub(super) matching: Option<Vec<Match>>,
     /// Whether the response has the result, in `X-APISIX-CHAITIN-WAF` and similar fields.
@@ -44,7 +44,7 @@ pub(super) struct Metadata {
     nodes: Vec<Node>,
     /// Action on attacks for routes without a setting.
     mode: Option<Mode>,
-    /// How they are asked.
+    /// Settings for calls.
     config: Option<Shared>,
 }
 
@@ -132,10 +132,10 @@ struct Numbers {
     /// Milliseconds until the verdict has come; 1000 if unset.
     #[schemars(range(min = 1, max = 600_000))]
     read_timeout: Option<u64>,
-    /// Most KB of a body that a detector sees; 1024 if unset.
+    /// Maximum KB of a body for a detector; 1024 if unset.
     #[schemars(range(min = 1, max = 65_536))]
     req_body_size: Option<usize>,
-    /// Connections to a detector that each worker keeps; 256 if unset.
+    /// Idle connections of each worker to a detector; 256 if unset.
     #[schemars(range(min = 1))]
     keepalive_size: Option<u32>,
     /// Milliseconds that a kept connection may idle; 60000 if unset.

@@ -128,10 +128,10 @@ struct Config {
     /// Whether the node gets `x-envoy-auth-failure-mode-allowed: true` with such a request.
     #[schemars(extend("default" = false))]
     failure_mode_allow_header_add: bool,
-    /// The answer where the authoriser gives no decision.
+    /// Status without a decision of the authoriser.
     #[schemars(range(min = 200, max = 599), extend("default" = 403))]
     status_on_error: u16,
-    /// Has the authoriser see the request's body, which is read before it is asked.
+    /// Sends the request's body to the authoriser; it is read first.
     with_request_body: Option<BodyRules>,
     /// Additional values for the authoriser, with variables.
     context_extensions: Option<BTreeMap<String, Template>>,
@@ -155,7 +155,7 @@ struct Config {
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 struct BodyRules {
-    /// Most bytes of a body that the authoriser sees; a larger one is answered 413.
+    /// Maximum bytes of a body for the authoriser; a larger one gets 413.
     #[schemars(range(min = 1, max = 67_108_864))]
     max_request_bytes: usize,
     /// Whether it is shown the beginning of a larger one instead. By `x-envoy-auth-partial-body` it learns whether

@@ -162,7 +162,7 @@ struct Config {
     /// Milliseconds to wait for it.
     #[schemars(range(min = 1000, max = 60_000), extend("default" = 10_000))]
     timeout: u64,
-    /// Whether a refusal says what does not fit.
+    /// Whether a refusal has the reasons.
     #[schemars(extend("default" = false))]
     verbose_errors: bool,
     /// Whether bodies are left alone.
@@ -189,17 +189,17 @@ struct Config {
     /// Largest body, in bytes; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: u64,
-    /// Validates answers too. One that does not fit is an error in the log (`report`), or replaced by a 502 (`refuse`);
+    /// Validates responses too. An invalid one is logged as an error (`report`), or replaced by a 502 (`refuse`);
     /// both are in the metric `oas_validator_answer_problems_total`. Sigma's own.
     validate_responses: Option<Verdict>,
-    /// Largest body of an answer that is looked at, in bytes, also when it is decoded; it is held in memory.
+    /// Largest checked response body in bytes, also after decoding; it is held in memory.
     #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     max_resp_body_size: usize,
-    /// Most values in a body, names not counted. A value takes up to a few hundred bytes of memory.
+    /// Maximum values in a body, without names. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
-    /// Most steps of one validation: one for each schema that is applied to a value, and for each 64 bytes of text.
-    /// Ten million take a worker in the order of a second.
+    /// Maximum steps of one validation: one for each schema applied to a value, and for each 64 bytes of text. Ten
+    /// million take a worker about a second.
     #[schemars(range(min = 1), extend("default" = 4_000_000, "own_default" = true))]
     max_steps: u64,
 }

@@ -128,7 +128,7 @@ struct Config {
     /// Whether the agent gets the body, as text.
     #[schemars(extend("default" = false, "own_default" = true))]
     with_body: bool,
-    /// Most bytes of a body that goes with the call; a larger one is answered 413.
+    /// Maximum bytes of a body in the call; a larger one gets 413.
     #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576, "own_default" = true))]
     max_req_body_size: usize,
     /// Fields of the decision that the node gets. It never gets these fields from the client.

@@ -118,7 +118,7 @@ impl Configuration for Config {
 /// Policies, and the action on requests that they match.
 #[derive(Deserialize, JsonSchema)]
 struct Rules {
-    /// Whether a match lets a request pass, or keeps it out.
+    /// Whether a match permits or refuses a request.
     #[schemars(extend("default" = "ALLOW"))]
     #[serde(default)]
     action: Action,

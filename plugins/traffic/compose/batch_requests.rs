@@ -89,13 +89,13 @@ struct Attributes {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Limits {
-    /// Most bytes of the body that has the requests.
+    /// Maximum bytes of the body with the requests.
     #[schemars(extend("exclusiveMinimum" = 0))]
     max_body_size: u64,
-    /// Most requests of a batch. APISIX has 1000, each of which passes all plugins of its route.
+    /// Maximum requests of a batch. APISIX has 1000, each of which passes all plugins of its route.
     #[schemars(extend("exclusiveMinimum" = 0))]
     max_pipeline_items: u64,
-    /// Most bytes of the bodies of all answers of a batch together.
+    /// Maximum bytes of all response bodies of a batch together.
     #[schemars(range(min = 1), extend("own_default" = true))]
     max_response_size: u64,
 }

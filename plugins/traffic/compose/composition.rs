@@ -68,7 +68,7 @@ struct Config {
     /// The calls.
     #[schemars(length(min = 1, max = 64))]
     calls: Vec<CallConf>,
-    /// Milliseconds that each call may take.
+    /// Timeout of each call in milliseconds.
     #[serde(default = "timeout")]
     #[schemars(range(min = 1))]
     timeout: u64,
@@ -77,10 +77,11 @@ struct Config {
     #[serde(default = "max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
-    /// The body of the answer, as a template of `body-transformer`: answers are in `calls`, variables in `_ctx.var`.
+    /// The body of the response, as a template of `body-transformer`: responses are in `calls`, variables in
+    /// `_ctx.var`.
     #[schemars(length(min = 1))]
     template: Option<String>,
-    /// The type of the answer.
+    /// The media type of the response.
     #[serde(default = "content_type")]
     #[schemars(regex(pattern = r"^[!-~ ]+$"))]
     content_type: String,

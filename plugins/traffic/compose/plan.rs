@@ -31,9 +31,9 @@ pub(super) struct CallConf {
     /// The method.
     #[serde(default)]
     method: CallMethod,
-    /// The path that the gateway is asked for, without a query. It may have variables (`${arg_id}`), and parts of
-    /// the answers of other calls (`${calls.user.address.id}`), which are JSON. Each must have a value, which stays
-    /// within one segment of the path.
+    /// The requested path, without a query. It may contain variables (`${arg_id}`), and parts of the JSON responses
+    /// of other calls (`${calls.user.address.id}`). Each must have a value, which stays within one segment of the
+    /// path.
     #[schemars(length(min = 1))]
     path: String,
     /// The arguments. Values may have the same.
@@ -42,20 +42,20 @@ pub(super) struct CallConf {
     /// Additional fields; the fields of the client's request are sent too. Values may have the same.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The host that is asked for; unset: the client's.
+    /// The requested host; unset: the client's.
     #[schemars(length(min = 1))]
     host: Option<String>,
-    /// A body, as a template of `body-transformer`: answers are in `calls`, variables in `_ctx.var`.
+    /// A body, as a template of `body-transformer`: responses are in `calls`, variables in `_ctx.var`.
     body: Option<String>,
     /// Calls that must have succeeded before. Calls whose responses `path`, `query` or `headers` name need not be
     /// listed.
     #[serde(default)]
     after: Vec<String>,
-    /// The member of the answer that gets what this call brings. Unset: members of an object become members of the
+    /// The member of the response for the result of this call. Unset: members of an object become members of the
     /// response; any other result is in a member with the name of the call.
     #[schemars(length(min = 1))]
     pub(super) group: Option<String>,
-    /// Without it there is no answer.
+    /// Without its result the whole response fails.
     #[serde(default)]
     pub(super) required: bool,
 }

@@ -78,7 +78,7 @@ impl Configuration for Config {}
 
 #[derive(Default, Deserialize, JsonSchema)]
 struct Authorization {
-    /// The key that API Gateway asks for.
+    /// The API key for API Gateway.
     apikey: Option<Confidential>,
     /// The identity that signs requests.
     iam: Option<Iam>,

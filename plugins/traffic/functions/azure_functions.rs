@@ -76,7 +76,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 struct Config {
     #[serde(flatten)]
     function: Function,
-    /// How the function knows who calls it; the plugin's metadata if it is left out.
+    /// Credentials for the function; unset: the plugin metadata.
     authorization: Option<Authorization>,
 }
 

@@ -67,7 +67,7 @@ $ curl -s -o /dev/null -w '%{http_code} %{size_download}\n' http://127.0.0.1:908
 /// MiB; beyond that, the keys that would be removed first are removed.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
-    /// The limits, all of which hold.
+    /// The limits; all of them apply.
     #[schemars(length(min = 1, max = 16))]
     rules: Vec<Rule>,
 }
@@ -78,7 +78,7 @@ struct Rule {
     /// Bytes a second.
     #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
     rate: u64,
-    /// Bytes that pass at once after as long a rest as they take at the rate.
+    /// Burst in bytes: bytes that pass at once after an idle time.
     #[schemars(range(max = 1_099_511_627_776_u64), extend("default" = 0))]
     burst: u64,
     /// Counted bytes: from the client (`request`), to the client (`response`), each direction separately at this rate

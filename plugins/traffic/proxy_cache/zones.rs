@@ -15,7 +15,7 @@ const LEAST_DISK_BYTES: u64 = 1 << 20;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Attributes {
-    /// How long answers of the strategy `disk` are fresh that do not say it themselves: a number of seconds, or one with
+    /// Lifetime of responses without one of their own, with the strategy `disk`: a number of seconds, or one with
     /// `s`, `m`, `h` or `d`.
     #[schemars(regex(pattern = r"^[0-9]+[smhd]?$"), extend("default" = "10s"))]
     cache_ttl: String,
@@ -51,7 +51,7 @@ pub(crate) struct Zone {
     /// Its memory: a number of bytes, or one with `k`, `m` or `g`.
     #[schemars(regex(pattern = r"^[0-9]+[kKmMgG]?$"))]
     memory_size: String,
-    /// The disk that it may take, written as its memory.
+    /// Maximum disk space, in the form of `memory_size`.
     disk_size: Option<String>,
     /// The folder on the disk, only for this zone. It is created if it is missing. Other users must not be able to
     /// write to it.

@@ -26,13 +26,13 @@ pub(super) struct Config {
     /// Further hosts, each with a share of its own.
     #[schemars(length(min = 1, max = 16))]
     pub(super) mirrors: Option<Vec<Target>>,
-    /// Most bytes of a body that is copied; requests with longer ones have no copies.
+    /// Maximum bytes of a copied body; requests with longer bodies are not copied.
     #[schemars(range(min = 0), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_req_body_size: usize,
-    /// Most bytes of an answer's body that are read before the copy's connection is closed.
+    /// Maximum bytes read of a response body before the copy's connection is closed.
     #[schemars(range(min = 0), extend("default" = 1_048_576, "own_default" = true))]
     pub(super) max_resp_body_size: usize,
-    /// Fields that mark the copy; values may hold variables. They replace the request's own.
+    /// Fields that mark the copy; values may contain variables. They replace the request's own.
     #[serde(default)]
     #[schemars(with = "Value", extend(
         "type" = "object",
@@ -43,8 +43,8 @@ pub(super) struct Config {
     /// Whether certificates of mirrors are verified.
     #[schemars(extend("default" = false, "own_default" = true))]
     pub(super) ssl_verify: bool,
-    /// Compares answers to copies with those to the requests. Differences are in the error log, without values, and
-    /// in the metric `mirror_comparisons_total`.
+    /// Compares responses to copies with responses to the requests. Differences are in the error log, without values,
+    /// and in the metric `mirror_comparisons_total`.
     #[serde(default)]
     #[schemars(extend("own_default" = true))]
     pub(super) compare: Option<Compare>,
@@ -186,7 +186,7 @@ pub(super) struct Attributes {
     copies: Bounds,
 }
 
-/// How long a copy may take: the sum of these. Each is a number with `ms`, `s`, `m` or `h`, in seconds without.
+/// Timeout of a copy: the sum of these. Each is a number with `ms`, `s`, `m` or `h`, in seconds without.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Times {
@@ -209,7 +209,7 @@ impl Default for Times {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Bounds {
-    /// Copies that are under way at once: a mirror that hangs holds so many connections.
+    /// Maximum concurrent copies: a hanging mirror occupies this number of connections.
     #[schemars(range(min = 1))]
     pub(super) worker_running: usize,
     /// Copies that wait for one of those to end.

@@ -95,17 +95,17 @@ pub(super) struct Config {
     /// Origins that may open WebSockets, such as `https://shop.example`; `*` for all. Unset: the origin of the
     /// requested host.
     allowed_origins: Option<Vec<Origin>>,
-    /// Most bytes of a message of a client, and of an answer of the service.
+    /// Maximum bytes of a message of a client, and of a response of the service.
     #[schemars(range(min = 1, max = 16_777_216), extend("default" = 65536))]
     max_message_bytes: usize,
     /// Limit in bytes of the pushes that wait for a client; each counts 100 bytes in addition to its own.
     #[schemars(range(min = 1000, max = 16_777_216), extend("default" = 262_144))]
     max_queue_bytes: usize,
-    /// Most channels of a connection.
+    /// Maximum channels of a connection.
     #[schemars(range(min = 0, max = 1000), extend("default" = 32))]
     max_channels: usize,
-    /// Seconds after which a client is asked whether it is there: by a ping, which it has to answer within as long
-    /// again, or by a comment in a stream of events.
+    /// Keep-alive interval in seconds: a ping, which the client must answer within the same time, or a comment in an
+    /// event stream.
     #[schemars(range(min = 1, max = 3600), extend("default" = 30))]
     ping_interval: u64,
 }

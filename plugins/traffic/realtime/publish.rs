@@ -75,7 +75,7 @@ struct Config {
     /// The keys, at least 16 characters each; several during a key rotation.
     #[schemars(length(min = 1, max = 16))]
     keys: Vec<Confidential>,
-    /// Most bytes of a push.
+    /// Maximum bytes of a push.
     #[schemars(range(min = 1, max = 16_777_216), extend("default" = 1_048_576))]
     max_body_bytes: usize,
 }

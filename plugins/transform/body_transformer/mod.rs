@@ -100,11 +100,11 @@ struct Config {
     /// The same of response bodies.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_resp_body_size: usize,
-    /// Most values in a body. A value takes up to a few hundred bytes of memory.
+    /// Maximum values in a body. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     max_body_values: usize,
-    /// Most steps of one template: one for each value, each turn of a loop, and 64 bytes of text. Ten million take a
-    /// worker in the order of a second.
+    /// Maximum steps of one template: one for each value, each loop iteration, and 64 bytes of text. Ten million take
+    /// a worker about a second.
     #[schemars(range(min = 1), extend("default" = 2_000_000, "own_default" = true))]
     max_steps: usize,
 }

@@ -32,7 +32,7 @@ pub(super) struct Config {
     pub(super) proto_id: Id,
     /// The service, with its package: `package.Service`.
     pub(super) service: String,
-    /// The method. It may be left out with `http_rules` alone.
+    /// The method. Optional only with `http_rules`.
     pub(super) method: Option<String>,
     /// Milliseconds for `grpc-timeout` to the node, if more than 0.
     #[schemars(extend("default" = 0))]
@@ -47,13 +47,13 @@ pub(super) struct Config {
     /// The message that each detail is, with its package. Without it, details that the definition contains are
     /// decoded, others are base64.
     pub(super) status_detail_type: Option<String>,
-    /// Largest message of an answer, in bytes with its frame; of a larger one nothing can be shown.
+    /// Largest message of a response in bytes, with its frame; a larger one ends the call.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     pub(super) max_resp_body_size: usize,
     /// Largest body of a request, in bytes; it is held in memory. Of a stream each message may be so long.
     #[schemars(range(min = 1), extend("default" = 67_108_864, "own_default" = true))]
     pub(super) max_req_body_size: usize,
-    /// Most values in a body or message. A value takes up to a few hundred bytes of memory.
+    /// Maximum values in a body or message. A value takes up to a few hundred bytes of memory.
     #[schemars(range(min = 1), extend("default" = 250_000, "own_default" = true))]
     pub(super) max_body_values: usize,
     /// Whether the annotations `google.api.http` of the service map requests to methods. The first one counts that a

@@ -80,7 +80,7 @@ struct Conf {
     /// The folder, an absolute path.
     #[schemars(regex(pattern = "^/"))]
     root: String,
-    /// Taken off the path before it is looked for, e.g. `/static`; other paths are not found.
+    /// Prefix to strip from the path, e.g. `/static`; other paths are not found.
     #[schemars(extend("default" = ""))]
     prefix: String,
     /// Files that stand for their folder, the first that exists.

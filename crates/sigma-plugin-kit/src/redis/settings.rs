@@ -55,7 +55,7 @@ pub struct Cluster {
     /// Some nodes of the cluster, as host:port.
     #[schemars(length(min = 1), inner(length(min = 2, max = 100)))]
     redis_cluster_nodes: Vec<ClusterNode>,
-    /// Name of the cluster, for people: APISIX asks for it.
+    /// Name of the cluster, only for compatibility: APISIX requires it.
     #[serde(rename = "redis_cluster_name")]
     _name: String,
     /// Whether connections are encrypted.

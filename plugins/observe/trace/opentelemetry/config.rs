@@ -33,8 +33,8 @@ pub(super) struct Config {
     /// Request headers that become attributes of the request's span; a `*` at the end matches any suffix.
     #[schemars(extend("items" = {"type": "string", "minLength": 1}))]
     pub(super) additional_header_prefix_attributes: Option<Vec<String>>,
-    /// Goes on with the trace that the request says it is of. `false` for untrusted clients: each request begins a
-    /// new trace, and its own trace context is removed.
+    /// Continues the trace of the request. `false` for untrusted clients: each request begins a new trace, and its
+    /// own trace context is removed.
     #[schemars(extend("default" = true, "own_default" = true))]
     pub(super) trust_incoming: bool,
 }
@@ -161,11 +161,10 @@ fn scalar_schema() -> Value {
 
 #[derive(Deserialize, JsonSchema)]
 struct CollectorConfig {
-    /// `host:port`, or a URL. One without a path is asked at `/v1/traces`. The certificate of one with `https` is
-    /// verified.
+    /// `host:port`, or a URL. The default path is `/v1/traces`. With `https` the certificate is verified.
     #[schemars(length(min = 1), extend("default" = "127.0.0.1:4318"))]
     address: String,
-    /// Seconds that a batch may take.
+    /// Timeout of a batch in seconds.
     #[schemars(range(min = 1), extend("default" = 3))]
     request_timeout: u64,
     /// Fields that are sent with each batch.

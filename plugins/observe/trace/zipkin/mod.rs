@@ -62,11 +62,10 @@ struct Config {
     /// The IPv4 address of the gateway in its spans; unless it is set, the one that the client connected to.
     #[schemars(regex(pattern = r"^[0-9]{1,3}.[0-9]{1,3}.[0-9]{1,3}.[0-9]{1,3}$"))]
     server_addr: Option<String>,
-    /// How the spans are cut: `2` has the time until the answer and the time after it, `1` has the phases.
+    /// Form of the spans: `2` has the time until the response and the time after it, `1` has the phases.
     #[schemars(schema_with = "version_schema")]
     span_version: u8,
-    /// Goes on with the trace that the request says it is of, and samples it if that says so. `false` where clients are
-    /// not to be believed.
+    /// Continues the trace of the request, and its sampling decision. `false` for untrusted clients.
     #[schemars(extend("default" = true, "own_default" = true))]
     trust_incoming: bool,
 }

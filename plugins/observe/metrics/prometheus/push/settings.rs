@@ -14,8 +14,7 @@ use sigma_plugin_kit::batch::seconds;
 /// `plugin_attr.prometheus.otlp`.
 #[derive(Clone, Deserialize, JsonSchema)]
 pub(in crate::metrics::prometheus) struct PushSettings {
-    /// The collector, a URL; one without a path is asked at `/v1/metrics`. The certificate of one with `https` is
-    /// verified.
+    /// The collector, a URL. The default path is `/v1/metrics`. With `https` the certificate is verified.
     #[schemars(regex(pattern = "^https?://."))]
     endpoint: String,
     /// Protocol of the collector. For `grpc` the endpoint has no path.
