@@ -44,8 +44,8 @@ HTTP/1.1 200 OK
 
 /// Allows or denies requests by consumer, consumer group, route or service, and optionally by method.
 ///
-/// The consumer is known once a plugin has authenticated it. `blacklist` counts before `whitelist`; who
-/// is in the `whitelist` may use every method.
+/// An authentication plugin must identify the consumer first. `blacklist` has precedence over `whitelist`; values in
+/// `whitelist` may use every method.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [
     {"required": ["blacklist"]}, {"required": ["whitelist"]}, {"required": ["allowed_by_methods"]}

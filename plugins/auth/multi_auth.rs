@@ -55,11 +55,10 @@ $ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
 
 /// Authenticates requests by one of several authentication plugins.
 ///
-/// They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry the
-/// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so that
-/// several may read the same field: also with `hide_credentials` only the one that succeeds takes its credential out,
-/// and only that one tells the client something in the answer. A method with an `anonymous_consumer` always succeeds,
-/// so list it last.
+/// The plugins are tried in order; the first successful one sets the consumer. Consumers have the configurations of
+/// these plugins, not of this one. A failing plugin does not change the request, so several can read the same field.
+/// With `hide_credentials` only the successful plugin removes its credential, and only this one changes the response.
+/// A method with an `anonymous_consumer` always succeeds, so list it last.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The plugins, each an object with a name and a configuration: `{key-auth: {header: X-Key}}`.

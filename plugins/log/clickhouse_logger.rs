@@ -46,8 +46,8 @@ HTTP/1.1 200 OK
 
 /// Inserts log entries in batches into a table of ClickHouse, over HTTP.
 ///
-/// The members of an entry are columns of the table: `log_format` has to fit it, and `route_id` and `service_id` are
-/// always there. Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then
+/// The members of an entry are columns of the table: `log_format` must match it; `route_id` and `service_id` are
+/// always present. Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then
 /// dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(

@@ -54,16 +54,16 @@ const MOST_VALUES: usize = 250_000;
 
 /// Masks parts of a request in the access log and in loggers. The node and the client get the original data.
 ///
-/// Rules apply one after the other, to data that is there: `remove` deletes it, `replace` replaces it with `value`,
-/// and `regex` replaces the first match in each value with `value`, in which `$1` is a group. Query and fields are
-/// masked in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
+/// Rules apply one after the other, to existing data: `remove` deletes it, `replace` replaces it with `value`, and
+/// `regex` replaces the first match in each value with `value`, in which `$1` is a group. Query and fields are masked
+/// in all variables made of them: `request_uri`, `args`, `request`, `http_…`, `cookie_…`.
 ///
-/// A body that the rules cannot be applied to is not logged at all: one of which no rule knows the format, that is
-/// larger than `max_body_size`, does not parse or broke off, and a form that does not say its length. Whether it is a
-/// form says `Content-Type`. Of a repeated name in an object only the last value is logged.
+/// A body is not logged at all if the rules cannot be applied: no rule for its format, larger than `max_body_size`,
+/// invalid, incomplete, or a form without a length. `Content-Type` identifies forms. Of a repeated name in an object
+/// only the last value is logged.
 ///
-/// Loggers of global rules run before the plugins of a route: for them, mask in a global rule. Spans of traces are
-/// made before too and are not masked.
+/// Loggers of global rules run before the plugins of a route: for them, mask in a global rule. Trace spans are
+/// created before as well and are not masked.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// What is masked.

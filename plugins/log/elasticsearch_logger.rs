@@ -69,8 +69,8 @@ HTTP/1.1 200 OK
 ///
 /// Each batch is one request for `/_bulk`. Requests never wait for the server. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
-/// are dropped. Entries of a batch that the server refuses by themselves are counted with the dropped ones, and the
-/// error log has the first reason; they are not sent again.
+/// are dropped. Entries that the server refuses individually are counted as dropped and not sent again; the error log
+/// has the first reason.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(
     transform = batch::named(NAME),

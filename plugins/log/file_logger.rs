@@ -72,11 +72,10 @@ $ cat requests.log
 
 /// Appends one JSON line per request to a file.
 ///
-/// The file is made if it is not there, with mode 0640; its folder is not. Lines are written one by one
-/// and whole, by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait
-/// for it are dropped with a message in the error log. Lines that are dropped or cannot be written are
-/// counted in `sigma_access_lines_dropped_total`. A pipe is written to without waiting for its reader. The
-/// signal that reopens the access log (`USR1`) reopens these files too.
+/// A missing file is created with mode 0640; a missing folder is not. A separate thread writes whole lines, one by
+/// one: a slow disk delays no request. Waiting lines beyond 64 MiB are dropped with a message in the error log.
+/// `sigma_access_lines_dropped_total` counts dropped lines and failed writes. Writes to a pipe do not wait for its
+/// reader. The signal that reopens the access log (`USR1`) reopens these files too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]

@@ -69,8 +69,8 @@ HTTP/1.1 200 OK
 /// Sends each request as an event to Lago for metering and billing.
 ///
 /// Requests never wait for the server. A failed batch is sent again `max_retry_count` times and then dropped. Entries
-/// beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. Lago takes 100 events in one call;
-/// larger batches leave in several.
+/// beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. Lago accepts 100 events in one call;
+/// larger batches are split.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("lago logger"), transform = of_a_call)]
 struct Config {

@@ -59,7 +59,7 @@ HTTP/1.1 200 OK
 /// Sends log entries to Alibaba Cloud Log Service, by syslog over TLS.
 ///
 /// An entry is a line of RFC 5424, `<46>1 TIME HOST apisix PID - [logservice …] JSON`, with the project, the store
-/// and the access key. The service answers nothing. Requests never wait for it. A failed batch is sent again
+/// and the access key. The service sends no response. Requests never wait for it. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
 /// are dropped. When the gateway stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]

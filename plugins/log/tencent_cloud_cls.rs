@@ -73,11 +73,11 @@ HTTP/1.1 200 OK
 
 /// Sends log entries, all or a sample of them, in batches to Tencent Cloud Log Service.
 ///
-/// Of a request that another plugin ends before its upstream is chosen there is no entry. A value is cut at 1 MiB,
-/// and an entry of more than 5 MiB is dropped. Requests never wait for the service. A failed batch is sent again
+/// A request that another plugin ends before its upstream is chosen has no entry. A value is cut at 1 MiB, and an
+/// entry of more than 5 MiB is dropped. Requests never wait for the service. A failed batch is sent again
 /// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB
-/// are dropped. Entries refused with 401, 403, 404 or 413 are dropped at once. Connecting may take 1 second, and the
-/// exchange after that 10 seconds.
+/// are dropped. Entries refused with 401, 403, 404 or 413 are dropped at once. The timeouts are 1 second for the
+/// connection and 10 seconds for the exchange.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {

@@ -56,9 +56,9 @@ const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 
 /// CORS: allows web pages of other origins to read responses.
 ///
-/// Every `OPTIONS` request is answered with 200 and goes no further. If the origin is allowed, all responses get the
-/// CORS headers, also responses of other plugins. Headers of the node are replaced. `Vary: Origin` is added wherever
-/// the answer depends on the origin.
+/// Every `OPTIONS` request gets 200 from the gateway. If the origin is allowed, all responses get the CORS headers,
+/// also responses of other plugins. Headers of the node are replaced. `Vary: Origin` is added if the response depends
+/// on the origin.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// `*` for all origins, `**` for all with the origin in the response, or a list with commas.

@@ -56,9 +56,9 @@ HTTP/1.1 200 OK
 
 /// Protects against cross-site request forgery with a token in a cookie and in a header field.
 ///
-/// Every answer has a cookie with a token. A page of this site reads it and sends it in the field of the same
-/// name; a page of another site cannot read it. Methods that change nothing (GET, HEAD, OPTIONS) need
-/// none. Gateways with the same `key` take each other's tokens.
+/// Every response has a cookie with a token. A page of this site reads it and sends it in the field with the same
+/// name; a page of another site cannot read it. Safe methods (GET, HEAD, OPTIONS) need no token. Gateways with the
+/// same `key` accept each other's tokens.
 #[derive(Deserialize, JsonSchema)]
 struct Csrf {
     /// The secret that tokens are signed with.

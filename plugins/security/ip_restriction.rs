@@ -46,7 +46,7 @@ HTTP/1.1 403 Forbidden
 /// Allows or denies clients by their address.
 ///
 /// The address is the result of `real-ip`, else the address of the direct peer. An IPv4 address that a socket for
-/// both families shows as IPv6 counts as IPv4. A client on a Unix socket has no address and is on no list.
+/// both families shows as IPv6 counts as IPv4. A client on a Unix socket has no address and matches no list.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["whitelist"]}, {"required": ["blacklist"]}]))]
 struct IpRestriction {

@@ -41,8 +41,8 @@ HTTP/1.1 200 OK
 
 /// Allows or denies clients by regular expressions on `User-Agent`.
 ///
-/// The expressions are searched anywhere in the value and tell upper from lower case. Of several
-/// fields one on the `allowlist` suffices to pass, and one on the `denylist` to be refused.
+/// The expressions match anywhere in the value, with case. With several fields, one on the `allowlist` permits the
+/// request, and one on the `denylist` refuses it.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("oneOf" = [{"required": ["allowlist"]}, {"required": ["denylist"]}]))]
 struct UaRestriction {

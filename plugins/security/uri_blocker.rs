@@ -43,10 +43,9 @@ HTTP/1.1 200 OK
 
 /// Refuses requests whose URI matches a regular expression.
 ///
-/// What is searched is the normalised, decoded path and, behind `?`, the query as it was sent:
-/// `%2e%2e` or `//` lead around no rule, and a `.` matches a line feed too. Flags at the beginning of a
-/// rule, such as `(?i)`, hold for the rules after it too, as they do in APISIX. No rule at all matches
-/// every URI.
+/// The rules search the normalised, decoded path and, after `?`, the query as it was sent: `%2e%2e` or `//` cannot
+/// bypass a rule, and a `.` matches a line feed too. Flags at the beginning of a rule, such as `(?i)`, apply to the
+/// rules after it too, as in APISIX. An empty list of rules matches every URI.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Regular expressions, searched anywhere in path and query.

@@ -54,8 +54,7 @@ HTTP/1.1 200 OK
 
 /// Delays requests or responds with a fault, to test clients.
 ///
-/// Both apply to a share of the requests, and to those whose variables match. A request that is to be
-/// delayed and answered is delayed first.
+/// Both apply to a share of the requests, or to requests whose variables match. With both, the delay is first.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1))]
 struct Faults {

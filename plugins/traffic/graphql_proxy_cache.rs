@@ -59,10 +59,10 @@ Apisix-Cache-Status: BYPASS
 /// status 200 are stored. A document with a mutation passes the cache. A request that is not GraphQL gets 400, and
 /// other methods get 405: nodes get only parsed requests.
 ///
-/// Under one key are the answers to one text: the query string, and by POST the body besides, byte by byte. A POST
-/// with arguments of GraphQL in its query string is answered 400, as is a GET with a body: a server might read
-/// either. Host, path, route, service, the configuration and whose answer it is are in the key as well. Responses
-/// have it in `APISIX-Cache-Key`; operators purge by it: `sigma ctl purge --cache-key '["…"]'`.
+/// A key contains the exact text: the query string, and for POST also the body. A POST with GraphQL arguments in its
+/// query string gets 400, and so does a GET with a body, because a server might read either. Host, path, route,
+/// service, the configuration and the user are in the key as well. Responses have it in `APISIX-Cache-Key`; operators
+/// purge by it: `sigma ctl purge --cache-key '["…"]'`.
 ///
 /// A mutation purges nothing, because its affected queries are unknown.
 #[derive(Deserialize, JsonSchema)]

@@ -16,10 +16,10 @@ pub(crate) static MQTT_PROXY: Descriptor = Descriptor {
 
 const DOC: &str = "Load balances MQTT sessions by client.
 
-For stream routes only. The client's first packet, CONNECT, has to be of the protocol and level that are \
-configured, or the session is closed before a node sees it. The client's identifier becomes the variable \
-`mqtt_client_id`, by which an upstream of type `chash` chooses the node; a client that leaves the \
-choice of its identifier to the broker is balanced by its address. The packet flows on unchanged.";
+For stream routes only. The client's first packet, CONNECT, must have the configured protocol and level, or \
+the session is closed before it reaches a node. The client's identifier becomes the variable \
+`mqtt_client_id`, which an upstream of type `chash` can use as its key. Clients without an identifier are \
+balanced by their address. The packet is sent unchanged.";
 
 const EXAMPLE: &str = r#"```yaml
 listeners: [{ address: "127.0.0.1:9080", stream: tcp }]

@@ -29,8 +29,8 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 
 /// Accepted for compatibility with APISIX: this gateway never buffers responses.
 ///
-/// Each piece of a response goes to the client as it comes from the node, and the node is read as fast as the
-/// client takes it. Plugins that need a response whole, such as `response-rewrite` with `filters`, still hold it.
+/// Each piece of a response is sent to the client as it arrives, and the node is read at the client's speed. Plugins
+/// that need the whole response, such as `response-rewrite` with `filters`, still buffer it.
 #[derive(Deserialize, JsonSchema)]
 struct ProxyBuffering {
     /// Without effect: responses are always passed on as they arrive.

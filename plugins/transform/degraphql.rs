@@ -49,10 +49,10 @@ const MOST_VALUES: usize = 250_000;
 
 /// Sends a fixed query to a GraphQL server instead of the client's message.
 ///
-/// A POST becomes a POST with the query in a JSON body, a GET a GET with it in the query string; other methods are
-/// answered 405. Of the client's message only the `variables` that are named here reach the server: members of a JSON
-/// body, or arguments of the query string. The query string of a POST is always dropped, and a GET with a body gets
-/// 400, because servers look for a query there as well. The path is left to `proxy-rewrite`.
+/// A POST becomes a POST with the query in a JSON body, a GET a GET with it in the query string; other methods get
+/// 405. Of the client's message the server gets only the listed `variables`: members of a JSON body, or arguments of
+/// the query string. The query string of a POST is always dropped, and a GET with a body gets 400, because servers
+/// look for a query there as well. Use `proxy-rewrite` to change the path.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The query. It has to be one that can be executed.

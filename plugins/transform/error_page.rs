@@ -50,8 +50,8 @@ HTTP/1.1 404 Not Found
 
 /// Shows pages instead of errors that did not come from a node.
 ///
-/// The pages stand in the plugin's metadata, by status. Errors of nodes pass untouched. In a global rule it
-/// covers requests without a route too.
+/// The plugin metadata have the pages, by status. Errors of nodes pass unchanged. In a global rule it covers requests
+/// without a route too.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("properties" = {}))]
 struct ErrorPage {}

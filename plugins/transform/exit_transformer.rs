@@ -57,9 +57,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 
 /// Changes status, fields and body of responses of plugins and of the gateway itself.
 ///
-/// In APISIX functions in Lua do that, which this gateway does not run: `functions` is refused; use `rules`. Of the
-/// rules the first one counts that is for the status of the answer. Answers of nodes pass untouched, and so do the
-/// gateway's where no node gave one (502, 504). In a global rule the plugin sees requests without a route too.
+/// APISIX uses Lua functions for this, which this gateway does not run: `functions` is refused; use `rules`. The
+/// first rule for the status applies. Responses of nodes pass unchanged, and so do the gateway's errors without a
+/// response of a node (502, 504). In a global rule the plugin sees requests without a route too.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Refused: there is no Lua engine.

@@ -19,7 +19,7 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
 
 /// Selects the forwarding fields for the node: `X-Forwarded-…`, `X-Real-IP`, `Forwarded`.
 ///
-/// Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.
+/// Sigma's own. For a disabled field the node gets the client's value, or no field.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct ForwardedFields {

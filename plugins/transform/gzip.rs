@@ -55,13 +55,12 @@ $ curl --compressed http://127.0.0.1:9080/orders
 
 /// Compresses responses with gzip.
 ///
-/// Compressed are responses with status 200, 403 or 404 and a listed type that are not encoded yet, for clients that
-/// accept it and did not come through a proxy that says so (`Via`). Bodies of unknown length are flushed piece by
-/// piece, so that events arrive when they are sent. `window_bits` and `deflate` are Sigma's own. With `zstd` or
-/// `brotli` on the same route the coding that the client weighs most is used, and of equals the first of `zstd`,
-/// `brotli`, `gzip`. A response holds about 300 KiB for its compressor until its last byte is made. All compressors
-/// of one worker, with `zstd` and `brotli`, take at most 256 MiB, or `plugin_attr.gzip.worker_bytes`; a response
-/// beyond that is not compressed.
+/// It compresses responses with status 200, 403 or 404, a listed type and no content coding, for clients that accept
+/// gzip and do not come through a proxy (`Via`). Bodies of unknown length are flushed piece by piece, so that events
+/// arrive when they are sent. `window_bits` and `deflate` are Sigma's own. With `zstd` or `brotli` on the same route
+/// the client's preferred coding is used, on a tie the first of `zstd`, `brotli`, `gzip`. The compressor of a
+/// response takes about 300 KiB until the last byte. All compressors of one worker, with `zstd` and `brotli`, take at
+/// most 256 MiB, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.
 #[derive(Deserialize, JsonSchema)]
 struct Gzip {
     /// From 1, fast, to 9, small.

@@ -38,9 +38,9 @@ apisix_node_info{hostname="…",version="…"} 1
 
 /// Serves a plugin's own path, such as a metrics page, on this route.
 ///
-/// The other plugin must be enabled; it need not be on any route. Plugins of this route that run earlier
-/// guard the path. The route needs no upstream. One page of metrics is made at a time: who asks meanwhile
-/// gets the next one, together with all others.
+/// The other plugin must be enabled; it needs no route. Plugins of this route that run earlier protect the path. The
+/// route needs no upstream. One page of metrics is generated at a time; requests that arrive meanwhile share the next
+/// one.
 #[derive(Deserialize, JsonSchema)]
 struct PublicApi {
     /// The path that the other plugin serves; unset: the request's.

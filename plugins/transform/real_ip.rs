@@ -58,8 +58,8 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 
 /// Sets the client's address from a variable, such as a field of a proxy.
 ///
-/// It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` keeps the
-/// address of the peer. In a global rule it covers requests without a route too.
+/// It runs first, so that address rules, limits and logs use this address. `realip_remote_addr` keeps the address of
+/// the peer. In a global rule it covers requests without a route too.
 #[derive(Deserialize, JsonSchema)]
 struct RealIp {
     /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port. Of

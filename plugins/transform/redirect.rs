@@ -48,10 +48,9 @@ Location: /new/orders?page=2
 
 /// Redirects clients: to HTTPS, to a template, or to the result of a pattern on the path.
 ///
-/// Only the operator names another host: whatever path or arguments hold, a target whose text begins with a
-/// slash, or with `$uri`, stays on this one, unless the text itself begins with `//`. Backslashes, which
-/// browsers read as slashes, are encoded. A text that begins with another variable of the client's
-/// (`$arg_to`) redirects anywhere.
+/// Only the configuration can name another host: with any path or arguments, a target that begins with a slash or
+/// with `$uri` stays on this host, unless the text itself begins with `//`. Backslashes, which browsers read as
+/// slashes, are encoded. A text that begins with another variable of the client's (`$arg_to`) redirects anywhere.
 ///
 /// The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with TLS; 443
 /// is not named.

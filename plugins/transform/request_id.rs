@@ -49,8 +49,8 @@ const CHAR_SET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123
 
 /// Gives each request a unique id in a header field.
 ///
-/// A request that has the field keeps it; another gets a new one. The variables `request_id` and
-/// `apisix_request_id` hold it, for logs and templates.
+/// A request with the field keeps it; others get a new id. The variables `request_id` and `apisix_request_id` have
+/// it, for logs and templates.
 #[derive(Deserialize, JsonSchema)]
 struct RequestId {
     /// The field's name.

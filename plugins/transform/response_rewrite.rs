@@ -72,13 +72,13 @@ X-Served-By: gateway
 
 /// Changes status, fields and body of responses, including responses of other plugins.
 ///
-/// Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies
-/// (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or
-/// decoded, is cut off, and so is one that is encoded otherwise, unless `unfiltered` lets it pass, and one
-/// whose encoding is broken. A `body` is whole as well: `Range` is removed, and where `vars` decide, a part (206)
-/// becomes 200. With the bytes go `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and
-/// digests of the body. All bodies that wait for their filters in one worker may take 256 MiB, or
-/// `plugin_attr.response-rewrite.worker_bytes`; what exceeds that is cut off too.
+/// Filters see bodies decoded if they are encoded with gzip or brotli. Requests to nodes are for whole bodies
+/// (`Range` is removed) and for these encodings. A body over `max_resp_body_size` bytes, encoded or decoded, is cut
+/// off. So is a body with another encoding, unless `unfiltered` permits it, and one with a broken encoding. A
+/// configured `body` is whole as well: `Range` is removed, and with `vars` a part (206) becomes 200. A changed body
+/// loses `Content-Length`, `Content-Encoding`, `Accept-Ranges`, `Last-Modified`, `ETag` and digests. All waiting
+/// bodies in one worker take at most 256 MiB, or `plugin_attr.response-rewrite.worker_bytes`; bodies beyond that are
+/// cut off too.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend(
     "minProperties" = 1,

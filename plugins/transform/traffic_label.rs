@@ -55,8 +55,8 @@ $ curl -s -H 'X-Release: beta' http://127.0.0.1:9080/orders | grep -o '"x-releas
 
 /// Sets header fields of requests, for nodes and for the plugins that run after it.
 ///
-/// The first rule decides whose condition holds and whose action, chosen by weight, sets fields. An action without
-/// fields leaves the request to the rules behind it: a share of the requests that gets no label.
+/// The first rule applies whose condition matches and whose action, chosen by weight, sets fields. An action without
+/// fields leaves the request to the following rules: a share of requests without a label.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Rules, in the order of evaluation.

@@ -17,10 +17,10 @@ use sigma_plugin_kit::service::{self, Keepalive};
 /// `permissions`, or with `lazy_load_paths` the resources at Keycloak whose URI matches the path. Only an explicit
 /// grant permits the request. If Keycloak is unreachable, requests are refused.
 ///
-/// Endpoints come from the discovery document, which has to be at the same host as they are, or are written here. Each
-/// worker keeps the document and the token of the gateway's own account; several requests that need one at the
-/// same time fetch it once. A POST of a form with `username` and `password` to
-/// `password_grant_token_generation_incoming_uri` is answered with tokens.
+/// Endpoints come from the discovery document, which must be on the same host, or from the configuration. Each worker
+/// caches the document and the token of the gateway's own account; requests that need one at the same time fetch it
+/// once. A POST of a form with `username` and `password` to `password_grant_token_generation_incoming_uri` returns
+/// tokens.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Config {
     /// The client at Keycloak whose resources are protected.

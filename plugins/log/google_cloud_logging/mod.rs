@@ -51,7 +51,7 @@ HTTP/1.1 200 OK
 
 /// Sends log entries in batches to Google Cloud Logging.
 ///
-/// The gateway signs in with the key of a service account and renews its token a minute before it ends. Requests
+/// The gateway logs in with the key of a service account and renews its token a minute before its expiry. Requests
 /// never wait for the service. A failed batch is sent again `max_retry_count` times and then dropped. Entries beyond
 /// `max_pending_entries` of the plugin metadata or 64 MiB are dropped.
 #[derive(Deserialize, JsonSchema)]

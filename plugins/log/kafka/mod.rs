@@ -58,14 +58,14 @@ HTTP/1.1 200 OK
 
 /// Publishes log entries to a topic of Kafka.
 ///
-/// Each batch is one message, a JSON array, or one object with `batch_max_size: 1`. Messages with a `key` go to
-/// the partition that its CRC-32 names, others to one after the other. Brokers from 0.11 on are spoken to, by
-/// the partition's leader; topics that are not there are asked for, and made if the brokers do that.
+/// Each batch is one message, a JSON array, or one object with `batch_max_size: 1`. Messages with a `key` go to the
+/// partition of its CRC-32, others to the partitions in turn. It supports brokers from 0.11 on and sends to the
+/// partition's leader. Missing topics are requested, and created if the brokers do so.
 ///
-/// Requests never wait for it. With `producer_type: sync` a batch is sent when a broker has it; what none takes is
-/// retried `max_retry_count` times. With `async` messages are collected, and what no broker takes, after four further
-/// attempts, is lost and counted. Entries beyond `max_pending_entries` of the plugin metadata,
-/// `producer_max_buffering` or 64 MiB are dropped. When the gateway stops, it sends the rest of the buffer once.
+/// Requests never wait for it. With `producer_type: sync` a batch counts as sent when a broker has it; a failed one
+/// is sent again `max_retry_count` times. With `async` messages are collected; after four more attempts a failed one
+/// is dropped and counted. Entries beyond `max_pending_entries` of the plugin metadata, `producer_max_buffering` or
+/// 64 MiB are dropped. When the gateway stops, it sends the rest of the buffer once.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named("kafka logger"), transform = either_brokers)]
 struct Config {

@@ -61,9 +61,8 @@ HTTP/1.1 200 OK
 
 /// Publishes log entries to a topic of Apache RocketMQ.
 ///
-/// Each batch is one message, a JSON array, or one object with `batch_max_size: 1`. Name servers say which
-/// brokers have queues of the topic; these take turns. A topic that is not there is made by brokers with
-/// `autoCreateTopicEnable`.
+/// Each batch is one message, a JSON array, or one object with `batch_max_size: 1`. Name servers list the brokers
+/// with queues of the topic, which are used in turn. Brokers with `autoCreateTopicEnable` create a missing topic.
 ///
 /// Requests never wait for it. A failed batch is sent to two other queues, then again `max_retry_count` times, and
 /// then dropped. Entries beyond `max_pending_entries` of the plugin metadata or 64 MiB are dropped. When the gateway

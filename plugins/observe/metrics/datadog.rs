@@ -53,13 +53,13 @@ HTTP/1.1 200 OK
 
 /// Sends metrics of each request to a DogStatsD agent.
 ///
-/// A request is `request.counter`, `request.latency`, `upstream.latency` (if a node was asked), `apisix.latency`,
-/// `ingress.size` and `egress.size`, with tags, in one datagram, or in several where that would be longer than 8192
-/// bytes. The plugin metadata set the agent. Characters that a tag cannot contain, such as `|` and commas in the Host
-/// of a request, become `_`.
+/// A request is `request.counter`, `request.latency`, `upstream.latency` (if a node got the request),
+/// `apisix.latency`, `ingress.size` and `egress.size`, with tags, in datagrams of at most 8192 bytes. The plugin
+/// metadata set the agent. Characters that a tag cannot contain, such as `|` and commas in the Host of a request,
+/// become `_`.
 ///
-/// Requests never wait for it. Datagrams leave in batches; if one cannot be sent, the rest of its batch is tried again
-/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata.
+/// Requests never wait for it. Datagrams are sent in batches. If one fails, the rest of its batch is sent again
+/// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {

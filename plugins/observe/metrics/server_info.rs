@@ -32,9 +32,9 @@ $ curl -s http://127.0.0.1:9090/v1/server_info
 
 /// Information on this gateway, at `/v1/server_info` of the Control API, and in etcd under `data_plane/server_info/`.
 ///
-/// It needs to be on no route. The record in etcd is written where the setting `plugins` names the plugin, the store
-/// is an etcd and the gateway may write there; The plugin is deprecated, as in APISIX: gateways list each other
-/// without it, see `members` in the settings. `etcd_version` is the version of the etcd member that the gateway uses.
+/// It needs no route. The record in etcd is written if the setting `plugins` names the plugin, the store is an etcd
+/// and the gateway may write there. The plugin is deprecated, as in APISIX: gateways list each other without it, see
+/// `members` in the settings. `etcd_version` is the version of the etcd member that the gateway uses.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct ServerInfo {}

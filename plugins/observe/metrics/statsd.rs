@@ -55,16 +55,15 @@ The agent gets `shop.edge.route.orders.service.none.method.GET.request.counter:1
 /// The names contain the parts that other agents get as tags: `NAMESPACE.route.ROUTE.service.SERVICE`, then
 /// `path.PATTERN`, `method.METHOD` and `consumer.NAME` if configured, then the measured value. In a part, each
 /// character other than ASCII letters, digits, `-` and `_` becomes `_`, also the dot. A part has at most 64 bytes; a
-/// missing part is `none`. No client can make up a name: a request without a route is `route.none.service.none`, and
-/// a method that routes do not know is `other`.
+/// missing part is `none`. Clients cannot create names: a request without a route is `route.none.service.none`, and
+/// an unknown method is `other`.
 ///
 /// A request is the counters `request.counter` and `response.status.CODE`, and the timers `request.latency`,
-/// `upstream.latency` (if a node was asked), `gateway.latency`, `ingress.size` and `egress.size`: milliseconds and
-/// bytes. They are in one datagram, or in several where that would be longer than `datagram_bytes` of the plugin
-/// metadata. For an agent that knows tags there is `datadog`.
+/// `upstream.latency` (if a node got the request), `gateway.latency`, `ingress.size` and `egress.size`: milliseconds
+/// and bytes. Datagrams have at most `datagram_bytes` of the plugin metadata. For an agent with tags use `datadog`.
 ///
-/// Requests never wait for it. Datagrams leave in batches; if one cannot be sent, the rest of its batch is tried again
-/// `max_retry_count` times and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata.
+/// Requests never wait for it. Datagrams are sent in batches. If one fails, the rest of its batch is sent again
+/// `max_retry_count` times and then dropped. Entries beyond `max_pending_entries` of the plugin metadata are dropped.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(transform = batch::named(NAME))]
 struct Config {

@@ -61,13 +61,12 @@ const MOST_VALUES: usize = 250_000;
 
 /// Accepts several requests in one and returns their responses together, for a route with `public-api`.
 ///
-/// It needs to be on no route itself. The requests of `pipeline` are made one after another, each as if this client
-/// had sent it over its own connection: through routing, and through all plugins of its route. Fields of the client's
-/// request go with each, but for those about its body; `headers` takes precedence over them, and the `headers` of a
-/// request over both. The client's identity is the gateway's own: `X-Real-IP`, `X-Forwarded-*`, `Forwarded` and
-/// certificates cannot be set. A request without an answer (`timeout` milliseconds, 30000 unless set) is shown with
-/// the status 504, and so are all behind it. A body that is no text is shown as `body_base64`. A batch within a batch
-/// is refused.
+/// The plugin itself needs no route. The requests of `pipeline` run one after another, each as if the client had sent
+/// it over its own connection: through routing and all plugins of its route. Each has the fields of the client's
+/// request, except fields about its body; `headers` has precedence over them, and the `headers` of a request over
+/// both. The client's identity is the gateway's own: `X-Real-IP`, `X-Forwarded-*`, `Forwarded` and certificates
+/// cannot be set. A request without a response within `timeout` milliseconds (30000 by default) has the status 504,
+/// and so have all later ones. A binary body is in `body_base64`. A batch within a batch is refused.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct BatchRequests {}

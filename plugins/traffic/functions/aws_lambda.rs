@@ -62,10 +62,10 @@ $ curl -s -w '%{http_code}\n' -H 'X-Api-Key: wrong' http://127.0.0.1:9080/orders
 /// Forwards requests to an AWS Lambda function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
-/// part is appended to the path of `function_uri`. A request that has no `X-Api-Key` gets `apikey`, if there is one.
-/// Another one, if it has no `Authorization`, is signed with `iam` (Signature Version 4); everything that is sent is
-/// signed, and the arguments are sent in the order in which they are signed. No answer, one that is too large, and
-/// one that takes longer than `timeout` are a 503; a request that is too large is a 400.
+/// part is appended to the path of `function_uri`. A request without `X-Api-Key` gets `apikey`, if it is set. Other
+/// requests without `Authorization` are signed with `iam` (Signature Version 4). The signature covers the whole
+/// request; arguments are sent in the signed order. The client gets 503 without a response, for a response that is
+/// too large, and after `timeout`. A request that is too large gets 400.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]

@@ -68,10 +68,9 @@ $ curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Functions-Key: wrong' http://12
 /// Forwards requests to an Azure function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
-/// part is appended to the path of `function_uri`. A request that has neither `X-Functions-Key` nor
-/// `X-Functions-ClientId` gets both from `authorization`, or from the plugin's metadata where that is left out. No
-/// answer, one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large is
-/// a 400.
+/// part is appended to the path of `function_uri`. A request without `X-Functions-Key` and `X-Functions-ClientId`
+/// gets both from `authorization`, or else from the plugin metadata. The client gets 503 without a response, for a
+/// response that is too large, and after `timeout`. A request that is too large gets 400.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]

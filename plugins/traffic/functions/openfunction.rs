@@ -56,8 +56,9 @@ hello from the function
 /// Forwards requests to an OpenFunction function.
 ///
 /// The function gets method, arguments, fields and body of the client. If the route's path ends in `*`, the matched
-/// part is appended to the path of `function_uri`. `service_token` replaces the client's `Authorization`. No answer,
-/// one that is too large, and one that takes longer than `timeout` are a 503; a request that is too large is a 400.
+/// part is appended to the path of `function_uri`. `service_token` replaces the client's `Authorization`. The client
+/// gets 503 without a response, for a response that is too large, and after `timeout`. A request that is too large
+/// gets 400.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     #[serde(flatten)]

@@ -68,9 +68,9 @@ const MOST_VALUES: usize = 250_000;
 
 /// Forwards requests to an Apache OpenWhisk action.
 ///
-/// The action gets the body of the client, and nothing else of it. Its answer is JSON: of an object `statusCode` is
-/// the status, `headers` are fields and `body` is the body; without a `body` all of it is. No answer, one that is no
-/// JSON or too large, and one that takes longer than `timeout` are a 503; a request that is too large is a 413.
+/// The action gets only the client's body. Its response is JSON: in an object `statusCode` is the status, `headers`
+/// are fields and `body` is the body; without `body` the whole JSON is the body. The client gets 503 without a
+/// response, for one that is not JSON or too large, and after `timeout`. A request that is too large gets 413.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The URL of the platform, with `http` or `https` and without a slash at its end.

@@ -58,8 +58,8 @@ HTTP/1.1 429 Too Many Requests
 /// while at most `burst` requests wait; further requests are refused. With `nodelay` the burst passes at once. A
 /// refusal with 429 or 503 has `Retry-After`, in whole seconds.
 ///
-/// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose buckets
-/// are empty first are forgotten.
+/// This gateway stores keys in at most 128 MiB, about 800,000; beyond that, keys whose buckets are empty first are
+/// removed.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// Requests per second.

@@ -56,7 +56,7 @@ const REASON_BYTES: usize = 123;
 
 /// Pushes messages to WebSockets and event streams of `realtime`, for callers with a key.
 ///
-/// A POST with `Authorization: Bearer KEY` brings items, in the form of Pushpin's `/publish`:
+/// A POST with `Authorization: Bearer KEY` contains items, in the form of Pushpin's `/publish`:
 ///
 /// `{"items": [{"channel": "news", "formats": {"ws-message": {"content": "rain"}, "http-stream": {"content": "data: rain\n\n"}}}]}`
 ///
@@ -66,9 +66,9 @@ const REASON_BYTES: usize = 123;
 /// of `content`, and is a binary message over WebSocket. `"action": "close"` ends the connection, with `code` (1000
 /// unless set) and `reason` over WebSocket.
 ///
-/// The answer is `{"reached": [1]}`: for each item how many connections of this gateway have taken it into their
-/// queue. Other gateways know nothing of it. Without a key it is 401, for a body that is no push 400, and 503 if too
-/// many pushes wait for a worker: others may have it then. A caller with a key can push to every channel and
+/// The response is `{"reached": [1]}`: for each item the number of connections of this gateway that have it in their
+/// queue. Other gateways do not get it. Without a key the response is 401, for an invalid body 400, and 503 if too
+/// many pushes wait for a worker: other workers may have it then. A caller with a key can push to every channel and
 /// connection of the gateway.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
