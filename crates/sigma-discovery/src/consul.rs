@@ -1,9 +1,8 @@
-//! Consul's services.
+//! Services of Consul.
 //!
-//! A question waits at Consul until something has changed after the index of the last answer (a
-//! blocking query). An index that goes back means that Consul begins anew: then the next question does
-//! not wait. A question holds a connection; where more services ask than there may be of these, they take
-//! turns, and wait for less long.
+//! A request waits at Consul for a change after the index of the last response (a blocking query). An index that goes
+//! back means that Consul has restarted: then the next request does not wait. A request occupies a connection. If
+//! there are more services than connections, they take turns with shorter waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,31 +20,31 @@ use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Source, Trouble};
 
-/// The port of services that name none.
+/// The port of services without one.
 const PORT: u16 = 80;
 
-/// The pause between two answers: a service that changes all the time does not keep the gateway busy.
+/// The pause between two responses: a service that changes all the time does not keep the gateway busy.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Where services take turns at Consul, each has its own at least so often.
+/// The longest time between two turns of a service at Consul.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// What stands in a path or a query as it is.
+/// Characters that need no escape in a path or a query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A text within a path or a query.
+/// Escapes a text for a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// What the questions to one Consul share: the client, and its connections.
+/// The shared part of all requests to one Consul: the client, and its connections.
 pub(crate) struct Agent {
     http: Http,
-    /// Questions that may be at Consul at a time. A connection is opened only where none is idle, and one is
-    /// left over only where a question was given another while it was opened: there are twice as many at most.
+    /// The limit of concurrent requests to Consul. A connection is opened only if none is idle, and an extra one is
+    /// left only if a request got another one meanwhile: so there are at most twice as many.
     turns: Semaphore,
     most: u32,
-    /// How many ask.
+    /// The number of requesters.
     askers: AtomicU32,
 }
 
@@ -56,24 +55,24 @@ impl Agent {
         Arc::new(Agent { http, turns: Semaphore::new(most as usize), most, askers: AtomicU32::new(0) })
     }
 
-    /// How long a question waits at Consul that may wait for `whole`: less where more ask than may at a
-    /// time, so that each has its turn within [`ROUND`].
+    /// Returns how long a request may wait at Consul, up to `whole`: less if there are more requesters than turns, so
+    /// that each has its turn within [`ROUND`].
     fn wait(&self, whole: Duration) -> Duration {
         let askers = self.askers.load(Ordering::Relaxed).max(1);
         if askers <= self.most { whole } else { whole.min(ROUND * self.most / askers) }
     }
 }
 
-/// Asks Consul, and waits there.
+/// Blocking queries.
 pub(crate) struct Blocking {
     members: Members,
     agent: Arc<Agent>,
     token: Confidential,
     timeout: ConsulTimeout,
-    /// The pause where questions do not wait at Consul.
+    /// The pause if requests do not wait at Consul.
     interval: Duration,
     waits: bool,
-    /// The index of the last answer; 0 for none, or none that can be waited for.
+    /// The index of the last response; 0 if there is no usable one.
     index: u64,
     has_answer: bool,
 }
@@ -93,7 +92,7 @@ impl Blocking {
         }
     }
 
-    /// The next answer that may say something new. `target` has a query.
+    /// Returns the next response that may have changes. `target` has a query.
     pub(crate) async fn next(&mut self, target: &str) -> Result<Answer, Trouble> {
         loop {
             if self.has_answer {
@@ -118,7 +117,7 @@ impl Blocking {
         }
     }
 
-    /// Asks the members one after the other until one answers.
+    /// Tries the members one after the other until one responds.
     async fn ask_members(&mut self, target: &str) -> Result<Answer, Trouble> {
         let mut tries = self.members.len();
         loop {
@@ -152,7 +151,7 @@ impl Blocking {
         let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
         let address = self.members.current();
         let answer = self.agent.http.ask(address, question).await?;
-        // Keys that are not there are an answer, and can be waited for.
+        // Missing keys are a valid response, and can be waited for.
         if answer.status != 200 && answer.status != 404 {
             return Err(Trouble(format!("{} answered status {}", address.base(), answer.status)));
         }
@@ -162,8 +161,7 @@ impl Blocking {
         Ok(answer)
     }
 
-    /// What `read` finds in the answer. An answer that cannot be used is an error, and the next question
-    /// does not wait for another one.
+    /// Parses the response with `read`. After an invalid response, the next request does not wait.
     pub(crate) async fn read<T>(
         &mut self,
         answer: Answer,
@@ -186,7 +184,7 @@ impl Drop for Blocking {
     }
 }
 
-/// A time as Consul reads it.
+/// Formats a time for Consul.
 fn shown(time: Duration) -> String {
     if time.subsec_millis() == 0 { format!("{}s", time.as_secs()) } else { format!("{}ms", time.as_millis()) }
 }
@@ -201,7 +199,7 @@ pub(crate) struct ConsulService {
     most: u32,
 }
 
-/// The path and query for a service.
+/// Returns the path and query for a service.
 fn target(service: &str, args: Option<&DiscoveryArgs>) -> String {
     let mut target = format!("/v1/health/service/{}?passing=true", encoded(service));
     if let Some(datacenter) = args.and_then(|args| args.datacenter.as_deref()) {
@@ -231,7 +229,7 @@ impl ConsulService {
         }
     }
 
-    /// What tells the topics of services apart.
+    /// Returns the name that identifies the topic of a service.
     pub(crate) fn name(service: &str, args: Option<&DiscoveryArgs>) -> String {
         match target(service, args).split_once("?passing=true&") {
             Some((_, further)) => format!("consul {service} {further}"),
@@ -249,7 +247,7 @@ impl Source for ConsulService {
     }
 }
 
-/// The nodes of an answer of `/v1/health/service`; None if it is none.
+/// Returns the nodes in a response of `/v1/health/service`; None if it is invalid.
 fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
     let entries = answer.as_array()?;
     let mut nodes = Vec::with_capacity(entries.len());
@@ -262,7 +260,7 @@ fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
         let text = |value: &Value, name: &str| {
             value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
         };
-        // A service without an address of its own is at that of its machine.
+        // A service without its own address uses its machine's.
         let host =
             text(service, "Address").or_else(|| text(entry.get("Node")?, "Address")).unwrap_or_default();
         let port = node::port(service.get("Port")).unwrap_or(PORT);

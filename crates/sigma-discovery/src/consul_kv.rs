@@ -1,4 +1,4 @@
-//! Nodes that stand in Consul's keys.
+//! Nodes in Consul's key-value store.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct ConsulKeys {
     folders: Folders,
 }
 
-/// How keys are read.
+/// The rules of reading keys.
 struct Folders {
     prefix: String,
     skip: Vec<String>,
@@ -46,7 +46,7 @@ impl ConsulKeys {
 }
 
 impl Folders {
-    /// The folders of an answer, without the prefix, with their nodes.
+    /// Returns the folders of a response, without the prefix, with their nodes.
     fn listing(&self, answer: &Value) -> Option<Listing> {
         let keys = answer.as_array()?;
         if keys.len() > self.limits.objects as usize {
@@ -83,7 +83,7 @@ impl Folders {
     }
 }
 
-/// The node of a key; no node if it is not to be used, and None if it is none.
+/// Parses the node of a key; returns Some(None) if it is not to be used, and None if it is invalid.
 fn read_node(address: &str, value: Option<&Value>, weight: u32) -> Option<Option<Node>> {
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(shown(&listing), ["shop/api = host.test:81 1", "web = 10.0.0.1:80 5, 10.0.0.2:80 1"]);
         let asked = server.asked("x-consul-token");
         assert_eq!(asked, ("/v1/kv/upstreams/?recurse=true".to_owned(), Some("hush".to_owned())));
-        // The folder is gone; that can be waited for.
+        // The folder is gone; its return can be waited for.
         server.answer("404 Not Found", "X-Consul-Index: 10\r\n", "");
         assert_eq!(source.next().await, Ok(Listing::new()));
         assert_eq!(server.asked("host").0, "/v1/kv/upstreams/?recurse=true&index=9&wait=60s");

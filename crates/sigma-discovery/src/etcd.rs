@@ -1,8 +1,7 @@
-//! A folder in etcd that services register themselves in.
+//! A folder in etcd in which services register themselves.
 //!
-//! It is asked by etcd's JSON gateway (`/v3/`): the folder is read once, and a watch from the revision
-//! behind it tells each change. What a watch cannot tell any more, since etcd has forgotten it, is read
-//! anew.
+//! It uses etcd's JSON gateway (`/v3/`): the folder is read once, and a watch from the next revision reports each
+//! change. After compaction in etcd, everything is read again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
 
-/// A watch is begun anew after this long: one whose other side is gone without a word ends at last.
+/// A watch is restarted after this time, so that a lost connection is detected at last.
 const WATCH: Duration = Duration::from_secs(300);
 
 /// The folder.
@@ -38,11 +37,11 @@ pub(crate) struct Folder {
     keys: Keys,
 }
 
-/// What stands in the folder at a revision.
+/// The content of the folder at a revision.
 #[derive(Default)]
 struct Keys {
     revision: u64,
-    /// Behind the prefix.
+    /// By key, without the prefix.
     nodes: BTreeMap<String, Node>,
 }
 
@@ -71,7 +70,7 @@ impl Folder {
     }
 
     fn range(&self) -> (String, String) {
-        // The first key behind all that begin with the prefix, which ends with a slash.
+        // The first key after all keys with the prefix, which ends with a slash.
         let end = format!("{}0", self.prefix.trim_end_matches('/'));
         (BASE64_STANDARD.encode(&self.prefix), BASE64_STANDARD.encode(end))
     }
@@ -101,7 +100,7 @@ impl Folder {
         left_out.admits(keys.nodes.len()).then_some(keys)
     }
 
-    /// Takes in a key with its value; None if that cannot be.
+    /// Adds a key with its value; None if that exceeds a limit.
     fn put(&self, keys: &mut Keys, pair: &Value, left_out: &mut LeftOut) -> Option<()> {
         let name = self.name_of(pair)?;
         let text = pair.get("value").and_then(Value::as_str).unwrap_or_default();
@@ -118,16 +117,16 @@ impl Folder {
         }
     }
 
-    /// The key behind the prefix.
+    /// Returns the key without the prefix.
     fn name_of(&self, pair: &Value) -> Option<String> {
         let key = String::from_utf8(BASE64_STANDARD.decode(pair.get("key")?.as_str()?).ok()?).ok()?;
         key.strip_prefix(&self.prefix).map(str::to_owned)
     }
 
-    /// Takes in the events of a message; None if they cannot be.
+    /// Handles the events of a message; None if they are invalid.
     fn take(&self, keys: &mut Keys, result: &Value) -> Option<Heard> {
         let revision = node::number(result.get("header")?.get("revision"))?;
-        // One that goes back is another history, such as that of a restored copy.
+        // A revision that goes back belongs to another history, such as a restored copy.
         if result.get("canceled") == Some(&Value::Bool(true)) || revision < keys.revision {
             return None;
         }
@@ -162,7 +161,7 @@ impl Watched for Folder {
     async fn open(&mut self) -> Result<Option<Lines>, Trouble> {
         let address = self.members.current().clone();
         let (key, range_end) = self.range();
-        // The last one there is has none behind it; who tells that one lies.
+        // There is no revision after the largest number; a server that reports it is wrong.
         let start_revision = self.keys.revision.saturating_add(1).to_string();
         let body = json!({
             "create_request": { "key": key, "range_end": range_end, "start_revision": start_revision }
@@ -170,7 +169,7 @@ impl Watched for Folder {
         let response = self.http.open(&address, self.question("/v3/watch", body, WATCH)?).await?;
         match response.status().as_u16() {
             200 => Ok(Some(Lines::new(response, self.limits.answer_bytes as usize))),
-            // The token holds no longer.
+            // The token has expired.
             401 | 403 => Ok(None),
             status => Err(Trouble(format!("{} answered status {status}", address.base()))),
         }
@@ -201,7 +200,7 @@ impl Watched for Folder {
     }
 }
 
-/// The node that a value says; None if it is none.
+/// Parses the node in a value; None if it is invalid.
 fn read_node(value: &[u8], default_weight: u32) -> Option<Node> {
     let value: Value = serde_json::from_slice(value).ok()?;
     let priority = match value.get("priority") {
@@ -284,7 +283,7 @@ mod tests {
         let key = |name: &str| BASE64_STANDARD.decode(body[name].as_str().expect("text")).expect("base64");
         assert_eq!((key("key"), key("range_end")), (b"/services/".to_vec(), b"/services0".to_vec()));
 
-        // A watch tells what is new; one that ends is begun again where it was.
+        // A watch reports changes; after its end the next one continues at the same revision.
         let events = json!({ "events": [
             {"kv": pair("/services/web/3", r#"{"host": "10.0.0.3"}"#)},
             {"type": "DELETE", "kv": pair("/services/web/1", "")},
@@ -304,14 +303,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_etcd_cannot_tell_any_more_is_read_anew() {
+    async fn compacted_history_is_read_again() {
         let server = Scripted::start();
         let mut source = source(&server, json!({}));
         let web = |host: &str| range(9, &[pair("/services/web/1", &format!("{{\"host\": \"{host}\"}}"))]);
         server.answer("200 OK", "", &web("a"));
         assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
         let lost = [
-            // No history ends there.
+            // The end of a history at this revision is impossible.
             message(u64::MAX, json!({ "canceled": true })),
             message(30, json!({ "canceled": true, "compact_revision": "20" })),
             message(3, json!({ "created": true })),
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_folder_is_an_error_and_what_is_known_is_told_when_it_is_over() {
+    async fn an_invalid_folder_is_an_error_and_recovery_is_reported() {
         let server = Scripted::start();
         let mut source = source(&server, json!({}));
         let many: Vec<Value> =

@@ -1,8 +1,8 @@
-//! Netflix' Eureka: all applications, asked for at intervals.
+//! Netflix Eureka: all applications, polled at intervals.
 //!
-//! Where the settings say so, only changes are asked for. Eureka sends with them what a gateway that has
-//! taken in all of them would have: how many instances there are of each status. Who has something else
-//! asks for everything, and so does everybody from time to time, since two changes may look like none.
+//! If the settings enable it, only changes are requested. With them Eureka sends the expected result: the number of
+//! instances of each status. On a difference everything is requested; also from time to time, since two changes may
+//! cancel out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::node::{self, LeftOut};
 use crate::polling::{Asked, Polling};
 use crate::source::{Env, Listing, Trouble};
 
-/// The metadata under which a node's zone is known, wherever the registry has it.
+/// The metadata key of a node's zone, for every registry.
 pub(crate) const ZONE: &str = "zone";
 
-/// After so many answers with changes, everything is asked for.
+/// The number of responses with changes after which everything is requested.
 const DELTAS: u32 = 10;
 
 /// All applications.
@@ -30,14 +30,14 @@ pub(crate) struct Applications {
     within: Duration,
     weight: u32,
     limits: DiscoveryLimits,
-    /// How often changes may be asked for before everything is.
+    /// The remaining number of requests for changes.
     deltas_left: u32,
     asks_for_deltas: bool,
     instances: Instances,
 }
 
 impl Applications {
-    /// All applications, asked for at intervals.
+    /// Returns all applications, polled at intervals.
     pub(crate) fn polled(settings: &Eureka, env: &Env) -> Polling<Applications> {
         let interval = Duration::from_secs(settings.fetch_interval.into());
         Polling::new(Applications::new(settings, env), Members::shuffled(&settings.host), interval)
@@ -65,7 +65,7 @@ impl Applications {
         self.http.ask(address, question).await
     }
 
-    /// Asks for what has changed; whether all is known then.
+    /// Requests changes; returns true if the result is complete.
     async fn ask_for_changes(&mut self, address: &RegistryAddress) -> Result<bool, Trouble> {
         let answer = self.get(address, "/delta").await?;
         if matches!(answer.status, 403 | 404) {
@@ -99,7 +99,7 @@ impl Asked for Applications {
     }
 
     fn turned(&mut self) {
-        // Another server has other changes to tell.
+        // Another server has other changes.
         self.deltas_left = 0;
     }
 }
@@ -115,7 +115,7 @@ struct Instance {
 }
 
 impl Instances {
-    /// Takes in an answer; None if it is none, or there are too many instances.
+    /// Handles a response; None if it is invalid, or there are too many instances.
     fn take(&mut self, answer: &Value, is_delta: bool, weight: u32, most: u32) -> Option<()> {
         let mut left_out = LeftOut::default();
         for application in items(answer.get("applications")?.as_object()?.get("application"))? {
@@ -150,7 +150,7 @@ impl Instances {
         left_out.admits(self.0.len()).then_some(())
     }
 
-    /// How many there are of each status, as Eureka writes it.
+    /// Returns the counts of each status, in Eureka's format.
     fn hash(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         self.0.values().for_each(|instance| *counts.entry(&instance.status).or_default() += 1);
@@ -166,7 +166,7 @@ impl Instances {
     }
 }
 
-/// What tells an instance apart from the others of its application; older servers have no name for it.
+/// Returns the identity of an instance within its application; older servers have no name for it.
 fn identity(about: &Value) -> Box<str> {
     let text = |name: &str| about.get(name).and_then(Value::as_str);
     let port = about.get("port").and_then(|port| node::number(port.get("$"))).unwrap_or_default();
@@ -174,7 +174,7 @@ fn identity(about: &Value) -> Box<str> {
     text("instanceId").map_or_else(|| place().into(), Into::into)
 }
 
-/// What older servers write as an object where there is one of it.
+/// Returns a list, which older servers write as an object if it has one element.
 fn items(value: Option<&Value>) -> Option<Vec<&Value>> {
     match value {
         None | Some(Value::Null) => Some(Vec::new()),
@@ -184,7 +184,7 @@ fn items(value: Option<&Value>) -> Option<Vec<&Value>> {
     }
 }
 
-/// Whether an instance says that it is up, and no operator says otherwise.
+/// Returns true if an instance reports that it is up, and no operator overrides it.
 fn is_up(instance: &Value) -> bool {
     let word = |name: &str| instance.get(name).and_then(Value::as_str);
     // Both spellings exist.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_list_of_applications_is_an_error() {
+    async fn invalid_lists_are_errors() {
         let server = Scripted::start();
         let mut source = source(&server, false);
         let many: Vec<Value> = (0..21).map(|n| instance(&format!("10.0.0.{n}"), json!({}))).collect();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_are_asked_for_as_long_as_they_tell_all() {
+    async fn changes_are_requested_while_they_are_complete() {
         let server = Scripted::start();
         let mut source = source(&server, true);
         let whole = |hash: &str, instances: &[Value]| {
@@ -343,11 +343,11 @@ mod tests {
         assert_eq!(next(&mut source).await, ["10.0.0.2:8080 100"]);
         server.answer("200 OK", "", &whole("UP_1_", &[changed("10.0.0.1", "DOWN", "DELETED")]));
         assert_eq!(next(&mut source).await, ["10.0.0.2:8080 100"]);
-        // Something was missed: everything is asked for, at once.
+        // A change was missed: everything is requested, at once.
         server.answer("200 OK", "", &whole("UP_2_", &[]));
         server.answer("200 OK", "", &whole("UP_2_", &[a.clone(), b]));
         assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100", "10.0.0.2:8080 100"]);
-        // A server that tells no changes is not asked for them again.
+        // A server without changes is not asked for them again.
         server.answer("403 Forbidden", "", "");
         server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
         server.answer("200 OK", "", &whole("UP_1_", &[a]));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_user_is_told_and_another_server_asked_when_one_fails() {
+    async fn a_user_is_sent_and_another_server_tried_when_one_fails() {
         let (good, bad) = (Scripted::start(), Scripted::start());
         let port = |server: &Scripted| server.address().base().rsplit_once(':').map(|at| at.1.to_owned());
         let host =

@@ -1,4 +1,4 @@
-//! Lists that shrink at once are doubted for a while.
+//! Protection against lists that suddenly shrink: they are held back for a while.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use sigma_config::resources::Node;
 
 use crate::source::Listing;
 
-/// Decides what of a registry's word is believed. Reads no clock: the time is an argument.
+/// Decides which part of a registry's list is used. It reads no clock: the time is an argument.
 #[derive(Debug)]
 pub(crate) struct Guard {
     settings: Protection,
-    /// Services whose list is doubted.
+    /// Services whose list is held back.
     doubts: BTreeMap<Arc<str>, Doubt>,
-    /// How often a list began to be doubted.
+    /// The number of lists held back so far.
     doubted: u64,
 }
 
 #[derive(Debug)]
 struct Doubt {
     since: Instant,
-    /// The list before.
+    /// The previous list.
     before: Arc<[Node]>,
 }
 
@@ -31,19 +31,19 @@ impl Guard {
         Guard { settings, doubts: BTreeMap::new(), doubted: 0 }
     }
 
-    /// When a doubt ends, if there is one: what the registry said last is to be shown again then.
+    /// Returns the end of the next doubt, if there is one: then the last list must be admitted again.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.doubts.values().map(|doubt| doubt.since + self.patience()).min()
     }
 
-    /// How many lists are doubted, and how often one began to be since the start.
+    /// Returns the number of lists held back now, and since the start.
     pub(crate) fn doubts(&self) -> (u64, u64) {
         (self.doubts.len() as u64, self.doubted)
     }
 
-    /// What is to be served now that the registry says `said`, with `served` in force. A list that says
-    /// what it said before is the one that was served. Where `is_certain`, the registry has named the nodes that are
-    /// gone: no list is doubted for that but one that is empty.
+    /// Returns the list to use, given the registry's new list `said` and the list `served` in use. An unchanged list
+    /// stays the same object. With `is_certain`, the registry has named the removed nodes: then only an empty list is
+    /// held back.
     pub(crate) fn admit(
         &mut self,
         now: Instant,
@@ -100,7 +100,7 @@ impl Guard {
     }
 }
 
-/// The nodes of both lists; what is in both is as the second says.
+/// Merges both lists; common nodes come from the second.
 fn both(before: &[Node], after: &[Node]) -> Arc<[Node]> {
     let named: HashSet<(&str, Option<u16>)> = after.iter().map(|node| (&*node.host, node.port)).collect();
     let gone = before.iter().filter(|node| !named.contains(&(&*node.host, node.port)));
@@ -122,7 +122,7 @@ mod tests {
         listing.get(service).into_iter().flat_map(|nodes| nodes.iter()).map(|n| n.host.to_string()).collect()
     }
 
-    /// A guard that believes after 10 s, what it serves, and the seconds since it began.
+    /// A guard with a limit of 10 s, the list in use, and the seconds since the start.
     struct Run {
         guard: Guard,
         served: Listing,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_believed_after_a_while() {
+    fn an_empty_list_is_used_after_a_while() {
         let mut run = Run::new(80, &[("web", &["a", "b"]), ("api", &["c"])]);
         assert_eq!(run.guard.due(), None);
         let web = |run: &Run| hosts(&run.served, "web");
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(web(&run), ["a", "b"]);
         assert_eq!(run.guard.due(), Some(run.start + Duration::from_secs(11)));
         assert_eq!(run.guard.doubts(), (1, 1));
-        // A service that is not named at all is one without nodes.
+        // A missing service has no nodes.
         run.says(10, &[("api", &["c", "d"])]);
         assert_eq!(
             (web(&run), hosts(&run.served, "api")),
@@ -179,7 +179,7 @@ mod tests {
         run.says(5, &[("web", &["a", "c"])]);
         assert_eq!(hosts(&run.served, "web"), ["a", "c"]);
         assert_eq!(run.guard.due(), None);
-        // Another doubt begins anew.
+        // Another doubt starts again.
         run.says(8, &[]);
         run.says(17, &[]);
         assert_eq!(hosts(&run.served, "web"), ["a", "c"]);
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_take_the_place_of_others_are_believed_and_newcomers_are_used() {
+    fn replaced_nodes_are_accepted_and_new_ones_are_used() {
         let mut run = Run::new(80, &[("web", &["a", "b", "c", "d", "e", "f"])]);
         run.says(1, &[("web", &["g", "h", "i", "j", "k", "l"])]);
         assert_eq!(hosts(&run.served, "web"), ["g", "h", "i", "j", "k", "l"]);
         run.says(2, &[("web", &["m"])]);
         assert_eq!(hosts(&run.served, "web"), ["m", "g", "h", "i", "j", "k", "l"]);
-        // Those that come and go meanwhile do not pile up.
+        // Nodes that come and go meanwhile do not pile up.
         run.says(3, &[("web", &["n"])]);
         assert_eq!(hosts(&run.served, "web"), ["n", "g", "h", "i", "j", "k", "l"]);
         run.says(12, &[("web", &["n"])]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn named_removals_are_believed_unless_none_is_left() {
+    fn named_removals_are_accepted_unless_no_node_is_left() {
         let six: &[&str] = &["a", "b", "c", "d", "e", "f"];
         let mut run = Run::new(80, &[("web", six), ("api", &["x"])]);
         run.names(1, &[("web", &["a"]), ("api", &["x"])]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_is_the_same_list() {
+    fn an_unchanged_list_stays_the_same() {
         let mut run = Run::new(80, &[("web", &["a"]), ("api", &["b"])]);
         let before = run.served.clone();
         run.says(1, &[("web", &["a"]), ("api", &["b", "c"])]);

@@ -1,4 +1,4 @@
-//! The HTTP client that asks registries: it follows no redirect and reads no more than it may.
+//! The HTTP client for registries: it follows no redirects and limits responses.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -13,28 +13,27 @@ use sigma_schema::Confidential;
 use crate::source::{Env, Trouble};
 use crate::tally::Tally;
 
-/// Bytes of a text that takes about a millisecond to parse.
+/// The size of a text that takes about a millisecond to parse.
 const LARGE: usize = 128 * 1024;
 
-/// Bytes of a token; it goes with every question.
+/// The limit of a token, which is part of every request.
 const TOKEN_MAX: usize = 16 * 1024;
 
-/// Whose certificates are believed.
+/// The trusted certificates.
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
-    /// Those of the authorities of the system.
+    /// The system's authorities
     System,
-    /// Those of the authorities in this PEM.
+    /// The authorities in this PEM
     Authorities(Vec<u8>),
-    /// Any.
+    /// Any certificate
     Anybody,
 }
 
-/// Makes requests to registries. Built when it is first needed: a machine without any certificate
-/// authority serves all the same.
+/// Sends requests to registries. Built on first use: a machine without certificate authorities still serves.
 pub(crate) struct Http {
     connect: Duration,
-    /// Bytes of an answer.
+    /// The limit of a response in bytes.
     most: usize,
     tally: Arc<Tally>,
     trust: Trust,
@@ -45,11 +44,11 @@ pub(crate) struct Http {
 /// A request without its address.
 pub(crate) struct Question<'q> {
     pub(crate) method: Method,
-    /// Path and query, behind the address.
+    /// Path and query, after the address.
     pub(crate) target: &'q str,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<String>,
-    /// The time for all of it.
+    /// The total timeout.
     pub(crate) within: Duration,
 }
 
@@ -58,7 +57,7 @@ impl<'q> Question<'q> {
         Question { method: Method::GET, target, headers: HeaderMap::new(), body: None, within }
     }
 
-    /// With a header whose value is a secret, unless that is empty.
+    /// Adds a header with a secret value, unless that is empty.
     pub(crate) fn secret(mut self, name: HeaderName, value: &str) -> Result<Question<'q>, Trouble> {
         if !value.is_empty() {
             let mut value = HeaderValue::from_str(value).map_err(|_| {
@@ -71,7 +70,7 @@ impl<'q> Question<'q> {
     }
 }
 
-/// The whole of an answer.
+/// A whole response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -80,7 +79,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The body, if the status says that it is what was asked for.
+    /// Returns the body, if the status is a success.
     pub(crate) async fn json(self, from: &RegistryAddress) -> Result<Value, Trouble> {
         if self.status != 200 {
             return Err(Trouble(format!("{} answered status {}", from.base(), self.status)));
@@ -96,13 +95,13 @@ impl Http {
         Http { connect, most, tally, trust, trusting: OnceLock::new(), verifying: OnceLock::new() }
     }
 
-    /// Where its requests are counted.
+    /// Returns the counters of its requests.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
     fn client(&self, address: &RegistryAddress) -> Result<&reqwest::Client, Trouble> {
-        // In the clear there is no certificate, so that those of this machine need not be read.
+        // Cleartext needs no certificates, so this machine's are not read.
         let is_clear = address.base().starts_with("http://");
         let (cell, trust) = match is_clear || matches!(self.trust, Trust::Anybody) {
             true => (&self.trusting, &Trust::Anybody),
@@ -111,7 +110,7 @@ impl Http {
         cell.get_or_init(|| built(self.connect, trust)).as_ref().map_err(Trouble::clone)
     }
 
-    /// Asks, and returns the answer with its body still to come.
+    /// Sends a request, and returns the response before its body.
     pub(crate) async fn open(
         &self,
         address: &RegistryAddress,
@@ -135,7 +134,7 @@ impl Http {
         sent.map_err(|error| trouble(address, error))
     }
 
-    /// Asks, and reads the whole answer.
+    /// Sends a request, and reads the whole response.
     pub(crate) async fn ask(
         &self,
         address: &RegistryAddress,
@@ -160,36 +159,35 @@ impl Http {
     }
 }
 
-/// Parses a text: a large one on a thread of its own, since this one is the gateway's for all that is not
-/// traffic.
+/// Parses a text; a large one on a separate thread, since this one does all control work of the gateway.
 pub(crate) async fn parsed(text: Vec<u8>) -> Result<Value, serde_json::Error> {
     if text.len() < LARGE {
         return serde_json::from_slice(&text);
     }
     let parsed = tokio::task::spawn_blocking(move || serde_json::from_slice(&text)).await;
-    // It can only have panicked, or the process is ending.
+    // The thread has panicked, or the process is ending.
     parsed.unwrap_or_else(|error| Err(serde::de::Error::custom(error)))
 }
 
-/// The token that an answer gives to a user.
+/// Returns the token in a response to a login.
 pub(crate) fn token(given: Option<&Value>, from: &RegistryAddress) -> Result<Confidential, Trouble> {
     let token = given.and_then(Value::as_str).filter(|token| !token.is_empty() && token.len() <= TOKEN_MAX);
     let none = || Trouble(format!("{} gave no token for its user that can be sent", from.base()));
     token.map(Confidential::from).ok_or_else(none)
 }
 
-/// Whether a status says something of what was asked for: that it is not there is an answer as well.
+/// Returns true if a status is a valid response: "not found" is one too.
 fn is_answer(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::NOT_FOUND
 }
 
-/// More came than `discovery.limits.answer_bytes`.
+/// The error of a response over `discovery.limits.answer_bytes`.
 fn too_long(address: &RegistryAddress, most: usize) -> Trouble {
     let base = address.base();
     Trouble(format!("{base} answered more than {most} bytes (`discovery.limits.answer_bytes`)"))
 }
 
-/// What went wrong, without the address, which may hold a secret.
+/// Returns the error without the address, which may contain a secret.
 fn trouble(address: &RegistryAddress, error: reqwest::Error) -> Trouble {
     let base = address.base();
     if error.is_timeout() {
@@ -202,7 +200,7 @@ fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
     let unusable = |error: reqwest::Error| Trouble(format!("no TLS on this machine: {}", causes(&error)));
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect)
-        // A token is for the address that it was configured with, and for no other.
+        // A token is only for its configured address.
         .redirect(redirect::Policy::none())
         .no_proxy()
         .tcp_keepalive(Duration::from_secs(15))
@@ -217,7 +215,7 @@ fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
     builder.build().map_err(unusable)
 }
 
-/// An error with everything that led to it.
+/// Returns an error with all its causes.
 pub(crate) fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -228,7 +226,7 @@ pub(crate) fn causes(error: &dyn Error) -> String {
     text
 }
 
-/// The members of one registry, of which one is asked until it fails.
+/// The members of one registry, of which one is used until it fails.
 pub(crate) struct Members {
     addresses: Vec<RegistryAddress>,
     at: usize,
@@ -239,7 +237,7 @@ impl Members {
         Members { addresses: addresses.to_vec(), at: 0 }
     }
 
-    /// In random order: many gateways do not all ask the same one.
+    /// Returns them in random order, so that many gateways do not all use the same one.
     pub(crate) fn shuffled(addresses: &[RegistryAddress]) -> Members {
         let mut addresses = addresses.to_vec();
         fastrand::shuffle(&mut addresses);
@@ -250,12 +248,12 @@ impl Members {
         self.addresses.len()
     }
 
-    /// The one that is asked.
+    /// Returns the member in use.
     pub(crate) fn current(&self) -> &RegistryAddress {
         &self.addresses[self.at]
     }
 
-    /// It has failed: the next one is asked from now on.
+    /// Switches to the next member after a failure.
     pub(crate) fn turn(&mut self) {
         self.at = (self.at + 1) % self.addresses.len();
     }
@@ -276,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Answers every question with these pieces, so long after one another.
+    /// Sends these pieces as the response to every request, with pauses.
     async fn answering(pieces: Vec<Vec<u8>>, pause: Duration) -> RegistryAddress {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_an_end() {
+    fn tokens_are_bounded() {
         let address: RegistryAddress = "http://h:1".parse().expect("an address");
         let is_one = |given: &Value| token(Some(given), &address).is_ok();
         assert!(is_one(&"t".into()) && is_one(&"t".repeat(TOKEN_MAX).into()));
@@ -315,14 +313,14 @@ mod tests {
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
     #[tokio::test]
-    async fn an_answer_has_an_end_in_time_and_in_bytes() {
+    async fn a_response_has_limits_of_time_and_bytes() {
         // A byte now and then, without an end.
         let mut drip = vec![[HEAD, b"Content-Length: 100000\r\n\r\n"].concat()];
         drip.resize(2000, b" ".to_vec());
         let slow = answering(drip, Duration::from_millis(50)).await;
         let trouble = asked(&slow, 500).await.expect_err("an end").0;
         assert!(trouble.contains("did not answer in time"), "{trouble}");
-        // More than there may be, whatever the head says.
+        // More than the limit, with any declared length.
         let mut flood = vec![[HEAD, b"Connection: close\r\n\r\n"].concat()];
         flood.resize(100, vec![b' '; 4096]);
         let long = answering(flood, Duration::from_micros(1)).await;
@@ -336,8 +334,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_compressed_stays_so() {
-        // What becomes a thousand times as much is not unpacked.
+    async fn compressed_responses_stay_compressed() {
+        // A compressed response, which could grow a thousand times, is not decompressed.
         let head = b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
         let packed =
             answering(vec![[HEAD, &head[..], &[0x1f, 0x8b, 8, 0]].concat()], Duration::from_micros(1)).await;

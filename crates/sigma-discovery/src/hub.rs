@@ -1,4 +1,4 @@
-//! One place that asks for each thing, however many upstreams want it.
+//! Shared requests: each thing is requested once, for all upstreams that need it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,32 +16,31 @@ use crate::last_good::LastLists;
 use crate::source::{Env, Listing, Source, Trouble};
 use crate::tally::{Report, Tally};
 
-/// The pause after a failure, twice as long after each further one, up to [`RETRY_MAX`].
+/// The pause after a failure; it doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// Longest pause between failures.
+/// The longest pause after failures.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What is known of a topic.
+/// The state of a topic.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
-    /// What is to be served, if there is anything.
+    /// The listing to use, if there is one.
     pub(crate) listing: Option<Arc<Listing>>,
-    /// Why the registry says nothing now.
+    /// The reason why the registry has no listing now.
     pub(crate) trouble: Option<Trouble>,
-    /// The listing is that of the file, since the registry has told none yet.
+    /// The listing comes from the file, since the registry has not sent one yet.
     pub(crate) is_stored: bool,
 }
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something that a registry is asked for. It is asked from the first time that somebody waits for it
-/// until the last of those who follow it is gone.
+/// Something that a registry is asked for. Requests run from the first follower until the last one is gone.
 pub(crate) struct Topic {
     registry: Registry,
     name: String,
     tally: Arc<Tally>,
-    /// How many lists are held back now.
+    /// The number of lists held back now.
     held_back: Arc<AtomicU64>,
     told: watch::Receiver<Told>,
     work: Mutex<Option<Work>>,
@@ -49,12 +48,12 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
-    /// What it is called: in the log, and in the file of the last good lists.
+    /// Returns its name in the log, and in the file of the last good lists.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What is known, and what comes to be known. Within a runtime.
+    /// Returns a receiver of its present and future states. Call it within a runtime.
     pub(crate) fn follow(&self) -> watch::Receiver<Told> {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(work) = work {
@@ -79,14 +78,14 @@ impl fmt::Debug for Topic {
     }
 }
 
-/// All topics that somebody follows.
+/// All topics with followers.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     topics: Mutex<HashMap<String, Weak<Topic>>>,
 }
 
 impl Hub {
-    /// The topic of this name, which `source` makes if nobody follows it yet.
+    /// Returns the topic of this name; `source` makes it if it has no follower yet.
     pub(crate) fn topic<S: Source>(
         &self,
         registry: Registry,
@@ -120,7 +119,7 @@ impl Hub {
         topic
     }
 
-    /// Adds to a registry's report what is known now of the topics that are counted there.
+    /// Adds the current state of a registry's topics to its report.
     pub(crate) fn complete(&self, tally: &Arc<Tally>, report: &mut Report) {
         let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         for topic in topics.values().filter_map(Weak::upgrade) {
@@ -137,7 +136,7 @@ impl Hub {
         }
     }
 
-    /// What is known of a registry.
+    /// Returns the current listing of a registry.
     pub(crate) fn known(&self, registry: Registry) -> Listing {
         let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         let of_registry =
@@ -154,9 +153,9 @@ struct Follower {
     held_back: Arc<AtomicU64>,
     guard: Guard,
     last: Arc<LastLists>,
-    /// The last good lists of the time before this process, until there are others.
+    /// The last good lists of the previous process, until there are newer ones.
     earlier: Option<Listing>,
-    /// What the registry said last.
+    /// The last listing of the registry.
     said: Option<Listing>,
     tell: watch::Sender<Told>,
 }
@@ -179,7 +178,7 @@ impl Follower {
                 Err(trouble) => {
                     self.tally.failed();
                     let kept = self.earlier.is_some() || self.tell.borrow().listing.is_some();
-                    // Once for each reason: many services may share a registry that is away for long.
+                    // Once for each reason: many services may share a registry that is down for long.
                     if self.tell.borrow().trouble.as_ref() != Some(&trouble) {
                         tracing::warn!(topic = self.name, %trouble, kept, "no list of nodes, the last one stays");
                     }
@@ -193,7 +192,7 @@ impl Follower {
         }
     }
 
-    /// Waits for `work`, and meanwhile does what is due.
+    /// Runs `work`, and meanwhile handles due events.
     async fn until<T>(&mut self, patience: Instant, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -213,7 +212,7 @@ impl Follower {
         }
     }
 
-    /// Serves what was known before this process, if nothing else is known yet.
+    /// Uses the lists of the previous process, if there are no others yet.
     fn serve_earlier(&mut self) {
         if let Some(earlier) = self.earlier.take() {
             tracing::warn!(
@@ -230,7 +229,7 @@ impl Follower {
         self.publish(is_certain);
     }
 
-    /// Serves what of the registry's word is believed.
+    /// Publishes the admitted part of the registry's listing.
     fn publish(&mut self, is_certain: bool) {
         let Some(said) = &self.said else { return };
         let earlier = self.earlier.take().map(Arc::new);
@@ -257,8 +256,8 @@ impl Follower {
     }
 }
 
-/// The pause after the first failure (0) and those that follow it; up to a quarter of it is taken off at
-/// random, so that many gateways do not come back at once.
+/// Returns the pause after the first failure (0) and later ones; up to a quarter is taken off at random, so that many
+/// gateways do not come back at once.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let whole = RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX);
     whole.mul_f64(1.0 - fastrand::f64() / 4.0)
@@ -271,7 +270,7 @@ mod tests {
     use sigma_config::discovery::LastGood;
     use tokio::sync::mpsc;
 
-    /// Says what the test says.
+    /// Returns the listings of the test.
     struct Scripted(mpsc::UnboundedReceiver<Result<Listing, Trouble>>);
 
     impl Source for Scripted {
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_follows_the_same_hears_the_same_until_the_last_is_gone() {
+    async fn followers_share_one_topic_until_the_last_is_gone() {
         let hub = Hub::default();
         let (say, source) = scripted();
         let first = topic(&hub, Protection::default(), &nowhere(), source);
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_changes_nothing_and_is_over_with_the_next_list() {
+    async fn a_failure_changes_nothing_and_ends_with_the_next_list() {
         let hub = Hub::default();
         let (say, source) = scripted();
         let topic = topic(&hub, Protection::default(), &nowhere(), source);
@@ -348,13 +347,13 @@ mod tests {
         say.send(Err(Trouble("away".to_owned()))).expect("a source");
         told.wait_for(|told| told.trouble.is_some()).await.expect("trouble");
         assert_eq!(served(&told.borrow()), ["a"]);
-        // The same list as before ends the trouble all the same.
+        // The same list as before also ends the trouble.
         say.send(Ok(web(&["a"]))).expect("a source");
         told.wait_for(|told| told.trouble.is_none()).await.expect("an end");
     }
 
     #[tokio::test]
-    async fn an_empty_list_is_believed_when_its_time_has_come_though_nothing_more_is_said() {
+    async fn an_empty_list_is_used_in_time_without_a_new_message() {
         let protection = Protection { believed_after_ms: 300, ..Protection::default() };
         let hub = Hub::default();
         let (say, source) = scripted();
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_without_the_registry_serves_by_the_file() {
+    async fn a_start_without_the_registry_uses_the_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let settings = LastGood { path: dir.path().join("data/lists.json"), expire: 0, wait_ms: 60_000 };
         let last = LastLists::new(&settings);
@@ -396,7 +395,7 @@ mod tests {
         let stored = report();
         assert_eq!((stored.services, stored.nodes, stored.is_stored), (1, 2, true));
         assert_eq!((stored.update_failures, stored.updates, stored.last_success), (1, 0, None));
-        // A registry that comes back knowing little is doubted as it is in the midst of a run.
+        // A registry that comes back with few nodes is doubted as usual.
         say.send(Ok(Listing::new())).expect("a source");
         told.wait_for(|told| told.trouble.is_none()).await.expect("an end");
         assert_eq!(served(&told.borrow()), ["a", "b"]);
@@ -405,7 +404,7 @@ mod tests {
         assert_eq!((doubted.held_back, doubted.held_back_now), (1, 1));
         assert!(doubted.last_success.is_some());
 
-        // One that does not answer at all is waited for no longer than that.
+        // A registry that never responds is waited for no longer than that.
         let hasty = LastGood { wait_ms: 1, ..settings };
         let (_say, source) = scripted();
         let topic_hasty = topic(&Hub::default(), Protection::default(), &LastLists::new(&hasty), source);

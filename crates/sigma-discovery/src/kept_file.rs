@@ -1,11 +1,11 @@
-//! Files by which a process begins where the one before has ended.
+//! Files that hand state to the next process.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// The content of a file, as far as its first `most_bytes`; None if there is no file. Blocks.
+/// Reads a file, up to its first `most_bytes`; None if there is no file. It blocks.
 ///
 /// # Errors
 /// Returns an error if it cannot be read.
@@ -20,11 +20,10 @@ pub fn read(path: &Path, most_bytes: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Writes a file, which nobody else may read, and which takes the place of the one before when it is
-/// complete and on disk. Blocks.
+/// Writes a file that other users cannot read. It replaces the old one once it is complete and on disk. It blocks.
 ///
 /// # Errors
-/// Returns an error if it cannot be written; the one before is there then.
+/// Returns an error if it cannot be written; then the old one stays.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_whole_and_nobody_elses() {
+    fn a_file_is_complete_and_private() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("new/kept.json");
         assert_eq!(read(&path, 9).expect("no file"), None);
@@ -59,7 +58,7 @@ mod tests {
         }
         assert_eq!(read(&path, 3).expect("a file").as_deref(), Some(&b"sec"[..]));
         assert_eq!(std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
-        // A draft that a dead process, or somebody else, has left is not written through.
+        // An old draft, of a dead process or another user, is not written through.
         let (draft, other) = (dir.path().join("new/kept.json.new"), dir.path().join("other"));
         std::fs::write(&other, "theirs").expect("a file");
         std::os::unix::fs::symlink(&other, &draft).expect("a link");

@@ -1,4 +1,4 @@
-//! The last good lists, in a file: a start serves by them while its registries are away.
+//! The last good lists, in a file: a start uses them while its registries are down.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ use crate::node::node;
 use crate::source::Listing;
 use crate::tally::unix_now;
 
-/// Changes within this time go to disk together.
+/// Changes within this time are written together.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// A file that is larger is none of ours.
+/// The limit of the file.
 const FILE_MAX: u64 = 1 << 30;
 
-/// Lists that nobody has followed for so long are forgotten.
+/// Lists without followers are dropped after this time.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The layout of the file.
@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct LastLists {
     path: Option<PathBuf>,
-    /// Whether a start reads it.
+    /// A start reads it.
     reads: bool,
     expire: Option<Duration>,
     wait: Duration,
@@ -43,16 +43,16 @@ pub(crate) struct LastLists {
 #[derive(Debug, Default)]
 struct Lists {
     topics: BTreeMap<String, Kept>,
-    /// A task is going to write.
+    /// A write task is scheduled.
     is_writing: bool,
-    /// Something has changed since that task began.
+    /// There was a change since the start of that task.
     is_dirty: bool,
 }
 
 /// The lists of one topic.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Kept {
-    /// When it last changed, in Unix seconds.
+    /// The time of the last change, in Unix seconds.
     at: u64,
     services: Arc<Listing>,
 }
@@ -65,7 +65,7 @@ struct Document {
 }
 
 impl LastLists {
-    /// Nothing is read or written before it is needed.
+    /// Returns a file that is neither read nor written before it is needed.
     pub(crate) fn new(settings: &LastGood) -> Arc<LastLists> {
         Arc::new(LastLists {
             path: settings.file().cloned(),
@@ -77,7 +77,7 @@ impl LastLists {
         })
     }
 
-    /// The file that a registry has for itself.
+    /// Returns the separate file of a registry.
     pub(crate) fn of(dump: &Dump, settings: &LastGood) -> Arc<LastLists> {
         let settings = LastGood { path: dump.path.clone(), expire: dump.expire, ..settings.clone() };
         let whole = LastLists::new(&settings);
@@ -87,7 +87,7 @@ impl LastLists {
         }
     }
 
-    /// The lists in the file as it is now, of the topics that `is_wanted`, and when the last of them changed.
+    /// Returns the lists that the file has now for topics selected by `is_wanted`, and the time of the last change.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -104,22 +104,22 @@ impl LastLists {
         Ok((lists.collect(), changed))
     }
 
-    /// Whether there is to be one.
+    /// Returns true if there is a file.
     pub(crate) fn has_file(&self) -> bool {
         self.path.is_some()
     }
 
-    /// After how long a start no longer uses the file.
+    /// Returns the time after which a start no longer uses the file.
     pub(crate) fn expire(&self) -> Option<Duration> {
         self.expire
     }
 
-    /// How long a start waits for the registry before it uses this.
+    /// Returns how long a start waits for the registry before it uses the file.
     pub(crate) fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// What was known of a topic before this process. Within a runtime.
+    /// Returns the lists of a topic from the previous process. Call it within a runtime.
     pub(crate) async fn read(self: &Arc<Self>, topic: &str) -> Option<Listing> {
         self.loaded.get_or_init(|| Arc::clone(self).load()).await;
         let kept = self.lists().topics.get(topic).cloned()?;
@@ -143,7 +143,7 @@ impl LastLists {
         }
     }
 
-    /// What is known of a topic from now on; written in a moment. Within a runtime.
+    /// Sets the lists of a topic; they are written soon. Call it within a runtime.
     pub(crate) fn note(self: &Arc<Self>, topic: &str, listing: &Arc<Listing>) {
         let Some(path) = self.path.clone() else { return };
         let mut lists = self.lists();
@@ -155,7 +155,7 @@ impl LastLists {
         }
     }
 
-    /// Writes until nothing more has changed.
+    /// Writes until there are no more changes.
     async fn write(self: Arc<Self>, path: PathBuf) {
         let mut pause = SETTLE;
         loop {
@@ -173,7 +173,7 @@ impl LastLists {
             let place = path.clone();
             let began = Instant::now();
             let written = tokio::task::spawn_blocking(move || write_file(&place, topics)).await;
-            // A registry that changes all the time keeps no disk busy for more than a tenth of it.
+            // A registry that changes all the time uses at most a tenth of the disk's time.
             pause = SETTLE.max(began.elapsed() * 9);
             if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 let path = path.display().to_string();
@@ -195,14 +195,14 @@ impl LastLists {
     }
 }
 
-/// The topics in a file; none if there is no file.
+/// Returns the topics in a file; empty without a file.
 fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
     let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(BTreeMap::new()) };
     let mut document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
         return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
     }
-    // The file may have been edited: it names no more than a registry may.
+    // The file may have been edited: it has the limits of a registry.
     let is_told = |known: &Node| node(&known.host, known.port, known.weight).is_some();
     for kept in document.topics.values_mut() {
         for nodes in Arc::make_mut(&mut kept.services).values_mut() {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_noted_is_there_after_a_restart_unless_it_is_too_old() {
+    async fn lists_survive_a_restart_unless_they_are_too_old() {
         let dir = tempfile::tempdir().expect("a folder");
         let settings = LastGood { path: dir.path().join("a/lists.json"), expire: 60, wait_ms: 0 };
         let lists = LastLists::new(&settings);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(again().read("consul web").await.as_ref(), Some(&*web("10.0.0.1")));
         assert_eq!(again().read("nacos web").await, None);
 
-        // What another topic had stays when one changes.
+        // The lists of other topics stay when one changes.
         let next = again();
         next.read("consul web").await;
         next.note("consul web", &web("10.0.0.3"));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_damaged_or_edited_names_no_more_than_a_registry_may() {
+    async fn a_damaged_or_edited_file_has_the_limits_of_a_registry() {
         let dir = tempfile::tempdir().expect("a folder");
         let settings = LastGood { path: dir.path().join("lists.json"), expire: 0, wait_ms: 0 };
         for damaged in ["", "{}", "{\"version\":2,\"topics\":{}}", "\u{0}"] {

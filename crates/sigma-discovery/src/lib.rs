@@ -1,10 +1,9 @@
-//! Registries of services: what they say becomes lists of nodes.
+//! Service registries: their data become node lists.
 //!
-//! A registry is one file, which implements [`Source`](source::Source): it asks, and yields what the
-//! registry knows. Everything else is the same for all of them: one [`Hub`](hub::Hub) asks each thing
-//! once however many upstreams want it, and tells them; a [`Guard`](guard::Guard) doubts lists that
-//! shrink at once; the [`LastLists`](last_good::LastLists) are kept in a file for the next start. To
-//! add a registry: its file, a member of [`Registry`], and one line in [`Registries::follow`].
+//! A registry is one file, which implements [`Source`](source::Source): it sends requests, and yields listings. The
+//! rest is common: one [`Hub`](hub::Hub) requests each thing once for all upstreams; a [`Guard`](guard::Guard) holds
+//! back lists that suddenly shrink; the [`LastLists`](last_good::LastLists) are stored in a file for the next start.
+//! To add a registry, write its file, a member of [`Registry`], and one line in [`Registries::follow`].
 
 mod consul;
 mod consul_kv;

@@ -1,7 +1,7 @@
-//! Registries that are read once, and then tell each change: Kubernetes and etcd.
+//! Registries that are read once, and then report each change: Kubernetes and etcd.
 //!
-//! A watch is an answer without an end, one JSON text a line. When it ends, the next one begins where it
-//! was; what the registry cannot tell any more is read anew.
+//! A watch is a response without an end, one JSON text a line. After its end, the next one continues at the same
+//! position; if the registry has lost the history, everything is read again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,58 +14,57 @@ use crate::http::parsed;
 use crate::source::{Env, Listing, Source, Trouble};
 use crate::tally::Tally;
 
-/// Changes within this time are told together.
+/// Changes within this time are reported together.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Neither is everything read, nor a watch begun, more often.
+/// The shortest time between two full reads or starts of a watch.
 const PACE: Duration = Duration::from_secs(1);
 
-/// What a message of a watch means.
+/// The effect of a watch message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// Nothing is different.
+    /// No change
     Nothing,
-    /// Something is.
+    /// A change
     Change,
-    /// Everything is to be read anew.
+    /// Everything must be read again
     Gone,
 }
 
-/// What can be read and watched.
+/// A registry that can be read and watched.
 pub(crate) trait Watched: Send + 'static {
     /// Reads everything.
     fn load(&mut self) -> impl Future<Output = Result<(), Trouble>> + Send;
 
-    /// Begins a watch of what comes after that, and after what was heard; None if everything is to be
-    /// read anew.
+    /// Starts a watch of later changes; None if everything must be read again.
     fn open(&mut self) -> impl Future<Output = Result<Option<Lines>, Trouble>> + Send;
 
-    /// Takes in a message of the watch.
+    /// Handles a message of the watch.
     fn hear(&mut self, message: &Value) -> Heard;
 
-    /// What is known.
+    /// Returns the current listing.
     fn listing(&self) -> Listing;
 
-    /// Whether a message that takes something away is certain to mean that it is gone.
+    /// Returns true if a removal message certainly means that the node is gone.
     fn names_what_is_gone(&self) -> bool {
         false
     }
 
-    /// The server that was asked has failed.
+    /// Switches to another server after a failure.
     fn turn(&mut self);
 }
 
-/// Reads, and follows what is told.
+/// Reads everything, and follows the changes.
 pub(crate) struct ListWatch<W> {
     watched: W,
     is_loaded: bool,
     watch: Option<Lines>,
-    /// The last listing came by messages of a watch.
+    /// The last listing came from messages of a watch.
     is_by_messages: bool,
-    /// A failure was yielded: that it is over is to be told.
+    /// A failure was reported: its end must be reported too.
     has_failed: bool,
     tally: Arc<Tally>,
-    /// When the registry was last read, or a watch last begun.
+    /// The time of the last full read or start of a watch.
     begun: Option<Instant>,
 }
 
@@ -83,7 +82,7 @@ impl<W: Watched> ListWatch<W> {
         }
     }
 
-    /// Waits so that a registry which ends every watch at once does not keep anybody busy.
+    /// Waits, so that a registry which ends every watch at once causes no busy loop.
     async fn pace(&mut self) {
         if let Some(begun) = self.begun {
             sleep_until((begun + PACE).into()).await;
@@ -97,7 +96,7 @@ impl<W: Watched> ListWatch<W> {
         trouble
     }
 
-    /// What the next message means; the end of a watch means nothing.
+    /// Returns the effect of the next message; the end of a watch has no effect.
     async fn hear(&mut self) -> Heard {
         let Some(watch) = &mut self.watch else { return Heard::Nothing };
         match watch.next().await {
@@ -117,7 +116,7 @@ impl<W: Watched> ListWatch<W> {
         }
     }
 
-    /// Takes in what else is told at the same time.
+    /// Handles further messages that arrive together.
     async fn settle(&mut self) -> Heard {
         let until = Instant::now() + SETTLE;
         while self.watch.is_some() {
@@ -173,14 +172,14 @@ impl<W: Watched> Source for ListWatch<W> {
     }
 }
 
-/// The lines of an answer that goes on.
+/// The lines of an endless response.
 pub(crate) struct Lines {
     response: Response,
-    /// What has come and was not read yet.
+    /// Received bytes that are not read yet.
     rest: Vec<u8>,
-    /// How much of `rest` has no end of a line.
+    /// The length of `rest` that was searched for a line end.
     searched: usize,
-    /// Bytes of a line.
+    /// The limit of a line in bytes.
     most: usize,
 }
 
@@ -189,7 +188,7 @@ impl Lines {
         Lines { response, rest: Vec::new(), searched: 0, most }
     }
 
-    /// The next line; None at the end of the answer.
+    /// Returns the next line; None at the end of the response.
     pub(crate) async fn next(&mut self) -> Result<Option<Value>, Trouble> {
         loop {
             if let Some(at) = self.rest[self.searched..].iter().position(|byte| *byte == b'\n') {
@@ -212,7 +211,7 @@ impl Lines {
             }
             match self.response.chunk().await {
                 Ok(Some(part)) => self.rest.extend_from_slice(&part),
-                // What stands behind the last end of a line was broken off.
+                // The rest after the last line end is incomplete.
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     let reason = if error.is_timeout() { "is over" } else { "was broken off" };

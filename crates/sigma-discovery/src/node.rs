@@ -1,4 +1,4 @@
-//! Nodes as registries tell them: what they say is not believed as it stands.
+//! Nodes from registries, with checks of their data.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 use sigma_config::discovery::Registry;
 use sigma_config::resources::Node;
 
-/// A node at an address that a registry told; None if that is none. An address is an IP address or a
-/// name: nothing else that a node of the configuration may be, such as the path of a socket.
+/// Returns a node at an address from a registry; None if it is invalid. An address is an IP address or a name, not
+/// another form that the configuration allows, such as the path of a socket.
 pub(crate) fn node(host: &str, port: Option<u16>, weight: u32) -> Option<Node> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_usable = match host.parse::<IpAddr>() {
-        // One in IPv6 that stands for one in IPv4 is reached as that.
+        // An IPv4-mapped IPv6 address is used as IPv4.
         Ok(ip) => {
             let ip = ip.to_canonical();
             !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -36,13 +36,13 @@ fn is_name(host: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label) && !name.rsplit('.').next().is_none_or(is_number)
 }
 
-/// The members of an object of free data, unless there is none.
+/// Returns the members of an object of free metadata, unless it is missing.
 pub(crate) fn metadata(free: Option<&Value>) -> Option<Box<Map<String, Value>>> {
     let members = free?.as_object()?;
     (!members.is_empty()).then(|| Box::new(members.clone()))
 }
 
-/// A number that a registry may write as text.
+/// Parses a number that a registry may write as text.
 pub(crate) fn number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::String(text) => text.trim().parse().ok(),
@@ -50,39 +50,39 @@ pub(crate) fn number(value: Option<&Value>) -> Option<u64> {
     }
 }
 
-/// A port that a registry may write as text; None if it is none.
+/// Parses a port that a registry may write as text; None if it is invalid.
 pub(crate) fn port(value: Option<&Value>) -> Option<u16> {
     number(value).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
-/// A weight that a registry may write as text.
+/// Parses a weight that a registry may write as text.
 pub(crate) fn weight(value: Option<&Value>) -> Option<u32> {
     number(value).map(|weight| u32::try_from(weight).unwrap_or(u32::MAX))
 }
 
-/// What of an answer is no node: told in one line, however much it is.
+/// Invalid entries of a response, logged in one line for any number of them.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
     count: usize,
     first: String,
-    /// How many were no entry of such an answer at all.
+    /// The number of entries with a wrong form.
     malformed: usize,
 }
 
 impl LeftOut {
-    /// An entry is left out that has not the form of one.
+    /// Records an entry with a wrong form.
     pub(crate) fn note_malformed(&mut self, entry: &Value) {
         self.note(&entry.to_string());
         self.malformed += 1;
     }
 
-    /// Whether the answer is believed, of which `kept` entries are good. One without a good entry is not what was asked
-    /// for if others were malformed: then the list before it stays.
+    /// Returns true if a response with `kept` valid entries may be used. A response with malformed entries and no
+    /// valid one is not: then the old list stays.
     pub(crate) fn admits(&self, kept: usize) -> bool {
         kept > 0 || self.malformed == 0
     }
 
-    /// It is left out.
+    /// Records an entry that is left out.
     pub(crate) fn note(&mut self, what: &str) {
         if self.count == 0 {
             self.first = what.chars().take(100).collect();
@@ -90,7 +90,7 @@ impl LeftOut {
         self.count += 1;
     }
 
-    /// The answer is read.
+    /// Logs the result.
     pub(crate) fn tell(&self, registry: Registry) {
         let LeftOut { count, first, .. } = self;
         if *count > 0 {
@@ -99,7 +99,7 @@ impl LeftOut {
     }
 }
 
-/// A list as it is told: each address once, the first time it is named, and no more than `most`.
+/// Returns the published list: each address once, at its first position, and at most `most`.
 pub(crate) fn list(service: &str, nodes: Vec<Node>, most: u32) -> Arc<[Node]> {
     let mut seen = HashSet::new();
     let known = nodes.len();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_counted_and_the_first_of_it_shown() {
+    fn invalid_entries_are_counted_and_the_first_is_shown() {
         let mut left_out = LeftOut::default();
         ["x".repeat(1000), "b".to_owned()].iter().for_each(|what| left_out.note(what));
         assert_eq!((left_out.count, left_out.first), (2, "x".repeat(100)));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_each_address_once_and_an_end() {
+    fn a_list_has_each_address_once_and_a_limit() {
         let nodes = ["a", "b", "a", "c"].map(|host| node(host, Some(1), 1).expect("a node"));
         let hosts =
             |most| list("web", nodes.to_vec(), most).iter().map(|n| n.host.to_string()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Registries that tell nothing by themselves: they are asked at intervals, one member until it fails.
+//! Registries without pushes: they are polled, one member until it fails.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use sigma_config::discovery::RegistryAddress;
 use crate::http::Members;
 use crate::source::{Listing, Source, Trouble};
 
-/// What can be asked of any member.
+/// A request that any member can serve.
 pub(crate) trait Asked: Send + 'static {
-    /// What this member says.
+    /// Sends it to this member.
     fn ask(&mut self, address: &RegistryAddress) -> impl Future<Output = Result<Listing, Trouble>> + Send;
 
-    /// It has failed: the next one is asked from now on.
+    /// Handles a switch to the next member after a failure.
     fn turned(&mut self) {}
 }
 
-/// Asks at intervals.
+/// Polls at intervals.
 pub(crate) struct Polling<A> {
     asked: A,
     members: Members,
@@ -29,7 +29,7 @@ impl<A: Asked> Polling<A> {
         Polling { asked, members, interval, has_answer: false }
     }
 
-    /// The next question does not wait for its time.
+    /// Makes the next request at once.
     pub(crate) fn hurry(&mut self) {
         self.has_answer = false;
     }

@@ -1,4 +1,4 @@
-//! The registries that the settings name.
+//! The registries in the settings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -26,42 +26,42 @@ use crate::source::{Env, Listing, Source};
 use crate::subscription::{Part, Subscription};
 use crate::tally::{Report, Tally};
 
-/// The service that an upstream takes its nodes from.
+/// The service of an upstream.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'w> {
     /// Its registry; not dns.
     pub registry: Registry,
     /// Its name there.
     pub service: &'w str,
-    /// What else tells it apart.
+    /// Its other identifying arguments.
     pub args: Option<&'w DiscoveryArgs>,
-    /// Whether nodes are spoken to by gRPC.
+    /// Its nodes are used by gRPC.
     pub grpc: bool,
 }
 
-/// All registries of the process. Nothing is asked before an upstream waits for its nodes.
+/// All registries of the process. No request is sent before an upstream needs its nodes.
 pub struct Registries {
     settings: Discovery,
     hub: Hub,
-    /// What was asked of each registry, and of each of its clusters.
+    /// The counters of each registry, and of each of its clusters.
     tallies: Vec<(Registry, Box<str>, Arc<Tally>)>,
-    /// Where no node may be.
+    /// Networks that nodes must not be in.
     refused: Arc<CidrSet>,
     last: Arc<LastLists>,
-    /// The files that registries have for themselves.
+    /// The separate files of registries.
     of_consul: Option<Arc<LastLists>>,
     of_consul_kv: Option<Arc<LastLists>>,
-    /// What the services of Consul share.
+    /// The shared part of Consul's services.
     consul: OnceLock<Arc<Agent>>,
-    /// What the services of Nacos share.
+    /// The shared part of Nacos' services.
     nacos: OnceLock<Arc<Server>>,
 }
 
-/// Where a service is told, and what of it is wanted; or why that cannot be.
+/// The topic of a service with the wanted part; or the reason for its absence.
 type Followed = Result<(Arc<Topic>, Part), ServiceProblem>;
 
 impl Registries {
-    /// Those of the settings.
+    /// Returns the registries of the settings.
     #[must_use]
     pub fn new(settings: &Discovery) -> Registries {
         let own = |dump: Option<&Dump>| dump.map(|dump| LastLists::of(dump, &settings.last_good));
@@ -78,10 +78,10 @@ impl Registries {
         }
     }
 
-    /// The nodes of a service, as they change. Those who want the same share one question.
+    /// Returns the nodes of a service, as they change. Equal subscriptions share one request.
     ///
     /// # Errors
-    /// Returns an error if the registry has no settings, or can have no such service.
+    /// Returns an error if the registry has no settings, or cannot have such a service.
     pub fn follow(&self, wanted: Wanted<'_>) -> Result<Subscription, ServiceProblem> {
         let Wanted { registry, service, args, grpc } = wanted;
         check_service(registry, service, args)?;
@@ -178,14 +178,14 @@ impl Registries {
         (self.topic(Registry::Etcd, Registry::Etcd.to_string(), &self.last, &env, source), part)
     }
 
-    /// What sources of a registry, or of one of its clusters, are given beside its settings.
+    /// Returns the environment for sources of a registry, or of one of its clusters.
     fn env(&self, registry: Registry, id: &str) -> Env {
         let known = self.tallies.iter().find(|(of, cluster, _)| *of == registry && **cluster == *id);
         let tally = known.map_or_else(Arc::default, |(_, _, tally)| Arc::clone(tally));
         Env { limits: self.settings.limits, tally }
     }
 
-    /// How each registry does that has settings, but for dns.
+    /// Returns the reports of all registries with settings, except dns.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let report = |(registry, id, tally): &(Registry, Box<str>, Arc<Tally>)| {
@@ -207,8 +207,8 @@ impl Registries {
         self.hub.topic(registry, name, self.settings.protection, last, env, source)
     }
 
-    /// What the file of the last good lists has of a registry, in the form of APISIX's dumps of Consul; None for
-    /// dns, for a registry without settings, and without a file. Within a runtime.
+    /// Returns a registry's content in the file of the last good lists, in the form of APISIX's dumps of Consul; None
+    /// for dns, for a registry without settings, and without a file. Call it within a runtime.
     pub fn stored(
         &self,
         registry: Registry,
@@ -246,7 +246,7 @@ impl Registries {
         })
     }
 
-    /// What is known of a registry, in APISIX's form; None for dns, and for one without settings.
+    /// Returns the current state of a registry, in APISIX's form; None for dns, and for one without settings.
     #[must_use]
     pub fn dump(&self, registry: Registry) -> Option<Value> {
         if registry == Registry::Dns || !self.settings.has(registry) {
@@ -277,7 +277,7 @@ impl Registries {
     }
 }
 
-/// A tally for each registry that has settings, and for each of its clusters.
+/// Returns a tally for each registry with settings, and for each of its clusters.
 fn tallies(settings: &Discovery) -> Vec<(Registry, Box<str>, Arc<Tally>)> {
     let has_tally = |registry: &Registry| *registry != Registry::Dns && settings.has(*registry);
     let of = |registry: Registry| -> Vec<Box<str>> {
@@ -294,7 +294,7 @@ fn tallies(settings: &Discovery) -> Vec<(Registry, Box<str>, Arc<Tally>)> {
         .collect()
 }
 
-/// What is known of one cluster: each service with the text of its ports and nodes.
+/// Returns the state of one cluster: each service with the text of its ports and nodes.
 fn endpoints_of(id: &str, known: &Listing) -> Value {
     let mut services: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for (name, nodes) in known {
@@ -322,7 +322,7 @@ impl Default for Registries {
     }
 }
 
-/// A node as dumps show it.
+/// Formats a node for dumps.
 fn shown(node: &Node) -> Value {
     let mut shown = Map::new();
     shown.insert("host".to_owned(), (&*node.host).into());
@@ -339,7 +339,7 @@ fn shown(node: &Node) -> Value {
     Value::Object(shown)
 }
 
-/// Settings without their secrets, however deep these stand.
+/// Removes secrets from settings, at any depth.
 fn masked(mut settings: Value) -> Value {
     match &mut settings {
         Value::Object(members) => {
@@ -363,7 +363,7 @@ fn masked(mut settings: Value) -> Value {
     settings
 }
 
-/// The folder below the prefix that a name means.
+/// Returns the folder below the prefix that a name means.
 fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, ServiceProblem> {
     let wrong = |message: String, hint| ServiceProblem { place: "service_name", message, hint };
     let Some((server, folder)) = ConsulKv::folder(service_name) else {
@@ -382,7 +382,7 @@ fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, Ser
     })
 }
 
-/// The name of a folder as APISIX has it.
+/// Returns the name of a folder in APISIX's form.
 fn folder_name(settings: &ConsulKv, folder: &str) -> String {
     let server = settings.agents.servers.first().map_or("", |server| server.base());
     format!("{server}/v1/kv/{}/{folder}/", settings.prefix.trim_matches('/'))
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_followed_where_they_can_be() {
+    fn services_are_followed_if_possible() {
         let all = registries(json!({
             "consul": { "servers": ["http://h:8500"], "skip_services": ["old"] },
             "consul_kv": { "servers": ["http://h:8500"] },
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_tell_services_apart() {
+    fn arguments_identify_services() {
         let all = registries(json!({ "consul": { "servers": ["http://h:8500"] } }));
         let args = DiscoveryArgs {
             datacenter: Some("dc2".into()),

@@ -1,4 +1,4 @@
-//! What a registry has to be able to do.
+//! The interface of a registry.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use sigma_config::resources::Node;
 
 use crate::tally::Tally;
 
-/// Every service that is known, by name, with its nodes. A copy is cheap, and shares what it holds.
+/// Every known service, by name, with its nodes. A clone is cheap, and shares the data.
 pub(crate) type Listing = BTreeMap<Arc<str>, Arc<[Node]>>;
 
-/// Why a registry has nothing to tell now; a sentence without secrets.
+/// The reason why a registry has no data now; a sentence without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble(pub(crate) String);
 
@@ -22,32 +22,33 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What a source is given beside its settings.
+/// The environment of a source, besides its settings.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Env {
-    /// What a registry may answer.
+    /// The limits of a registry's responses.
     pub(crate) limits: DiscoveryLimits,
-    /// Counts what is asked.
+    /// Counts requests.
     pub(crate) tally: Arc<Tally>,
 }
 
 #[cfg(test)]
 impl Env {
-    /// For answers of 64 KiB, with so many nodes of a service and so many objects.
+    /// Returns limits of 64 KiB a response, with these numbers of nodes in a service and of objects.
     pub(crate) fn of(nodes: u32, objects: u32) -> Env {
         let limits = DiscoveryLimits { answer_bytes: 1 << 16, nodes, objects };
         Env { limits, ..Env::default() }
     }
 }
 
-/// Something that can be asked of a registry again and again.
+/// A repeatable request to a registry.
 pub(crate) trait Source: Send + 'static {
-    /// The next complete listing: at once the first time and after an error, else when it may have
-    /// changed. An empty one means that the registry says so; what cannot be read is an error. After an
-    /// error the caller pauses. Dropped at any time, it loses at most what it was about to yield.
+    /// Returns the next complete listing: at once the first time and after an error, otherwise when it may have
+    /// changed. An empty one means that the registry is empty; an unreadable response is an error. After an error the
+    /// caller pauses. Dropped at any time, it loses at most the listing that it was about to return.
     fn next(&mut self) -> impl Future<Output = Result<Listing, Trouble>> + Send;
 
-    /// Whether the registry has named each node that is gone from the last listing, so that there is nothing to doubt.
+    /// Returns true if the registry has named each node that is gone from the last listing, so that there is nothing
+    /// to doubt.
     fn is_certain(&self) -> bool {
         false
     }

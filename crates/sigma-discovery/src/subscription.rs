@@ -1,4 +1,4 @@
-//! What one upstream hears of a registry.
+//! The subscription of one upstream to a registry.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,26 +11,26 @@ use tokio::sync::watch;
 
 use crate::hub::{Told, Topic};
 
-/// The metadata of Nacos and others that names the port of gRPC.
+/// The metadata key of the gRPC port, in Nacos and others.
 const GRPC_PORT: &str = "gRPC_port";
 
-/// Which part of a topic an upstream wants.
+/// The part of a topic that an upstream wants.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     /// The service.
     pub(crate) service: Box<str>,
-    /// What the metadata of a node must have.
+    /// The required metadata of a node.
     pub(crate) metadata: BTreeMap<Box<str>, Box<str>>,
-    /// Whether the port for gRPC counts, where a node has one.
+    /// Use the gRPC port of nodes that have one.
     pub(crate) grpc: bool,
-    /// Where no node may be.
+    /// Networks that nodes must not be in.
     pub(crate) refused: Arc<CidrSet>,
     /// The node of a service without any.
     pub(crate) stand_in: Option<Node>,
 }
 
 impl Part {
-    /// What is wanted of the service's nodes.
+    /// Returns the wanted part of the service's nodes.
     fn of(&self, nodes: &[Node]) -> Vec<Node> {
         let (refused, allowed): (Vec<&Node>, Vec<&Node>) =
             nodes.iter().partition(|node| self.is_refused(node));
@@ -53,7 +53,7 @@ impl Part {
         wanted
     }
 
-    /// Whether a node has an address where none may be; those of names are known when they are resolved.
+    /// Returns true if a node has a forbidden address; addresses of names are checked after resolution.
     fn is_refused(&self, node: &Node) -> bool {
         node.host.parse::<IpAddr>().is_ok_and(|ip| self.refused.contains(ip))
     }
@@ -72,14 +72,14 @@ impl Part {
 pub struct Subscription {
     topic: Arc<Topic>,
     part: Part,
-    /// None until it is first asked.
+    /// None until the first call.
     changes: Option<watch::Receiver<Told>>,
     last: Option<Last>,
-    /// A failure was told, and is not repeated.
+    /// A failure was reported, and is not repeated.
     has_complained: bool,
 }
 
-/// The list that was told last.
+/// The last reported list.
 #[derive(Debug)]
 struct Last {
     list: Vec<Node>,
@@ -101,21 +101,21 @@ impl Subscription {
         Subscription { topic, part, changes: None, last: None, has_complained: false }
     }
 
-    /// What is followed: `consul web`.
+    /// Returns the name of its source: `consul web`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.topic.name()
     }
 
-    /// The next list, when it is another one than before. While nothing is known, the first failure is
-    /// told once; later ones are told in the log alone, and change nothing. Within a runtime.
+    /// Returns the next list, when it has changed. Before the first list, the first failure is returned once; later
+    /// ones are only logged, and change nothing. Call it within a runtime.
     ///
     /// # Errors
-    /// Returns an error if no list is known, and the registry fails.
+    /// Returns an error if there is no list yet, and the registry fails.
     pub async fn next(&mut self) -> Result<Vec<Node>, String> {
         let changes = self.changes.get_or_insert_with(|| {
             let mut changes = self.topic.follow();
-            // What is known already is new here.
+            // A known state is new here.
             changes.mark_changed();
             changes
         });
@@ -153,7 +153,7 @@ mod tests {
     use sigma_config::discovery::Discovery;
 
     #[test]
-    fn a_part_is_the_nodes_that_are_wanted() {
+    fn a_part_has_the_wanted_nodes() {
         let node = |host: &str, metadata: Value| Node {
             host: host.into(),
             port: Some(80),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_not_where_none_may_be() {
+    fn nodes_in_forbidden_networks_are_left_out() {
         let refused = Discovery::default().refused_networks;
         let part = Part { service: "web".into(), refused: Arc::new(refused), ..Part::default() };
         let hosts = [

@@ -1,11 +1,11 @@
-//! What a registry was asked, and what came of it: for the pages of metrics.
+//! Counters of requests to registries and their results, for metrics pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sigma_config::discovery::Registry;
 
-/// Counts of one registry, or of one cluster of it, since the start. They outlive what is asked for.
+/// Counters of one registry, or of one cluster of it, since the start. They outlive their topics.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     requests: AtomicU64,
@@ -18,37 +18,37 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A request is sent.
+    /// Counts a sent request.
     pub(crate) fn asked(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request has no answer, or none that says what was asked for.
+    /// Counts a request without a valid response.
     pub(crate) fn unanswered(&self) {
         self.request_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The registry has said something that can be used, be it that nothing is new.
+    /// Counts a valid response of the registry, also without changes.
     pub(crate) fn succeeded(&self) {
         self.last_success.store(unix_now(), Ordering::Relaxed);
     }
 
-    /// No member of the registry has said anything that can be used: the last list stays.
+    /// Counts a round without a valid response of any member: the last list stays.
     pub(crate) fn failed(&self) {
         self.update_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Other nodes are served from now on.
+    /// Counts a change of nodes.
     pub(crate) fn updated(&self) {
         self.updates.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many lists are held back from now on.
+    /// Counts lists that are held back from now on.
     pub(crate) fn held_back(&self, lists: u64) {
         self.held_back.fetch_add(lists, Ordering::Relaxed);
     }
 
-    /// All counts, for this registry; what is known now is still to be added.
+    /// Returns all counters of this registry; the caller adds the current state.
     pub(crate) fn report(&self, registry: Registry, id: &str) -> Report {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Report {
@@ -63,37 +63,37 @@ impl Tally {
     }
 }
 
-/// How a registry does: what came of it since the start, and what is known of it now.
+/// The state of a registry: results since the start, and the current data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The registry.
     pub registry: Registry,
-    /// Which of several clusters; empty where there is one.
+    /// The id of one of several clusters; empty if there is one.
     pub id: Box<str>,
-    /// Requests that were sent to its members.
+    /// Requests sent to its members.
     pub requests: u64,
-    /// Requests without an answer that says what was asked for.
+    /// Requests without a valid response.
     pub request_failures: u64,
-    /// How often no member had anything to say that can be used.
+    /// Rounds in which no member had a valid response.
     pub update_failures: u64,
-    /// How often other nodes were taken over.
+    /// Changes of nodes.
     pub updates: u64,
-    /// How often a list that shrank was held back by `discovery.protection`.
+    /// Lists that shrank and were held back by `discovery.protection`.
     pub held_back: u64,
-    /// When the registry last said something that can be used, in Unix seconds.
+    /// The time of the last valid response, in Unix seconds.
     pub last_success: Option<u64>,
-    /// Services that are known now.
+    /// Services known now.
     pub services: u64,
-    /// Nodes of all of them.
+    /// Their nodes.
     pub nodes: u64,
     /// Services whose list is held back now.
     pub held_back_now: u64,
-    /// Whether lists of `discovery.last_good` are served, because the registry has told none yet.
+    /// Lists of `discovery.last_good` are in use, because the registry has not sent any yet.
     pub is_stored: bool,
 }
 
 impl Report {
-    /// That of a registry that was never asked.
+    /// Returns the report of a registry without requests.
     #[must_use]
     pub fn none(registry: Registry, id: &str) -> Report {
         Report {
@@ -113,7 +113,7 @@ impl Report {
     }
 }
 
-/// The time in Unix seconds.
+/// Returns the time in Unix seconds.
 pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,4 +1,4 @@
-//! Consul as it answers on the wire: the answers are those of 1.18.
+//! Consul on the wire: the responses come from version 1.18.
 
 use serde_json::json;
 use sigma_config::discovery::RegistryAddress;
@@ -38,7 +38,7 @@ fn shown(listing: Result<Listing, Trouble>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_question_waits_for_the_next_index() {
+async fn a_request_waits_for_the_next_index() {
     let server = Scripted::start();
     let more = json!({ "token": "hush", "weight": 7, "timeout": { "wait": 5 } });
     let args = json!({ "datacenter": "dc 2", "tags": ["v2", "a&b"] });
@@ -58,13 +58,13 @@ async fn a_question_waits_for_the_next_index() {
     assert_eq!(first["web"][0].metadata.as_ref().map(|meta| &meta["version"]), Some(&json!("2")));
     assert_eq!(shown(Ok(first)), ["10.0.0.2:81 7", "10.9.9.9:80 7"]);
     asked(None);
-    // The time is over and nothing has changed: nothing is told. Then something has.
+    // The wait ends without a change: nothing is reported. Then there is a change.
     answer("20", &[entry("10.0.0.2", 81)]);
     answer("25", &[entry("10.0.0.3", 81)]);
     assert_eq!(shown(source.next().await), ["10.0.0.3:81 7"]);
     asked(Some(20));
     asked(Some(20));
-    // The index goes back, as after a restore: the question after that does not wait.
+    // The index goes back, as after a restore: the next request does not wait.
     answer("3", &[]);
     assert_eq!(shown(source.next().await), [""; 0]);
     asked(Some(25));
@@ -78,7 +78,7 @@ async fn a_question_waits_for_the_next_index() {
 }
 
 #[tokio::test]
-async fn without_an_index_it_is_asked_at_intervals() {
+async fn without_an_index_it_polls() {
     let server = Scripted::start();
     let mut polled = source(&[server.address()], json!({ "keepalive": false, "fetch_interval": 1 }), None);
     for index in ["X-Consul-Index: 9\r\n", "", "X-Consul-Index: x\r\n"] {
@@ -111,7 +111,7 @@ fn a_malformed_entry_is_left_out_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_of_services_is_an_error() {
+async fn invalid_lists_are_errors() {
     let server = Scripted::start();
     let mut source = source(&[server.address()], json!({ "token": "hush" }), None);
     let long = format!("[\"{}\"]", "x".repeat(1 << 16));
@@ -139,7 +139,7 @@ async fn what_is_no_list_of_services_is_an_error() {
     let slow = self::source(&[server.address()], hasty, None).next().await.expect_err("an error").0;
     assert!(slow.contains("did not answer in time"), "{slow}");
     server.answer("200 OK", "", "[]");
-    // Broken off in the middle, and nobody there at all.
+    // Cut in the middle, and no server at all.
     server.answer("200 OK", "X-Consul-Index: 9\r\nConnection: close\r\nContent-Length: 99\r\n", "[");
     assert!(source.next().await.is_err());
     drop(server);
@@ -147,7 +147,7 @@ async fn what_is_no_list_of_services_is_an_error() {
 }
 
 #[tokio::test]
-async fn another_agent_is_asked_when_one_fails() {
+async fn another_agent_is_tried_when_one_fails() {
     let (first, second) = (Scripted::start(), Scripted::start());
     let mut source = source(&[first.address(), second.address()], json!({}), None);
     first.answer("200 OK", "X-Consul-Index: 20\r\n", &json!([entry("10.0.0.1", 80)]).to_string());
@@ -156,7 +156,7 @@ async fn another_agent_is_asked_when_one_fails() {
     first.answer("500 Internal Server Error", "", "");
     second.answer("200 OK", "X-Consul-Index: 7\r\n", &json!([entry("10.0.0.2", 80)]).to_string());
     assert_eq!(shown(source.next().await), ["10.0.0.2:80 1"]);
-    // Where the first was is nothing to the second.
+    // The second starts without the index of the first.
     assert_eq!(second.asked("host").0, "/v1/health/service/web?passing=true");
 }
 
@@ -220,7 +220,7 @@ impl Crowd {
             };
             if let (Some(known), Some(wait)) = (number("&index="), number("&wait=")) {
                 let news = index.wait_for(|index| *index > known);
-                // The test waits in milliseconds only.
+                // The test waits only in milliseconds.
                 let _ = tokio::time::timeout(Duration::from_millis(wait), news).await;
             }
             let now = *index.borrow();
@@ -231,7 +231,7 @@ impl Crowd {
 }
 
 #[tokio::test]
-async fn a_thousand_services_take_turns_at_less_connections_than_consul_allows() {
+async fn a_thousand_services_take_turns_at_fewer_connections_than_consul_allows() {
     let (crowd, address) = Crowd::start().await;
     let settings = json!({ "servers": [address], "timeout": { "connect": 20_000, "read": 20_000 } });
     let settings: Consul = serde_json::from_value(settings).expect("settings");

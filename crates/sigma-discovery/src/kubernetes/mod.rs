@@ -1,4 +1,4 @@
-//! Endpoints of a cluster of Kubernetes: a list, then a watch of what comes after it.
+//! Endpoints of a Kubernetes cluster: a list, then a watch.
 
 mod objects;
 
@@ -19,17 +19,17 @@ use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
 use objects::{Endpoint, Form, Object, Reader};
 
-/// Objects of one page of a list.
+/// Objects on one page of a list.
 const PAGE: u32 = 500;
 
-/// The API server ends a watch after this long, and the client a little later.
+/// The API server ends a watch after this time, and the client slightly later.
 const WATCH: Duration = Duration::from_secs(240);
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
 /// The token that Kubernetes gives to a pod.
 const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// A file that is larger is no token and no certificate.
+/// The limit of files with tokens and certificates.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Looks up an environment variable.
@@ -41,13 +41,13 @@ pub(crate) struct Endpoints {
     form: Form,
     environment: Environment,
     env: Env,
-    /// Made when it is first needed, and again after a failure.
+    /// Made on first use, and again after a failure.
     server: Option<(RegistryAddress, Http)>,
     revision: String,
     known: Known,
 }
 
-/// What is known of the cluster.
+/// The state of the cluster.
 #[derive(Default)]
 struct Known {
     /// By service, then by name.
@@ -76,7 +76,7 @@ impl Endpoints {
         }
     }
 
-    /// Whether the objects of a namespace count.
+    /// Returns true if the objects of a namespace count.
     fn counts(&self, namespace: &str) -> bool {
         let NamespaceSelector { equal, not_equal, matching, not_matching } =
             &self.settings.namespace_selector;
@@ -86,7 +86,7 @@ impl Endpoints {
             && !not_matching.iter().any(|pattern| pattern.covers(namespace))
     }
 
-    /// Path and query of a list; a watch has more behind it.
+    /// Returns path and query of a list; a watch adds to them.
     fn target(&self) -> String {
         let (group, kind) = match self.form {
             Form::Endpoints => ("/api/v1", "endpoints"),
@@ -106,7 +106,7 @@ impl Endpoints {
         target
     }
 
-    /// Makes what asks the API server.
+    /// Makes the client of the API server.
     async fn ready(&mut self) -> Result<(), Trouble> {
         if self.server.is_some() {
             return Ok(());
@@ -133,7 +133,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// The token, as it is now.
+    /// Returns the current token.
     async fn token(&self) -> Result<String, Trouble> {
         let client = &self.settings.client;
         if let Some(token) = &client.token {
@@ -166,7 +166,7 @@ impl Endpoints {
         http.ask(address, question).await?.json(address).await
     }
 
-    /// Takes in an object; None if there are too many of them, or of their endpoints.
+    /// Adds an object; None if there are too many objects or endpoints.
     fn put(&self, known: &mut Known, reader: &mut Reader, object: &Value) -> Option<()> {
         let Some((namespace, name)) = objects::names(object) else {
             reader.left_out.note_malformed(object);
@@ -191,7 +191,7 @@ impl Endpoints {
         Reader { form: self.form, weight, most, left_out: LeftOut::default() }
     }
 
-    /// Lists the ports of a service anew.
+    /// Rebuilds the lists of a service's ports.
     fn relist(&self, known: &mut Known, service: &str) {
         let id = &self.settings.id;
         let whole = if id.is_empty() { service.to_owned() } else { format!("{id}/{service}") };
@@ -206,7 +206,7 @@ impl Endpoints {
             }
         }
         for (port, endpoints) in ports {
-            // Those that terminate are better than none.
+            // Terminating endpoints are better than no endpoints.
             let has_ready = endpoints.iter().any(|endpoint| endpoint.is_ready);
             let used = endpoints.into_iter().filter(|endpoint| endpoint.is_ready || !has_ready);
             let nodes: Vec<Node> = used.map(|endpoint| endpoint.node.clone()).collect();
@@ -215,12 +215,12 @@ impl Endpoints {
         }
     }
 
-    /// Takes in an event; None if the cluster is to be read anew.
+    /// Handles an event; None if everything must be read again.
     fn take(&mut self, known: &mut Known, message: &Value) -> Option<Heard> {
         let kind = message.get("type")?.as_str()?;
         let object = message.get("object")?;
         if kind == "ERROR" {
-            // Most often 410: what comes after this revision is forgotten.
+            // Most often 410: the history after this revision is gone.
             tracing::info!(cluster = self.settings.id, reason = %object.get("message")?, "a watch has ended");
             return None;
         }
@@ -275,12 +275,12 @@ impl Watched for Endpoints {
                 "the API server answered no list, or more than {limit} objects or endpoints (`discovery.limits.objects`)"
             ))
         };
-        // As many pages as there may be objects: a page may be empty.
+        // As many pages as objects are allowed: a page may be empty.
         for _ in 0..=limit {
             let page = self.page(&further).await?;
             let metadata = page.get("metadata").ok_or_else(unusable)?;
             let items = page.get("items").ok_or_else(unusable)?;
-            // Go writes an empty list so.
+            // Go writes an empty list as null.
             let items = if items.is_null() { &[] } else { items.as_array().ok_or_else(unusable)?.as_slice() };
             for object in items {
                 self.put(&mut known, &mut reader, object).ok_or_else(unusable)?;
@@ -326,7 +326,8 @@ impl Watched for Endpoints {
         self.known.listing.clone()
     }
 
-    /// Its controllers name each endpoint that is gone, and take out none because they cannot be reached themselves.
+    /// Its controllers name each removed endpoint, and remove none because the controllers themselves cannot reach
+    /// it.
     fn names_what_is_gone(&self) -> bool {
         true
     }
@@ -337,7 +338,7 @@ impl Watched for Endpoints {
     }
 }
 
-/// A text with `${NAME}` replaced by environment variables.
+/// Replaces `${NAME}` with environment variables.
 fn substituted(text: &str, environment: Environment) -> Result<String, Trouble> {
     let mut whole = String::new();
     let mut rest = text;

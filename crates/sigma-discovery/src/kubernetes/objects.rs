@@ -1,4 +1,4 @@
-//! What objects of Kubernetes say of endpoints.
+//! Parsing of endpoint objects of Kubernetes.
 
 use serde_json::{Map, Value};
 use sigma_config::resources::Node;
@@ -6,10 +6,10 @@ use sigma_config::resources::Node;
 use crate::eureka::ZONE;
 use crate::node::{self, LeftOut};
 
-/// The label that tells the service of an EndpointSlice.
+/// The label with the service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Which objects are read.
+/// The kind of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Endpoints: one object for each service.
@@ -18,40 +18,40 @@ pub(super) enum Form {
     Slices,
 }
 
-/// What is known of one object.
+/// The parsed form of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Object {
     /// `namespace/service`.
     pub(super) service: Box<str>,
-    /// Each port's name with the endpoints there.
+    /// Each port's name with its endpoints.
     pub(super) ports: Ports,
 }
 
 type Ports = Vec<(Box<str>, Vec<Endpoint>)>;
 
-/// One address at one port.
+/// One address with one port.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Endpoint {
     pub(super) node: Node,
-    /// Else it terminates, and serves meanwhile.
+    /// It is ready; otherwise it terminates, and serves meanwhile.
     pub(super) is_ready: bool,
 }
 
-/// Namespace and name of an object.
+/// Returns namespace and name of an object.
 pub(super) fn names(object: &Value) -> Option<(&str, &str)> {
     let metadata = object.get("metadata")?;
     Some((metadata.get("namespace")?.as_str()?, metadata.get("name")?.as_str()?))
 }
 
 impl Object {
-    /// How many endpoints it has, each port counted.
+    /// Returns the number of endpoints, each port counted.
     pub(super) fn len(&self) -> usize {
         self.ports.iter().map(|(_, endpoints)| endpoints.len()).sum()
     }
 }
 
-/// Reads objects. An object of a few bytes for each port and each address may say as many endpoints as
-/// the product of the two: it is read no further than to `most`.
+/// Parses objects. A small object can define as many endpoints as the product of its ports and addresses: parsing
+/// stops at `most`.
 pub(super) struct Reader {
     pub(super) form: Form,
     pub(super) weight: u32,
@@ -60,7 +60,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// An object; None if it is none, or is of no service.
+    /// Parses an object; None if it is invalid, or has no service.
     pub(super) fn read(&mut self, object: &Value) -> Option<Object> {
         let (namespace, name) = names(object)?;
         match self.form {
@@ -100,7 +100,7 @@ impl Reader {
             let mut endpoints = Vec::new();
             let abouts = list(object, "endpoints");
             for about in abouts.iter().take(room) {
-                // What is not said counts as ready.
+                // A missing condition counts as ready.
                 let is_ready = is(about, "ready").unwrap_or(true);
                 let serves = is(about, "serving") == Some(true) && is(about, "terminating") == Some(true);
                 if is_ready || serves {
@@ -108,7 +108,7 @@ impl Reader {
                     endpoints.extend(hosts.filter_map(|host| self.endpoint(host, number, about, is_ready)));
                 }
             }
-            // What is not used was looked at as well.
+            // Skipped endpoints cost time as well.
             room = room.saturating_sub(endpoints.len().max(abouts.len()).max(1));
             ports.push((name, endpoints));
         }
@@ -135,7 +135,7 @@ fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The name of a port and its number. A port without a name goes by its target's, else by its number.
+/// Returns the name and number of a port. A port without a name uses its target's, else its number.
 fn port(port: &Value) -> Option<(Box<str>, u16)> {
     let number = node::port(port.get("port"))?;
     let text = |name: &str| match port.get(name)? {

@@ -1,4 +1,4 @@
-//! An API server as it answers on the wire: the answers are those of 1.34.
+//! An API server on the wire: the responses come from version 1.34.
 
 use serde_json::json;
 
@@ -109,14 +109,14 @@ async fn endpoints_are_listed_by_pages_and_watched() {
     assert!(source.is_certain(), "a message says what is gone");
     let watch = "/api/v1/endpoints?labelSelector=a%3Db%2Cc&watch=true&allowWatchBookmarks=true&timeoutSeconds=240&resourceVersion=";
     assert_eq!(server.asked("host").0, format!("{watch}6"));
-    // The next watch begins behind the bookmark.
+    // The next watch begins after the bookmark.
     server.answer("200 OK", "", &events(&[("DELETED", "13", endpoints("default", "web", &[]))]));
     assert_eq!(shown(source.next().await), new);
     assert_eq!(server.asked("host").0, format!("{watch}12"));
 }
 
 #[tokio::test]
-async fn slices_of_a_service_are_one_list_of_what_is_ready_or_still_serves() {
+async fn slices_of_a_service_are_one_list_of_ready_or_serving_endpoints() {
     let server = Scripted::start();
     let mut source =
         source(&server, json!({ "id": "first", "watch_endpoint_slices": true, "default_weight": 3 }));
@@ -154,7 +154,7 @@ async fn slices_of_a_service_are_one_list_of_what_is_ready_or_still_serves() {
 }
 
 #[tokio::test]
-async fn what_the_server_has_forgotten_is_listed_anew() {
+async fn forgotten_history_is_listed_again() {
     let server = Scripted::start();
     let mut source = source(&server, json!({}));
     let web = |host: &str| list("5", "", &[endpoints("default", "web", &[host])]);
@@ -224,11 +224,11 @@ async fn tokens_come_from_the_environment_or_a_file_that_is_read_each_time() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_is_an_error() {
+async fn invalid_lists_are_errors() {
     let server = Scripted::start();
     let mut source = source(&server, json!({}));
     let many: Vec<Value> = (0..21).map(|n| endpoints("a", &format!("s{n}"), &[])).collect();
-    // Few ports and addresses are many endpoints.
+    // Few ports and addresses make many endpoints.
     let hosts: Vec<String> = (1..12).map(|n| format!("10.0.0.{n}")).collect();
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     let wide = [endpoints("a", "web", &hosts)];

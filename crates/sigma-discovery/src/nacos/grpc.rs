@@ -1,7 +1,7 @@
-//! Nacos by gRPC: JSON in an envelope, over a connection that Nacos takes for one client.
+//! Nacos by gRPC: JSON in an envelope, over a connection that Nacos treats as one client.
 //!
-//! The messages are written by hand after Nacos' `nacos_grpc_service.proto`, so that no build needs a
-//! compiler of Protocol Buffers. Their tags never change.
+//! The messages are written by hand from Nacos' `nacos_grpc_service.proto`, so that no build needs a Protocol Buffers
+//! compiler. Their tags never change.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::source::{Env, Trouble};
 const CALL: &str = "/Request/request";
 pub(super) const STREAM: &str = "/BiRequestStream/requestBiStream";
 
-/// Messages of the stream that wait to be taken, on either side.
+/// The number of queued stream messages, in each direction.
 const WAITING: usize = 64;
 
 /// The envelope of all messages.
@@ -37,7 +37,7 @@ pub(super) struct Payload {
     body: Option<Any>,
 }
 
-/// What the body is, and what goes with it.
+/// The type of the body, and its headers.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Metadata {
     #[prost(string, tag = "3")]
@@ -52,7 +52,7 @@ struct Any {
     value: Vec<u8>,
 }
 
-/// What goes with a request, such as a token.
+/// Headers of a request, such as a token.
 pub(super) type Headers = HashMap<String, String>;
 
 impl Payload {
@@ -70,7 +70,7 @@ impl Payload {
         self.metadata.as_ref()?.headers.get(name).map(String::as_str)
     }
 
-    /// The body; None if it is no JSON.
+    /// Returns the body; None if it is not JSON.
     pub(super) async fn json(self) -> Option<Value> {
         parsed(self.body?.value).await.ok()
     }
@@ -80,12 +80,12 @@ impl Payload {
 pub(super) struct Client {
     channel: Channel,
     base: Box<str>,
-    /// The time for a call.
+    /// The timeout of a call.
     within: Duration,
     env: Env,
 }
 
-/// What a server sends by itself, and the way to answer. Ends when it is dropped.
+/// Messages pushed by a server, and the way to respond. A drop ends it.
 pub(super) struct Stream {
     pub(super) sender: mpsc::Sender<Payload>,
     received: mpsc::Receiver<Result<Payload, Trouble>>,
@@ -93,7 +93,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// The next message.
+    /// Returns the next message.
     pub(super) async fn next(&mut self) -> Result<Payload, Trouble> {
         let ended = || Trouble("the stream of what Nacos pushes has ended".to_owned());
         self.received.recv().await.unwrap_or_else(|| Err(ended()))
@@ -101,7 +101,7 @@ impl Stream {
 }
 
 impl Client {
-    /// Connects to the server at `address`, whose port for gRPC is so much higher.
+    /// Connects to the server at `address`, with the port offset for gRPC.
     pub(super) async fn connect(
         address: &RegistryAddress,
         port_offset: u16,
@@ -123,7 +123,7 @@ impl Client {
         Ok(Client { channel, base: address.base().into(), within, env: env.clone() })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     pub(super) async fn call(&self, kind: &str, headers: Headers, body: &Value) -> Result<Value, Trouble> {
         self.env.tally.asked();
         let payload = Payload::new(kind, headers, body);
@@ -144,7 +144,7 @@ impl Client {
         answered
     }
 
-    /// Opens the stream of what the server sends by itself; `first` is the first message to it.
+    /// Opens the stream of messages pushed by the server; `first` is the first message to it.
     pub(super) fn open(&self, first: Payload) -> Result<Stream, Trouble> {
         let (sender, requests) = mpsc::channel(WAITING);
         let full = |_| Trouble("the stream ended before it began".to_owned());
@@ -153,7 +153,7 @@ impl Client {
         let (channel, most) = (self.channel.clone(), self.most());
         let base = self.base.clone();
         let mut task = JoinSet::new();
-        // Nacos answers the head of the stream with its first message, which may be long in coming.
+        // Nacos responds to the stream's head only with its first message, which may take long.
         task.spawn(async move {
             let mut grpc = Grpc::new(channel).max_decoding_message_size(most);
             let opened = async {
@@ -201,7 +201,7 @@ fn trouble(base: &str, status: &Status) -> Trouble {
     Trouble(format!("{base} broke off gRPC: {:?} {message}", status.code()))
 }
 
-/// Where a server is asked by gRPC; None if there is no such port.
+/// Returns the gRPC address of a server; None if there is no such port.
 fn place(address: &RegistryAddress, port_offset: u16) -> Option<String> {
     let uri: Uri = address.base().parse().ok()?;
     let scheme = uri.scheme_str()?;
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_grpc_is_higher() {
+    fn the_grpc_port_is_higher() {
         let check = |address: &str, want: Option<&str>| {
             let address: RegistryAddress = address.parse().expect("an address");
             assert_eq!(place(&address, 1000).as_deref(), want);

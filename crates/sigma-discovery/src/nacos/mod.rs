@@ -1,4 +1,4 @@
-//! Alibaba's Nacos: what it pushes by gRPC, and where it does not, its HTTP API at intervals.
+//! Alibaba's Nacos: pushes by gRPC, or else its HTTP API at intervals.
 
 mod grpc;
 mod pushes;
@@ -28,17 +28,17 @@ use crate::source::{Env, Listing, Source, Trouble};
 use grpc::Headers;
 use pushes::{Pushed, Pushes};
 
-/// The namespace and the group that are meant where none is named.
+/// The default namespace and group.
 const NAMESPACE: &str = "public";
 const GROUP: &str = "DEFAULT_GROUP";
 
-/// How long a token is used that does not say how long it holds; that of Nacos holds for five hours.
+/// The life of a token without a stated one; Nacos' own token is valid for five hours.
 const TOKEN_LIFE: Duration = Duration::from_secs(600);
 
-/// Between two lists that are pushed: a service that changes all the time does not keep the gateway busy.
+/// The pause between two pushed lists: a service that changes all the time does not keep the gateway busy.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What a service is called in Nacos.
+/// The identity of a service in Nacos.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServiceKey {
     namespace: Box<str>,
@@ -47,7 +47,7 @@ pub(crate) struct ServiceKey {
 }
 
 impl ServiceKey {
-    /// The service that an upstream names.
+    /// Returns the service that an upstream names.
     pub(crate) fn new(service: &str, args: Option<&DiscoveryArgs>) -> ServiceKey {
         ServiceKey {
             namespace: args.and_then(|args| args.namespace_id.as_deref()).unwrap_or(NAMESPACE).into(),
@@ -57,14 +57,14 @@ impl ServiceKey {
     }
 }
 
-/// As APISIX writes it.
+/// In APISIX's format.
 impl fmt::Display for ServiceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "default/{}/{}/{}", self.namespace, self.group, self.service)
     }
 }
 
-/// Nacos as all services share it: the tokens of its servers, and what they push.
+/// The shared part of all services: the tokens of its servers, and their pushes.
 pub(crate) struct Server {
     http: Http,
     members: Vec<RegistryAddress>,
@@ -76,23 +76,23 @@ pub(crate) struct Server {
     access_key: String,
     secret_key: Confidential,
     env: Env,
-    /// How much higher the port for gRPC is; None if nothing is subscribed to.
+    /// The port offset for gRPC; None without subscriptions.
     port_offset: Option<u16>,
-    /// The token of each server that was logged in to.
+    /// The token of each server with a login.
     tokens: tokio::sync::Mutex<Vec<Token>>,
-    /// What is pushed, by namespace.
+    /// Pushes by namespace.
     pushes: Mutex<BTreeMap<Box<str>, Arc<Pushes>>>,
 }
 
 struct Token {
-    /// The server that it is for.
+    /// Its server.
     base: String,
     text: Confidential,
-    /// From then on another one is asked for.
+    /// The time of its renewal.
     until: Instant,
 }
 
-/// What signs a question about a service.
+/// The signature of a request about a service.
 struct Signature {
     data: String,
     signature: String,
@@ -119,7 +119,7 @@ impl Server {
         })
     }
 
-    /// The token for a server, if its address names a user. `is_stale` if the one before was refused.
+    /// Returns the token for a server, if its address has a user. `is_stale` means that the last one was rejected.
     async fn token(
         &self,
         address: &RegistryAddress,
@@ -142,14 +142,14 @@ impl Server {
             answer.json(address).await.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
         let text = token(value.get("accessToken"), address)?;
         let life = node::number(value.get("tokenTtl")).map_or(TOKEN_LIFE, Duration::from_secs);
-        // Renewed while it still holds; a life beyond any clock is none.
+        // Renewed before it expires; an absurdly long life is cut.
         let life = life.clamp(Duration::from_secs(1), Duration::from_secs(86_400)).mul_f64(0.8);
         let token = Token { base: address.base().to_owned(), text: text.clone(), until: now + life };
         tokens.push(token);
         Ok(Some(text))
     }
 
-    /// What signs a question about a service, if there is a key.
+    /// Returns the signature of a request about a service, if there is a key.
     fn signature(&self, key: &ServiceKey, now: SystemTime) -> Option<Signature> {
         if self.access_key.is_empty() || self.secret_key.reveal().is_empty() {
             return None;
@@ -161,7 +161,7 @@ impl Server {
         Some(Signature { data, signature })
     }
 
-    /// What goes with a request by gRPC about a service.
+    /// Returns the headers of a gRPC request about a service.
     async fn headers(
         &self,
         address: &RegistryAddress,
@@ -180,7 +180,7 @@ impl Server {
         Ok(headers)
     }
 
-    /// The nodes of a service as an answer, or a push, has them.
+    /// Returns the nodes of a service in a response or a push.
     fn listing(&self, key: &ServiceKey, told: Option<&Value>) -> Result<Listing, Trouble> {
         let unusable = || Trouble("Nacos tells something else than instances".to_owned());
         let nodes = told.and_then(|told| nodes(told, self.weight)).ok_or_else(unusable)?;
@@ -189,7 +189,7 @@ impl Server {
         Ok(Listing::from([(key.into(), nodes)]))
     }
 
-    /// What is pushed of a service from now on, if anything is to be. Within a runtime.
+    /// Returns the pushes of a service, if subscriptions are on. Call it within a runtime.
     fn subscribe(self: &Arc<Self>, key: &ServiceKey) -> Option<Pushed> {
         self.port_offset?;
         let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,14 +197,14 @@ impl Server {
     }
 }
 
-/// The nodes of one service: as they are pushed, and asked for at intervals while they are not.
+/// The nodes of one service: pushed, or polled while pushes are unavailable.
 pub(crate) struct NacosService {
     server: Arc<Server>,
     key: ServiceKey,
     asked: Polling<Instances>,
     has_subscribed: bool,
     pushed: Option<Pushed>,
-    /// No pushed list is taken before.
+    /// The end of a pause in which pushed lists are ignored.
     rests_until: Option<Instant>,
 }
 
@@ -240,7 +240,7 @@ impl Source for NacosService {
                     self.rests_until = Some(Instant::now() + PACE);
                     return Ok(listing);
                 }
-                // What was pushed is old from now on.
+                // Earlier pushes are outdated from now on.
                 None => self.asked.hurry(),
             }
         }
@@ -278,7 +278,7 @@ impl Asked for Instances {
     async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
         let mut answer = self.ask_with_token(address, false).await?;
         if matches!(answer.status, 401 | 403) && address.user().is_some() {
-            // The token holds no longer, whatever it said of itself.
+            // The token has expired, whatever its stated life.
             answer = self.ask_with_token(address, true).await?;
         }
         let value = answer.json(address).await?;
@@ -287,12 +287,12 @@ impl Asked for Instances {
     }
 }
 
-/// The nodes of an answer of `instance/list`; None if it is none.
+/// Returns the nodes in a response of `instance/list`; None if it is invalid.
 fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
     let hosts = answer.get("hosts")?.as_array()?;
     let is_set = |host: &Value, name: &str| host.get(name) != Some(&Value::Bool(false));
     let weight = |host: &Value| host.get("weight").and_then(Value::as_f64).filter(|weight| *weight >= 0.0);
-    // Weights are numbers with a fraction, from 0 to 10000; ours are whole.
+    // Weights have fractions, from 0 to 10000; ours are whole numbers.
     let has_fractions = hosts.iter().filter_map(weight).any(|weight| weight.fract() != 0.0);
     let scale = if has_fractions { 100.0 } else { 1.0 };
     let whole = |weight: f64| {

@@ -1,7 +1,7 @@
-//! What Nacos pushes: the services of one namespace, subscribed to over one connection.
+//! Pushes of Nacos: the services of one namespace, subscribed to over one connection.
 //!
-//! A push names a service and its group but no namespace, so that each namespace has a connection of its
-//! own, as in Nacos' own clients. While there is none, the services are asked for at intervals.
+//! A push names a service and its group but no namespace, so each namespace has its own connection, as in Nacos' own
+//! clients. Without a connection, the services are polled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,21 +18,21 @@ use crate::http::Members;
 use crate::hub::backoff;
 use crate::source::{Listing, Trouble};
 
-/// Between two signs of life. Nacos takes a client for gone after 20 seconds without any.
+/// The interval of heartbeats. Nacos drops a client after 20 seconds without one.
 const BEAT: Duration = Duration::from_secs(5);
 
-/// Nacos takes in who connects in its own time: the pause before it is asked again, and how often.
+/// Nacos registers a new client with a delay: the pause before a retry, and the number of retries.
 const SETUP: (Duration, u32) = (Duration::from_millis(100), 50);
 
-/// A service that is refused is subscribed to again after this long.
+/// The time until a rejected subscription is tried again.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// The code for a client that Nacos does not know.
 const UNREGISTERED: u64 = 301;
-/// The code for one that has no right, or whose token holds no longer.
+/// The code for missing rights, or an expired token.
 const NO_RIGHT: u64 = 403;
 
-/// What of a service was pushed; None while nothing is.
+/// The pushed list of a service; None without pushes.
 pub(super) type Pushed = watch::Receiver<Option<Listing>>;
 
 /// The services of a namespace.
@@ -44,14 +44,14 @@ pub(super) struct Pushes {
 
 #[derive(Default)]
 struct Wanted {
-    /// Who waits for each service.
+    /// The receivers for each service.
     services: BTreeMap<ServiceKey, watch::Sender<Option<Listing>>>,
-    /// A task subscribes to them.
+    /// A task maintains the subscriptions.
     is_running: bool,
 }
 
 impl Pushes {
-    /// What is pushed of a service from now on. Within a runtime.
+    /// Returns the pushes of a service. Call it within a runtime.
     pub(super) fn subscribe(self: &Arc<Self>, server: &Arc<Server>, key: &ServiceKey) -> Pushed {
         let mut wanted = self.wanted();
         let pushed = wanted.services.entry(key.clone()).or_default().subscribe();
@@ -66,7 +66,7 @@ impl Pushes {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the services until nobody waits for any.
+    /// Follows the services until none has a receiver.
     async fn run(self: Arc<Self>, server: Arc<Server>, namespace: Box<str>) {
         let _broken = Broken(&self);
         let mut members = Members::shuffled(&server.members);
@@ -85,7 +85,7 @@ impl Pushes {
             if !link.subscribed.is_empty() {
                 (failures, told) = (0, None);
             }
-            // Once for each reason: Nacos 1, and one behind a proxy, never push.
+            // Once for each reason: Nacos 1, and a server behind a proxy, never push.
             if told.as_ref() != Some(&trouble) {
                 tracing::warn!(%trouble, %namespace, "Nacos pushes nothing, its services are asked for at intervals");
             }
@@ -102,7 +102,7 @@ impl Pushes {
         }
     }
 
-    /// Forgets the services that nobody waits for; whether that is all of them. Then the task is over.
+    /// Drops services without receivers; returns true if none are left. Then the task ends.
     fn is_over(&self) -> bool {
         let mut wanted = self.wanted();
         wanted.services.retain(|_, pushed| pushed.receiver_count() > 0);
@@ -110,7 +110,7 @@ impl Pushes {
         !wanted.is_running
     }
 
-    /// Tells those who wait for a service what its nodes are.
+    /// Publishes the nodes of a service.
     fn publish(&self, key: &ServiceKey, nodes: Option<Listing>) {
         if let Some(pushed) = self.wanted().services.get(key) {
             pushed.send_replace(nodes);
@@ -118,8 +118,7 @@ impl Pushes {
     }
 }
 
-/// Tells that nothing is pushed any more if the task that takes it in panics: what was pushed last would be
-/// served for ever.
+/// Reports the end of pushes if the task panics: otherwise the last push would be used forever.
 struct Broken<'p>(&'p Pushes);
 
 impl Drop for Broken<'_> {
@@ -137,12 +136,12 @@ struct Link<'p> {
     pushes: &'p Pushes,
     server: &'p Server,
     subscribed: BTreeSet<ServiceKey>,
-    /// Services that were refused, and when that is tried again.
+    /// Rejected services, and the times of their retries.
     refused: BTreeMap<ServiceKey, Instant>,
 }
 
 impl Link<'_> {
-    /// Takes in what is pushed, until nobody waits for it any more.
+    /// Handles pushes until there are no receivers.
     async fn follow(&mut self, address: &RegistryAddress, namespace: &str) -> Result<(), Trouble> {
         let Server { port_offset, connect, within, env, .. } = self.server;
         let port_offset = port_offset.unwrap_or_default();
@@ -178,7 +177,7 @@ impl Link<'_> {
         }
     }
 
-    /// Subscribes to what is wanted and was not subscribed to over this connection.
+    /// Subscribes to services that are not subscribed to on this connection.
     async fn subscribe_to_new(&mut self, client: &Client, address: &RegistryAddress) -> Result<(), Trouble> {
         let now = Instant::now();
         self.refused.retain(|_, until| *until > now);
@@ -216,7 +215,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Asks for a subscription, or for its end.
+    /// Sends a subscription, or its end.
     async fn ask(
         &self,
         client: &Client,
@@ -246,7 +245,7 @@ impl Link<'_> {
         }
     }
 
-    /// Takes in a message of the server, and answers it.
+    /// Handles a message of the server, and responds to it.
     async fn take(&self, message: Payload, stream: &Stream, namespace: &str) -> Result<(), Trouble> {
         let kind = &*message.kind().to_owned();
         let unreadable = || Trouble(format!("Nacos pushed a {kind} that cannot be read"));
@@ -254,7 +253,7 @@ impl Link<'_> {
         if let Some(id) = body.get("requestId") {
             let answer = json!({ "requestId": id, "resultCode": 200, "errorCode": 0, "success": true });
             let name = kind.replace("Request", "Response");
-            // Many pushes come together, and their answers wait for one another.
+            // Many pushes may come together, and then responses wait in a queue.
             let sent = stream.sender.send(Payload::new(&name, Headers::new(), &answer));
             let sent = timeout(self.server.within, sent).await;
             let deaf = || Trouble("Nacos pushes, and takes no answers".to_owned());
@@ -276,7 +275,7 @@ impl Link<'_> {
     }
 }
 
-/// The service that a push is of.
+/// Returns the service of a push.
 fn named(namespace: &str, info: &Value) -> Option<ServiceKey> {
     let text = |name: &str| info.get(name).and_then(Value::as_str);
     let name = text("name")?;
@@ -288,7 +287,7 @@ fn named(namespace: &str, info: &Value) -> Option<ServiceKey> {
     Some(ServiceKey { namespace: namespace.into(), group: group.into(), service: service.into() })
 }
 
-/// Whether an answer says that all went well.
+/// Returns an error unless a response reports success.
 fn succeeded(answer: &Value) -> Result<(), Trouble> {
     if answer.get("resultCode").and_then(Value::as_u64) == Some(200) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Nacos as it answers on the wire.
+//! Nacos on the wire.
 
 use super::*;
 use crate::scripted::Scripted;
@@ -95,7 +95,7 @@ async fn a_user_is_logged_in_and_its_token_renewed() {
     assert_eq!(login.head.line, "POST /nacos/v1/auth/login HTTP/1.1");
     assert_eq!(login.text(), "username=nacos&password=p%26w");
     assert!(server.asked("host").0.ends_with("&accessToken=first"));
-    // The token is refused before its time: another is asked for, once.
+    // The token is rejected early: another one is requested, once.
     server.answer("403 Forbidden", "", "token invalid!");
     server.answer("200 OK", "", &token("second"));
     server.answer("200 OK", "", &hosts(&[]));
@@ -103,7 +103,7 @@ async fn a_user_is_logged_in_and_its_token_renewed() {
     server.question();
     server.question();
     assert!(server.asked("host").0.ends_with("&accessToken=second"));
-    // One that is wrong for good is an error without the password or the token.
+    // A permanent rejection is an error without the password or the token.
     server.answer("403 Forbidden", "", "");
     server.answer("403 Forbidden", "", "unknown user!");
     let trouble = source.next().await.expect_err("an error").0;
@@ -114,12 +114,12 @@ async fn a_user_is_logged_in_and_its_token_renewed() {
 }
 
 #[tokio::test]
-async fn questions_are_signed() {
+async fn requests_are_signed() {
     let keys = json!({ "access_key": "ak", "secret_key": "sk" });
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_000);
     let args = serde_json::from_value(json!({ "group_name": "g" })).expect("arguments");
     let key = ServiceKey::new("s", Some(&args));
-    // As `printf '1700000000000@@g@@s' | openssl dgst -sha1 -hmac sk -binary | base64` has it.
+    // Computed with `printf '1700000000000@@g@@s' | openssl dgst -sha1 -hmac sk -binary | base64`.
     let signed = server(&["http://h:1".to_owned()], &keys).signature(&key, at).expect("a signature");
     assert_eq!((&*signed.data, &*signed.signature), ("1700000000000@@g@@s", "rbRPDAUXl6VahTFWYChhIS48n8s="));
     let plain = server(&["http://h:1".to_owned()], &json!({ "access_key": "ak" }));

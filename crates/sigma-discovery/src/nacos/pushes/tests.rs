@@ -1,4 +1,4 @@
-//! A Nacos of the test speaks gRPC: its answers are those of 2.2.
+//! A Nacos of the test with gRPC: its responses come from version 2.2.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,12 +21,12 @@ use super::super::NacosService;
 use super::*;
 use crate::source::{Env, Source};
 
-/// What a stream is told to send.
+/// The messages to send on a stream.
 type Sending = mpsc::UnboundedSender<Payload>;
 
-/// A server by gRPC, beside one by HTTP.
+/// A gRPC server, next to an HTTP server.
 struct Fake {
-    /// Logs everybody in, with another token each time, and answers other questions with the list.
+    /// Logs every user in, with a new token each time, and sends the list for other requests.
     http: Origin,
     list: Arc<List>,
     grpc: SocketAddr,
@@ -35,9 +35,9 @@ struct Fake {
 }
 
 struct Shared {
-    /// Answers of subscriptions; after these all are granted.
+    /// Responses to subscriptions; after these, all are granted.
     answers: Mutex<VecDeque<Value>>,
-    /// The stream that was opened last.
+    /// The last opened stream.
     stream: Mutex<Option<Sending>>,
     tell: mpsc::UnboundedSender<Payload>,
 }
@@ -62,7 +62,7 @@ impl Fake {
         source(user, (self.http.port(), self.grpc.port()), &more)
     }
 
-    /// The next message of this kind.
+    /// Returns the next message of this kind.
     async fn asked(&mut self, kind: &str) -> Payload {
         let next = async {
             loop {
@@ -95,7 +95,7 @@ impl Fake {
     }
 }
 
-/// A service of the namespace `n`, asked for at these ports for HTTP and gRPC.
+/// Returns a service of the namespace `n`, with these ports for HTTP and gRPC.
 fn source(user: &str, (http, grpc): (u16, u16), more: &Value) -> NacosService {
     let mut settings = json!({
         "host": [format!("http://{user}127.0.0.1:{http}")], "fetch_interval": 1, "grpc_port_offset": grpc - http
@@ -107,7 +107,7 @@ fn source(user: &str, (http, grpc): (u16, u16), more: &Value) -> NacosService {
     NacosService::new(Server::new(&settings, &Env::of(10, 20)), ServiceKey::new("web", Some(&args)))
 }
 
-/// What a server by HTTP answers; who asks waits for it.
+/// The HTTP server's responses; the request waits for one.
 #[derive(Default)]
 struct List {
     hosts: Mutex<Option<String>>,
@@ -128,7 +128,7 @@ impl List {
     }
 }
 
-/// A server by HTTP, and the list that it answers.
+/// Returns an HTTP server with its list.
 fn asked_by_http() -> (Origin, Arc<List>) {
     let list = Arc::<List>::default();
     let (answered, logins) = (Arc::clone(&list), AtomicUsize::new(0));
@@ -145,7 +145,7 @@ fn asked_by_http() -> (Origin, Arc<List>) {
     (http.expect("a server"), list)
 }
 
-/// A port for gRPC is the higher one.
+/// The gRPC port is the higher one.
 async fn listener_above(port: u16) -> TcpListener {
     for above in port..u16::MAX {
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", above + 1)).await {
@@ -192,7 +192,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
                 let _ = told.tell.send(payload);
             }
         });
-        // As Nacos does: the head comes with the first message.
+        // As in Nacos: the head comes with the first message.
         let Some(first) = pushed.recv().await else { return };
         let mut stream = respond.send_response(head(), false).expect("a stream");
         write(&mut stream, &first);
@@ -216,7 +216,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
     }
 }
 
-/// The next message of a body.
+/// Returns the next message of a body.
 async fn read(body: &mut RecvStream, rest: &mut BytesMut) -> Option<Payload> {
     loop {
         if rest.len() >= 5 {
@@ -253,10 +253,10 @@ async fn hosts(source: &mut NacosService) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_pushed_is_taken_over_and_answered() {
+async fn pushes_are_used_and_acknowledged() {
     let mut fake = Fake::start().await;
     let mut source = fake.source("", json!({}));
-    // Nacos does not know the client yet when it is asked first.
+    // Nacos does not know the client yet at the first request.
     fake.answer(refused(UNREGISTERED));
     assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
     let setup = fake.asked("ConnectionSetupRequest").await.json().await.expect("JSON");
@@ -274,19 +274,19 @@ async fn what_is_pushed_is_taken_over_and_answered() {
     fake.push("ClientDetectionRequest", &json!({ "requestId": "8" }));
     let answer = fake.asked("ClientDetectionResponse").await.json().await.expect("JSON");
     assert_eq!((&answer["requestId"], &answer["resultCode"]), (&json!("8"), &json!(200)));
-    // Signs of life are given, and nothing was asked by HTTP meanwhile but once.
+    // Heartbeats are sent, and there was only one HTTP request meanwhile.
     fake.asked("HealthCheckRequest").await;
 }
 
 #[tokio::test]
-async fn a_service_that_changes_all_the_time_is_told_now_and_then() {
+async fn a_service_that_changes_all_the_time_is_reported_now_and_then() {
     let fake = Fake::start().await;
     let mut source = fake.source("", json!({}));
     assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
     for at in 0..200 {
         fake.push_list("1", &[&format!("10.0.1.{at}")]);
     }
-    // The last one is told, and few before it.
+    // The last one is reported, and few before it.
     let mut told = 1;
     while hosts(&mut source).await != ["10.0.1.199"] {
         told += 1;
@@ -295,7 +295,7 @@ async fn a_service_that_changes_all_the_time_is_told_now_and_then() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_is_made_again_and_meanwhile_it_is_asked_at_intervals() {
+async fn a_lost_connection_is_reopened_and_meanwhile_it_polls() {
     let fake = Fake::start().await;
     let mut source = fake.source("", json!({}));
     assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
@@ -321,7 +321,7 @@ async fn a_connection_that_ends_is_made_again_and_meanwhile_it_is_asked_at_inter
 async fn tokens_and_signatures_go_with_subscriptions() {
     let mut fake = Fake::start().await;
     let mut source = fake.source("u:hush@", json!({ "access_key": "ak", "secret_key": "sk" }));
-    // The token is refused before its time: another is asked for, once.
+    // The token is rejected early: another one is requested, once.
     fake.answer(refused(NO_RIGHT));
     assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
     for token in ["t0", "t1"] {
@@ -333,7 +333,7 @@ async fn tokens_and_signatures_go_with_subscriptions() {
 }
 
 #[tokio::test]
-async fn a_subscription_that_is_refused_is_asked_at_intervals() {
+async fn a_rejected_subscription_is_polled() {
     let mut fake = Fake::start().await;
     let mut source = fake.source("", json!({}));
     fake.answer(refused(NO_RIGHT));
@@ -345,7 +345,7 @@ async fn a_subscription_that_is_refused_is_asked_at_intervals() {
 }
 
 #[tokio::test]
-async fn a_server_without_grpc_is_asked_at_intervals() {
+async fn a_server_without_grpc_is_polled() {
     let (http, list) = asked_by_http();
     let closed = listener_above(http.port()).await.local_addr().expect("an address").port();
     let mut source = source("", (http.port(), closed), &json!({}));
